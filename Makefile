@@ -1,0 +1,55 @@
+# Every target makes its own .venv first, from nothing but Python 3.11+ and pip.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+PYTEST_ARGS ?= -n 2
+
+# Two workers of one thread each: on a small machine more threads only wait for each other.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+.PHONY: help quickstart test lint check format docs clean
+
+help:
+	@echo "make quickstart  train and evaluate the mini model, in minutes on a CPU"
+	@echo "make test        run the tests"
+	@echo "make check       everything CI checks: format, lint, types, layers, tests"
+	@echo "make format      format the code and fix what can be fixed"
+	@echo "make docs        write docs/cli.md from the help texts"
+
+quickstart: $(VENV)/installed
+	$(BIN)/tyler quickstart
+
+test: $(VENV)/installed-dev
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check: lint test
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/installed-dev
+	$(BIN)/python scripts/cli_reference.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "tyler needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,39 @@
+"""Write docs/cli.md from the help of every command. A test checks that it is current."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tyler.cli import COMMANDS
+
+PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
+HEAD = """# Command line
+
+Written by `make docs` from the commands' own help. Settings and their meaning: `src/tyler/config.py` and `configs/`.
+"""
+
+
+def reference() -> str:
+    """The page as it should be."""
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(help_of, ["", *COMMANDS]))
+    titles = ["tyler", *(f"tyler {name}" for name in COMMANDS)]
+    sections = [f"## `{title}`\n\n```text\n{text}\n```\n" for title, text in zip(titles, texts, strict=True)]
+    return "\n".join([HEAD, *sections])
+
+
+def help_of(command: str) -> str:
+    """The help text at a fixed width and without colours."""
+    arguments = [sys.executable, "-m", "tyler", *filter(None, [command]), "--help"]
+    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+    shown = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
+    return "\n".join(line.rstrip() for line in shown.strip().splitlines())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    print(f"wrote {PAGE}")

@@ -1,0 +1,62 @@
+"""Tyler: typed latent reasoning for language models.
+
+    from tyler import Tyler
+
+    model = Tyler.from_pretrained("mini")
+    trajectory = model.solve("...")
+
+Heavy libraries are imported when a name is first used, so that `import tyler` and the command line's help are instant.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tyler.backbone import Backbone
+    from tyler.boundaries import Boundary, find_boundaries
+    from tyler.checkpoint import CheckpointError
+    from tyler.model import Tyler
+    from tyler.operators import GLOBAL, PROCEDURE, STATE, Operator
+    from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
+    from tyler.routing import AtBoundaries, Forced, Learned, Never
+    from tyler.sampling import Sampling
+    from tyler.trajectory import Invocation, Trajectory
+
+__version__ = "0.1.0"
+
+HOMES = {
+    "AtBoundaries": "routing",
+    "Backbone": "backbone",
+    "Boundary": "boundaries",
+    "CheckpointError": "checkpoint",
+    "FinishEvent": "request",
+    "Forced": "routing",
+    "GLOBAL": "operators",
+    "Invocation": "trajectory",
+    "InvocationEvent": "request",
+    "Learned": "routing",
+    "Never": "routing",
+    "Operator": "operators",
+    "PROCEDURE": "operators",
+    "Request": "request",
+    "STATE": "operators",
+    "Sampling": "sampling",
+    "TokenEvent": "request",
+    "Trajectory": "trajectory",
+    "Tyler": "model",
+    "find_boundaries": "boundaries",
+}
+
+__all__ = [*sorted(HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name in HOMES:
+        return getattr(import_module(f"tyler.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'tyler' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,7 @@
+"""`python -m tyler` is `tyler`."""
+
+import sys
+
+from tyler.cli import main
+
+sys.exit(main())

@@ -1,0 +1,157 @@
+"""The backbone theta: a frozen decoder-only language model and its tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+MINI = "mini"
+"""The id of the backbone that ships inside the package."""
+
+FAMILIES = ("qwen2", "qwen3", "smollm3")
+"""Model types whose decoding is proved equal to the paper's transcription in the tests."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """theta and its tokenizer. The weights never change and never require gradients."""
+
+    id: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        check_supported(self.id, self.model.config)
+        self.model.requires_grad_(False)
+        self.model.eval()
+
+    @classmethod
+    def load(
+        cls, id: str, *, revision: str | None = None, dtype: str = "auto", device: str | torch.device | None = None
+    ) -> Backbone:
+        """Load `mini`, a local folder or a Hub id. Only safetensors are read and no remote code is run.
+
+        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name. Raises ValueError for
+        an unsupported architecture and FileNotFoundError when the model cannot be found.
+        """
+        device = torch.device(device) if device is not None else best_device()
+        location = str(files("tyler") / "assets" / "mini") if id == MINI else id
+        arguments = {"revision": revision, "trust_remote_code": False}
+        try:
+            check_supported(id, AutoConfig.from_pretrained(location, **arguments))
+            model = AutoModelForCausalLM.from_pretrained(
+                location, dtype=resolve_dtype(dtype, device), attn_implementation="sdpa", use_safetensors=True, **arguments
+            )
+            tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
+        except OSError as error:
+            raise FileNotFoundError(
+                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a local folder with config.json, "
+                "safetensors weights and a tokenizer, or a Hub id. For a gated model accept its terms on its page and run "
+                "`hf auth login`; without network set the path of a downloaded copy."
+            ) from error
+        return cls(id=id, model=model.to(device), tokenizer=tokenizer, revision=revision)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def dim(self) -> int:
+        return self.model.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """|V|: rows of the LM head (at least the tokenizer's length; some models pad it)."""
+        return self.model.config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.model.config.max_position_embeddings
+
+    @property
+    def embedding(self) -> Float[Tensor, "vocab dim"]:
+        return self.model.get_input_embeddings().weight
+
+    @property
+    def head(self) -> Float[Tensor, "vocab dim"]:
+        return self.model.get_output_embeddings().weight
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Every token that ends an answer: the generation config's and the tokenizer's."""
+        declared = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = [declared] if isinstance(declared, int) else list(declared or [])
+        return frozenset(id for id in (*ids, self.tokenizer.eos_token_id) if id is not None)
+
+    def embed(self, ids: Int[Tensor, "*seq"]) -> Float[Tensor, "*seq dim"]:
+        return nn.functional.embedding(ids, self.embedding)
+
+    def fingerprint(self) -> str:
+        """A short hash of the architecture and of the norm weights: tells two backbones of one shape apart, cheaply."""
+        config = self.model.config.to_dict()
+        shape = {key: config[key] for key in sorted(config) if key in ARCHITECTURE_KEYS}
+        digest = hashlib.sha256(repr(shape).encode())
+        for name, tensor in self.model.named_parameters():
+            if tensor.dim() == 1:
+                digest.update(name.encode())
+                digest.update(tensor.detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+        digest.update(self.embedding[:: max(1, self.vocab_size // 64)].detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+ARCHITECTURE_KEYS = {
+    "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "head_dim", "rms_norm_eps", "no_rope_layers",
+}  # fmt: skip
+
+
+def check_supported(id: str, config: object) -> None:
+    """Raise ValueError when the architecture is not one the engine is proved on."""
+    family = config.model_type
+    if family not in FAMILIES:
+        raise ValueError(f"backbone {id!r} is of type {family!r}; supported are {', '.join(FAMILIES)} causal language models")
+    if "sliding_attention" in (config.layer_types or []):
+        raise ValueError(f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; turn it off in its config")
+
+
+def view(model: PreTrainedModel) -> PreTrainedModel:
+    """A second module tree over the same tensors: each view can carry its own LoRA, and no memory is spent twice.
+
+    Switching adapters inside one tree gives wrong gradients under activation checkpointing; two trees cannot.
+    """
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype {name!r} is not known; use 'auto', 'float32', 'bfloat16' or 'float16'")
+    return dtype
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def is_local(id: str) -> bool:
+    return Path(id).is_dir()

@@ -1,0 +1,94 @@
+"""Where psi starts: a policy that invokes operators now and then at boundaries, and next to never elsewhere.
+
+Deviation: the paper leaves the start of psi open. Zero or random rows give an operator a probability near e^-20, and
+GRPO never samples what it could learn from. We fit psi alone, on states that the frozen policy visits when operators
+are invoked at every boundary, so that O_k has probability `rate` where its rule proposes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tyler.config import CalibrationConfig
+from tyler.model import Tyler
+from tyler.replay import pack_for
+from tyler.routing import AtBoundaries
+from tyler.sampling import Sampling
+
+NO_OPERATOR = -1
+MICRO_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """States h_t of the frozen policy, log sum exp of its token logits, and the operator proposed there (or NO_OPERATOR)."""
+
+    hidden: Float[Tensor, "positions dim"]
+    token_mass: Float[Tensor, "positions"]
+    operator: Int[Tensor, "positions"]
+
+
+@torch.no_grad()
+def collect_decisions(model: Tyler, problems: Sequence[str], *, temperature: float, max_new_tokens: int, slots: int, seed: int) -> Decisions:
+    """Answer the problems with every boundary's operator invoked, and gather every decision of the policy."""
+    requests = [
+        model.request(text, router=AtBoundaries(), sampling=Sampling(temperature, seed=seed + index), max_new_tokens=max_new_tokens)
+        for index, text in enumerate(problems)
+    ]
+    trajectories = model.engine(slots=min(slots, len(requests))).run(requests)
+    hidden, token_mass, operator = [], [], []
+    for first in range(0, len(trajectories), MICRO_BATCH):
+        packed = pack_for(model.backbone, trajectories[first : first + MICRO_BATCH])
+        states = model.policy.reference_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+        for row, trajectory in enumerate(trajectories[first : first + MICRO_BATCH]):
+            chosen = states[row, packed.decided_at[row, : len(trajectory.actions)]]
+            hidden.append(chosen.float())
+            token_mass.append(nn.functional.linear(chosen, model.backbone.head).float().logsumexp(-1))
+            actions = packed.actions[row, : len(trajectory.actions)]
+            operator.append(torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR))
+    return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
+
+
+def fit_psi(decisions: Decisions, num_operators: int, config: CalibrationConfig) -> Float[Tensor, "operators dim"]:
+    """psi minimising the cross-entropy to `rate` on the proposed operator (0 elsewhere). Convex, so L-BFGS; no noise."""
+    psi = torch.zeros(num_operators, decisions.hidden.shape[1], device=decisions.hidden.device, requires_grad=True)
+    proposed = decisions.operator != NO_OPERATOR
+    target = torch.zeros(len(decisions.operator), num_operators, device=psi.device)
+    target[proposed, decisions.operator[proposed]] = config.rate
+    optimizer = torch.optim.LBFGS([psi], max_iter=config.steps, line_search_fn="strong_wolfe", tolerance_change=1e-9)
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        log_operators, log_tokens = operator_logprobs(decisions, psi)
+        fit = -(target * log_operators).sum(-1) - (1 - target.sum(-1)) * log_tokens
+        value = fit.mean() + config.weight_decay * psi.pow(2).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return psi.detach()
+
+
+def operator_logprobs(decisions: Decisions, psi: Tensor) -> tuple[Float[Tensor, "positions operators"], Float[Tensor, "positions"]]:
+    """log p of each operator and of all tokens together over V'."""
+    logits = torch.cat([decisions.hidden @ psi.T, decisions.token_mass[:, None]], dim=-1)
+    logprobs = logits.log_softmax(dim=-1)
+    return logprobs[:, :-1], logprobs[:, -1]
+
+
+@torch.no_grad()
+def calibration_report(decisions: Decisions, psi: Tensor, names: Sequence[str]) -> dict[str, float]:
+    """Mean probability of each operator where its rule proposes it, and of any operator where no rule does."""
+    probabilities = operator_logprobs(decisions, psi)[0].exp()
+    report = {}
+    for k, name in enumerate(names):
+        at = decisions.operator == k
+        report[f"calibration/{name}_at_boundaries"] = float(probabilities[at, k].mean()) if bool(at.any()) else float("nan")
+    elsewhere = decisions.operator == NO_OPERATOR
+    report["calibration/elsewhere"] = float(probabilities[elsewhere].sum(-1).mean())
+    return report

@@ -1,0 +1,160 @@
+"""A Tyler checkpoint on disk: safetensors, two plain peft adapters, one JSON file, a model card.
+
+tyler.json                 format version, backbone, operators, prompt, stage, versions
+synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
+operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator; psi
+README.md                  the generated model card
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from tyler.backbone import Backbone
+from tyler.lora import check_shapes, load_lora
+from tyler.operators import Operator, check_operators
+from tyler.policy import Policy
+from tyler.synthesis import Synthesizer
+from tyler.tasks.prompts import Prompt
+
+FORMAT = 1
+STAGES = ("backbone", "stage1", "stage2")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is incomplete, foreign or newer than this version of tyler."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """tyler.json."""
+
+    backbone: str
+    revision: str | None
+    fingerprint: str
+    operators: tuple[Operator, ...]
+    prompt: Prompt
+    stage: str
+
+    def to_json(self) -> str:
+        content = {
+            "format": FORMAT,
+            "backbone": {"id": self.backbone, "revision": self.revision, "fingerprint": self.fingerprint},
+            "operators": [asdict(operator) for operator in self.operators],
+            "prompt": asdict(self.prompt),
+            "stage": self.stage,
+            "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises CheckpointError naming what is wrong with tyler.json."""
+        path = folder / "tyler.json"
+        try:
+            content = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+        found = content.get("format")
+        if not isinstance(found, int) or not 1 <= found <= FORMAT:
+            raise CheckpointError(
+                f"{path} has format {found!r}, this version of tyler reads up to {FORMAT}; upgrade with `pip install -U tyler-reasoning`"
+            )
+        try:
+            operators = check_operators(Operator(**operator) for operator in content["operators"])
+            manifest = cls(
+                backbone=content["backbone"]["id"],
+                revision=content["backbone"]["revision"],
+                fingerprint=content["backbone"]["fingerprint"],
+                operators=operators,
+                prompt=Prompt(**content["prompt"]),
+                stage=content["stage"],
+            )
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is incomplete or has a wrong field: {error}") from error
+        if manifest.stage not in STAGES:
+            raise CheckpointError(f"{path} has stage {manifest.stage!r}; known are {', '.join(STAGES)}")
+        return manifest
+
+
+def is_checkpoint(location: str) -> bool:
+    return (Path(location) / "tyler.json").is_file()
+
+
+def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy) -> None:
+    """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    synthesizer.lora.save_pretrained(str(folder / "synthesizer"))
+    if policy.lora is not None:
+        policy.lora.save_pretrained(str(folder / "policy"))
+    save_file(operator_tensors(synthesizer, policy), folder / "operators.safetensors")
+    (folder / "README.md").write_text(model_card(manifest))
+    (folder / "tyler.json").write_text(manifest.to_json())
+
+
+def operator_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch.Tensor]:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in synthesizer.heads.state_dict().items()}
+    return {**tensors, "psi": policy.psi.detach().cpu().contiguous()}
+
+
+def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
+    """Phi and {eta, psi} as saved. Raises CheckpointError for a wrong backbone or a missing, extra or misshapen tensor."""
+    if backbone.fingerprint() != manifest.fingerprint:
+        raise CheckpointError(
+            f"{folder} was trained on backbone {manifest.backbone!r} with fingerprint {manifest.fingerprint}, but "
+            f"{backbone.id!r} has {backbone.fingerprint()}: load it with the backbone it was trained on"
+        )
+    try:
+        synthesizer = Synthesizer(backbone, manifest.operators, load_lora(backbone.model, folder / "synthesizer"))
+        eta = load_lora(backbone.model, folder / "policy") if manifest.stage == "stage2" else None
+        policy = Policy(backbone, len(manifest.operators), eta)
+        path = folder / "operators.safetensors"
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        expected = {name: tuple(tensor.shape) for name, tensor in operator_tensors(synthesizer, policy).items()}
+        with safe_open(path, framework="pt") as file:
+            found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        check_shapes(path, {key: tuple(tensor.shape) for key, tensor in found.items()}, expected)
+    except (FileNotFoundError, ValueError) as error:
+        raise CheckpointError(str(error)) from error
+    psi = found.pop("psi")
+    synthesizer.heads.load_state_dict(found)
+    policy.psi.data.copy_(psi)
+    return synthesizer, policy
+
+
+def model_card(manifest: Manifest) -> str:
+    operators = "\n".join(f"| {op.name} | {op.num_latents} | {op.boundary} |" for op in manifest.operators)
+    library = "" if manifest.backbone == "mini" else f"base_model: {manifest.backbone}\n"
+    return f"""---
+library_name: tyler-reasoning
+{library}tags: [latent-reasoning, tyler, peft, lora]
+---
+
+# Tyler on {manifest.backbone} ({manifest.stage})
+
+Typed latent reasoning: at every step the model emits a token or invokes a typed latent operator, whose latents join the
+context unseen by the user.
+
+| operator | latents | boundary rule |
+|---|---|---|
+{operators}
+
+```python
+from tyler import Tyler
+
+model = Tyler.from_pretrained("path/to/this/folder")
+trajectory = model.solve("What is 12 + 30?")
+print(trajectory.text, trajectory.invocations)
+```
+
+`synthesizer/` and `policy/` are ordinary peft adapters of the backbone. Operators run silently: log
+`trajectory.invocations` where answers must be auditable.
+"""

@@ -1,0 +1,389 @@
+"""Every setting of a run, with the paper's values as defaults (Table of hyper-parameters) on the shipped backbone.
+
+A config is YAML over these sections. Whatever is misspelt or impossible is refused by name, before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tyler.operators import PAPER_OPERATORS, Operator, check_operators
+
+PRESETS = Path(str(files("tyler") / "configs"))
+"""The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
+
+Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A config that cannot be used; says which key, what came, and what is allowed."""
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are refused, types are not bent, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class BackboneConfig(Section):
+    """The backbone theta. `id` is `mini` (ships in the package), a local folder or a Hub id."""
+
+    id: str = "mini"
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    thinking: bool = False
+    """The thinking mode of the Qwen3 and SmolLM3 chat templates."""
+    instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
+    """Added to every problem; empty for none."""
+    trust_remote_code: bool = False
+
+
+class LoraConfig(Section):
+    """The shape of both LoRAs: phi (synthesizer) and eta (policy). Dropout acts in Stage 1 only."""
+
+    rank: Count = 8
+    alpha: Count = 16
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "v_proj")
+
+
+class DevelopmentConfig(Section):
+    """Problems of the same task to watch training on; never those that results are reported on."""
+
+    split: str = "dev"
+    path: str | None = None
+    count: Count | None = 200
+
+
+class DataConfig(Section):
+    """The training problems: a task by name, or `jsonl` with a `path`. `count` problems are drawn with `seed`."""
+
+    task: str = "mini"
+    split: str = "train"
+    path: str | None = None
+    count: Count | None = None
+    """null takes all."""
+    seed: int = 42
+    development: DevelopmentConfig | None = None
+
+    @model_validator(mode="after")
+    def _jsonl_needs_a_path(self) -> DataConfig:
+        if self.task == "jsonl" and self.path is None:
+            raise ValueError("task 'jsonl' needs data.path, the file to read")
+        return self
+
+
+class InsertionsConfig(Section):
+    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate.
+
+    `first` names an operator whose block is always one of them; null draws all of them. The paper inserts exactly one.
+    """
+
+    min: Count = 1
+    max: Count = 1
+    first: str | None = None
+
+    @model_validator(mode="after")
+    def _min_is_at_most_max(self) -> InsertionsConfig:
+        if self.min > self.max:
+            raise ValueError(f"min={self.min} is above max={self.max}")
+        return self
+
+
+class OptimizationConfig(Section):
+    """What both stages share: length, batch, AdamW and its schedule.
+
+    `batch_size` counts examples (Stage 1) or prompts (Stage 2) per optimizer step; `micro_batch_size` of them are held
+    in memory at once (null: all), which changes memory and speed but not the step.
+    """
+
+    epochs: Rate
+    steps: Count | None = None
+    """Optimizer steps; where given, it replaces `epochs`."""
+    batch_size: Count = 8
+    micro_batch_size: Count | None = None
+    optimizer: Literal["adamw"] = "adamw"
+    learning_rate: Rate = 1e-5
+    scheduler: Literal["cosine", "constant"] = "cosine"
+    warmup_ratio: Share = 0.1
+    weight_decay: Weight = 0.0
+    max_grad_norm: Rate = 1.0
+    eval_every: Count | None = None
+    """Steps between evaluations on the development split; null for none."""
+    checkpoint_every: Count | None = 100
+    """Steps between checkpoints; null keeps only the last. A killed run resumes from its newest checkpoint."""
+    seed: int = 42
+
+    @model_validator(mode="after")
+    def _micro_batch_fits(self) -> OptimizationConfig:
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+            raise ValueError(f"micro_batch_size={self.micro_batch_size} is above batch_size={self.batch_size}")
+        return self
+
+    def num_steps(self, num_examples: int) -> int:
+        """Optimizer steps over `num_examples` examples; the last batch of an epoch may be smaller."""
+        if self.steps is not None:
+            return self.steps
+        return math.ceil(self.epochs * math.ceil(num_examples / self.batch_size))
+
+
+class Stage1Config(OptimizationConfig):
+    """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
+
+    epochs: Rate = 2.0
+    insertions: InsertionsConfig = InsertionsConfig()
+    max_length: Count = 4096
+    """Tokens and latents per example; longer examples are left out and counted."""
+
+
+class CalibrationConfig(Section):
+    """The start of psi: operators reach probability `rate` at candidate boundaries and next to none elsewhere.
+
+    Deviation: the paper leaves psi's start open, and a random one never samples an operator.
+    """
+
+    num_problems: Count = 64
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    steps: Count = 200
+    """At most this many of L-BFGS."""
+    weight_decay: Weight = 1e-6
+
+
+class Stage2Config(OptimizationConfig):
+    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 3.5).
+
+    `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
+    """
+
+    epochs: Rate = 1.0
+    psi_learning_rate: Rate | None = None
+    max_new_tokens: Count = 2048
+    calibration: CalibrationConfig = CalibrationConfig()
+
+
+class GrpoConfig(Section):
+    """The group-relative objective: G, epsilon, beta, B_O, lambda and alpha of the paper, in that order."""
+
+    group_size: Annotated[int, Field(ge=2)] = 8
+    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    kl_weight: Weight = 0.03
+    budget: Annotated[int, Field(ge=0)] = 5
+    budget_weight: Weight = 0.1
+    anchor_weight: Weight = 0.1
+    temperature: Rate = 1.0
+    """Of the rollouts, and of the log-probabilities that replay them."""
+    updates_per_rollout: Count = 1
+    advantage_epsilon: Rate = 1e-4
+
+
+class DecodingConfig(Section):
+    """How answers are generated. `temperature` 0 is greedy, as in the paper."""
+
+    max_new_tokens: Count = 2048
+    temperature: Weight = 0.0
+    budget: Annotated[int, Field(ge=0)] | None = None
+    """A hard cap on invocations; null for none, 0 for no operators."""
+    slots: Count = 16
+    """Trajectories decoded at once."""
+    coalesce: Annotated[int, Field(ge=0)] | None = None
+    """Steps an operator call may wait for others to share its pass; null chooses by `slots`."""
+
+
+class EvaluationConfig(Section):
+    """What a run is evaluated on; `count` null takes the whole split."""
+
+    task: str = "mini"
+    split: str = "eval"
+    path: str | None = None
+    """The file to read, for a task that reads one."""
+    count: Count | None = None
+
+
+class Config(Section):
+    """All settings of one run."""
+
+    backbone: BackboneConfig = BackboneConfig()
+    operators: Annotated[tuple[Operator, ...], Field(min_length=1)] = PAPER_OPERATORS
+    """In the order of their action ids."""
+    lora: LoraConfig = LoraConfig()
+    data: DataConfig = DataConfig()
+    stage1: Stage1Config = Stage1Config()
+    stage2: Stage2Config = Stage2Config()
+    grpo: GrpoConfig = GrpoConfig()
+    decoding: DecodingConfig = DecodingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @field_validator("operators")
+    @classmethod
+    def _operator_names_differ(cls, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        return check_operators(operators)
+
+    @model_validator(mode="after")
+    def _first_insertion_is_an_operator(self) -> Config:
+        first, names = self.stage1.insertions.first, [operator.name for operator in self.operators]
+        if first is not None and first not in names:
+            raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{_suggest(first, names)}")
+        return self
+
+
+def presets() -> list[str]:
+    """The names of the configs that ship in the package."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def load_config(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in a YAML file, or of a preset by name, with overrides such as `grpo.kl_weight=0.01` on top.
+
+    A file may say `extends: NAME` (a preset, or a file beside it) and then states only what differs. What no file
+    says has the paper's value. Raises ConfigError for anything that cannot be used.
+    """
+    settings = _merge(Config().model_dump(mode="json"), _read_layers(_find(path_or_preset), ()))
+    for override in overrides:
+        settings = _override(settings, override)
+    return _validate(settings, str(path_or_preset))
+
+
+def parse_config(text: str) -> Config:
+    """The config in YAML text, as `dump` writes it. Raises ConfigError."""
+    return _validate(_merge(Config().model_dump(mode="json"), _parse_yaml(text, "the config")), "the config")
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML: every key written out, so that no default can change under an old run."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+# --- files and overrides --------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, and 1e-5 is a number: YAML 1.1 reads it as text for want of a dot."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _find(path_or_preset: str | Path, beside: Path | None = None) -> Path:
+    candidates = [Path(path_or_preset), PRESETS / f"{path_or_preset}.yaml"]
+    if beside is not None:
+        candidates.insert(0, beside.parent / path_or_preset)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    hint = _suggest(str(path_or_preset), presets())
+    raise ConfigError(f"no config {str(path_or_preset)!r}: it is neither a file nor a preset{hint}")
+
+
+def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """The settings of a file over those of the files that it extends."""
+    path = path.resolve()
+    if path in seen:
+        raise ConfigError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*seen, path))}")
+    settings = _parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if (base := settings.pop("extends", None)) is None:
+        return settings
+    return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
+
+
+def _parse_yaml(text: str, source: str) -> dict[str, Any]:
+    try:
+        settings = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{source} holds {type(settings).__name__}; a config is sections such as `grpo:` with keys")
+    return settings
+
+
+def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, section by section; a list replaces a list."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if value is None and isinstance(below, dict):
+            continue  # a section with no key in it
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
+    key, equals, text = override.removeprefix("--").partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"cannot read the override {override!r}; write it as section.key=value")
+    try:
+        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
+    return _replace_at(settings, key.split("."), value)
+
+
+def _replace_at(settings: Any, path: list[str], value: Any) -> Any:
+    """A copy of `settings` with `value` at `path`; a number in the path is a place in a list."""
+    if not path:
+        return value
+    first, rest = path[0], path[1:]
+    if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
+        place = int(first)
+        return [*settings[:place], _replace_at(settings[place], rest, value), *settings[place + 1 :]]
+    below = settings if isinstance(settings, dict) else {}
+    return {**below, first: _replace_at(below.get(first), rest, value)}
+
+
+# --- what is wrong with it ------------------------------------------------------------------------------------------
+
+
+def _validate(settings: dict[str, Any], source: str) -> Config:
+    # As JSON, because pydantic's strict mode takes a list for a tuple and a mapping for a dataclass only there.
+    try:
+        return Config.model_validate_json(json.dumps(settings, default=str))
+    except ValidationError as error:
+        problems = [
+            _explain(details["type"], details["loc"], details["input"], details["msg"])
+            for details in error.errors(include_url=False)
+        ]
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
+
+
+def _explain(kind: str, location: tuple[int | str, ...], value: Any, message: str) -> str:
+    key = ".".join(map(str, location))
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"there is no key {key!r}{_suggest(str(location[-1]), _keys_of(location[:-1]))}"
+    if kind == "missing":
+        return f"{key} is missing"
+    reason = message.removeprefix("Value error, ").removeprefix("Input ")
+    if kind == "value_error":
+        return f"{key}: {reason}" if key else reason
+    return f"{key} = {json.dumps(value)}: {reason}"
+
+
+def _keys_of(location: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed at a place in a config that is known to exist."""
+    if location and location[0] == "operators":
+        return [field.name for field in fields(Operator)]
+    section: Any = Config
+    for name in location:
+        section = section.model_fields[name].annotation
+    return list(section.model_fields)
+
+
+def _suggest(word: str, allowed: Sequence[str]) -> str:
+    close = get_close_matches(word, allowed, n=1)
+    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed)}"

@@ -1,0 +1,37 @@
+"""How an answer with silent operators is shown to people."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from transformers import PreTrainedTokenizerBase
+
+from tyler.trajectory import Invocation, Trajectory
+
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+
+
+class Palette:
+    """One colour per operator, in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self._colours: dict[str, str] = {}
+
+    def mark(self, invocation: Invocation) -> Text:
+        """The sign of one invocation: its operator and its number of latents."""
+        colour = self._colours.setdefault(invocation.operator, COLOURS[len(self._colours) % len(COLOURS)])
+        return Text(f"⟨{invocation.operator} ×{invocation.num_latents}⟩", style=f"bold {colour}")
+
+
+def traced(trajectory: Trajectory, tokenizer: PreTrainedTokenizerBase) -> Text:
+    """The visible text with every operator where it was invoked."""
+    palette, result = Palette(), Text()
+    run: list[int] = []
+    invocations = iter(trajectory.invocations)
+    for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
+        if is_operator:
+            result.append(tokenizer.decode(run, skip_special_tokens=True))
+            result.append_text(palette.mark(next(invocations)))
+            run = []
+        else:
+            run.append(action)
+    return result.append(tokenizer.decode(run, skip_special_tokens=True))

@@ -1,0 +1,110 @@
+"""`tyler doctor`: what this machine offers, and what each part of it limits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tyler.runs import environment
+
+HUB_TIMEOUT_SECONDS = 3.0
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table: what was looked at, what was found, what it limits, and whether that is in the way."""
+
+    subject: str
+    found: str
+    limits: str
+    ok: bool = True
+
+
+def run() -> None:
+    """Print the table."""
+    table = Table(title="tyler doctor")
+    for heading in ("", "found", "what it limits"):
+        table.add_column(heading)
+    for finding in inspect():
+        table.add_row(finding.subject, finding.found if finding.ok else f"[yellow]{finding.found}[/]", finding.limits)
+    Console().print(table)
+
+
+def inspect() -> list[Finding]:
+    """Everything the table says; takes at most `HUB_TIMEOUT_SECONDS`."""
+    facts = environment()
+    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _hub()]
+
+
+def _versions(facts: dict[str, Any]) -> Finding:
+    versions = ", ".join(f"{name} {version or 'missing'}" for name, version in facts["packages"].items())
+    return Finding("versions", f"Python {facts['python']}, {versions}", "put this line into a bug report")
+
+
+def _device() -> Finding:
+    if torch.cuda.is_available():
+        found = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
+        return Finding("device", found, "any backbone that fits its memory")
+    if torch.backends.mps.is_available():
+        return Finding("device", "Apple GPU (mps)", "decoding; training is tested on CPU and CUDA only")
+    return Finding(
+        "device", f"CPU ({platform.machine()})", "mini trains in minutes; 1.5B and up decode slowly", ok=False
+    )
+
+
+def _dtypes() -> Finding:
+    if torch.cuda.is_available():
+        bfloat16 = torch.cuda.is_bf16_supported()
+        return Finding(
+            "dtypes", f"float32, bfloat16 {'native' if bfloat16 else 'emulated'}", "memory and speed", bfloat16
+        )
+    capability = torch.backends.cpu.get_cpu_capability()
+    return Finding("dtypes", f"float32; bfloat16 runs, {capability} kernels", "use float32 on this CPU")
+
+
+def _threads(facts: dict[str, Any]) -> Finding:
+    cores, threads = facts["cores"], facts["threads"]
+    limits = "more threads than cores wait for each other: set OMP_NUM_THREADS" if threads > cores else "CPU speed"
+    return Finding("cores", f"{cores} cores, {threads} torch threads", limits, ok=threads <= cores)
+
+
+def _memory() -> Finding:
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return Finding(
+            "GPU memory", f"{free / GIB:.0f} of {total / GIB:.0f} GiB free", "backbone size, slots, batch size"
+        )
+    memory = psutil.virtual_memory()
+    found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    return Finding("memory", found, "backbone size (4 bytes a weight), slots, batch size", memory.available > 2 * GIB)
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(Path.cwd()).free
+    return Finding("disk", f"{free / GIB:.1f} GiB free here", "run directories and checkpoints", free > 2 * GIB)
+
+
+def _hub() -> Finding:
+    limits = "download of backbones and data; mini needs neither"
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return Finding("Hub", "offline, as HF_HUB_OFFLINE asks", limits, ok=False)
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        with urllib.request.urlopen(endpoint, timeout=HUB_TIMEOUT_SECONDS):
+            return Finding("Hub", f"{endpoint} answers", limits)
+    except urllib.error.HTTPError as error:
+        return Finding("Hub", f"{endpoint} answers with {error.code}", limits, ok=False)
+    except (OSError, ValueError) as error:
+        return Finding("Hub", f"{endpoint} cannot be reached ({error})", limits, ok=False)

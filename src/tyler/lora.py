@@ -1,0 +1,110 @@
+"""LoRA on views of the backbone: phi (synthesizer) and eta (policy), through peft.
+
+Training runs on a peft view. Decoding runs on a folded view, whose target weights are theta + B A: the speed of the
+plain model, whatever the adapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import nn
+from transformers import PreTrainedModel
+
+from tyler.backbone import view
+
+ADAPTER = "default"
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """LoRA on the attention projections; the defaults are the paper's (Table of hyper-parameters)."""
+
+    rank: int = 8
+    alpha: int = 16
+    dropout: float = 0.1
+    target_modules: tuple[str, ...] = field(default=("q_proj", "v_proj"))
+
+
+def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
+    """A view of `model` with a fresh adapter: A random, B zero, so that it starts equal to the backbone.
+
+    Adapter weights are float32 whatever the backbone's dtype. Draws from torch's global generator.
+    """
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.target_modules),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(view(model), config)
+
+
+def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
+    """A view of `model` with the adapter saved in `folder` by peft. Raises FileNotFoundError naming what is missing."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder / name} is missing: the folder is not a complete peft adapter")
+    check_adapter_keys(model, folder)
+    return PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
+
+
+def lora_layers(lora: PeftModel) -> dict[str, LoraLayer]:
+    """The adapted modules by their name in the backbone."""
+    return {name: module for name, module in lora.get_base_model().named_modules() if isinstance(module, LoraLayer)}
+
+
+def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tuple[int, int]]:
+    """Shape of every tensor a complete adapter holds, by its peft key."""
+    shapes = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name.split(".")[-1] in config.target_modules:
+            shapes[f"base_model.model.{name}.lora_A.weight"] = (config.r, module.in_features)
+            shapes[f"base_model.model.{name}.lora_B.weight"] = (module.out_features, config.r)
+    return shapes
+
+
+def check_adapter_keys(model: PreTrainedModel, folder: Path) -> None:
+    """Raise ValueError naming every missing, extra or misshapen tensor: peft itself only warns, and the LoRA is lost."""
+    from safetensors import safe_open
+
+    path = folder / "adapter_model.safetensors"
+    with safe_open(path, framework="pt") as tensors:
+        found = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+    check_shapes(path, found, expected_shapes(model, LoraConfig.from_pretrained(str(folder))))
+
+
+def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the file holds exactly the expected tensors in the expected shapes."""
+    faults = [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
+    faults += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
+    faults += [
+        f"misshapen {key}: {list(found[key])}, expected {list(expected[key])}"
+        for key in sorted(expected.keys() & found.keys())
+        if found[key] != expected[key]
+    ]
+    if faults:
+        raise ValueError(f"{path} does not fit this model: " + "; ".join(faults[:6]) + (f"; and {len(faults) - 6} more" if len(faults) > 6 else ""))
+
+
+def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
+    """A view of the backbone whose adapted weights are its own; `fold` fills them."""
+    decoder = view(backbone)
+    for name in lora_layers(lora):
+        module = decoder.get_submodule(name)
+        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=False)
+    return decoder
+
+
+@torch.no_grad()
+def fold(lora: PeftModel, decoder: PreTrainedModel) -> None:
+    """Write theta + (alpha / rank) B A into the folded view. Always from theta, so folding twice changes nothing."""
+    for name, layer in lora_layers(lora).items():
+        theta = layer.get_base_layer().weight
+        delta = layer.get_delta_weight(ADAPTER)
+        decoder.get_submodule(name).weight.copy_((theta.float() + delta.float()).to(theta.dtype))

@@ -1,0 +1,169 @@
+"""Tyler: a backbone, its operators and its policy, as one object that answers problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import overload
+
+from tyler import checkpoint
+from tyler.backbone import Backbone
+from tyler.checkpoint import Manifest
+from tyler.decoding import Engine
+from tyler.lora import LoraSettings
+from tyler.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.policy import Policy
+from tyler.request import Event, Request
+from tyler.routing import AtBoundaries, Learned, Never, Router
+from tyler.sampling import Sampling
+from tyler.synthesis import Heads, Synthesizer
+from tyler.tasks.prompts import Prompt, prompt_ids
+from tyler.trajectory import Trajectory
+
+DEFAULT_ROUTERS: dict[str, Router] = {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
+"""Who routes when nobody says: what the model's last stage was trained for."""
+
+
+@dataclass(frozen=True)
+class Tyler:
+    """A language model that can invoke typed latent operators while it decodes.
+
+    `heads` says which head answers for which operator; the interventions of `tyler.synthesis` (remove, zero, swap,
+    share) are other mappings: `model.with_heads(swap(model.heads, "state", "global"))`.
+    """
+
+    backbone: Backbone
+    operators: tuple[Operator, ...]
+    synthesizer: Synthesizer
+    policy: Policy
+    heads: Heads
+    prompt: Prompt
+    stage: str
+
+    @classmethod
+    def start(
+        cls,
+        backbone: Backbone,
+        operators: Sequence[Operator] = PAPER_OPERATORS,
+        lora: LoraSettings | None = None,
+        prompt: Prompt | None = None,
+    ) -> Tyler:
+        """Untrained operators on a backbone; draws their start from torch's global generator."""
+        operators = check_operators(operators)
+        synthesizer = Synthesizer.start(backbone, operators, lora or LoraSettings())
+        policy = Policy(backbone, len(operators))
+        prompt = prompt or Prompt.of(backbone.tokenizer)
+        return cls(backbone, operators, synthesizer, policy, dict(synthesizer.heads.items()), prompt, "backbone")
+
+    @classmethod
+    def from_pretrained(
+        cls, location: str, *, backbone: str | None = None, dtype: str = "auto", device: str | None = None
+    ) -> Tyler:
+        """Load a Tyler checkpoint, or a plain backbone ("mini", a folder, a Hub id), which then answers without operators.
+
+        `backbone` overrides where a checkpoint's backbone is found. Raises CheckpointError (a ValueError) for a
+        checkpoint that does not fit and FileNotFoundError for a model that is not there.
+        """
+        if not checkpoint.is_checkpoint(str(location)):
+            return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
+        folder = Path(location)
+        manifest = Manifest.read(folder)
+        loaded = Backbone.load(backbone or manifest.backbone, revision=manifest.revision, dtype=dtype, device=device)
+        synthesizer, policy = checkpoint.load(folder, manifest, loaded)
+        heads = dict(synthesizer.heads.items())
+        return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a checkpoint (layout in `checkpoint.py`) that reloads to bit-equal outputs."""
+        manifest = Manifest(
+            backbone=self.backbone.id,
+            revision=self.backbone.revision,
+            fingerprint=self.backbone.fingerprint(),
+            operators=self.operators,
+            prompt=self.prompt,
+            stage=self.stage,
+        )
+        checkpoint.save(Path(folder), manifest, self.synthesizer, self.policy)
+
+    def with_heads(self, heads: Heads) -> Tyler:
+        """The same model under an intervention: another mapping from operator to head."""
+        return replace(self, heads=dict(heads))
+
+    def at_stage(self, stage: str) -> Tyler:
+        return replace(self, stage=stage)
+
+    def engine(self, *, slots: int = 8, coalesce: int | None = None) -> Engine:
+        """A decoding engine over this model's present weights."""
+        return Engine(
+            self.backbone, self.operators, self.policy, self.synthesizer, self.heads, slots=slots, coalesce=coalesce
+        )
+
+    def request(
+        self,
+        problem: str,
+        *,
+        budget: int | None = None,
+        router: Router | None = None,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        stop: Sequence[str] = (),
+    ) -> Request:
+        """What the engine is asked for one problem. Raises ValueError for an empty problem."""
+        return Request(
+            prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
+            router=router or DEFAULT_ROUTERS[self.stage],
+            sampling=sampling or Sampling(),
+            budget=budget,
+            max_new_tokens=max_new_tokens,
+            stop=tuple(stop),
+        )
+
+    @overload
+    def solve(self, problems: str, **settings: object) -> Trajectory: ...
+    @overload
+    def solve(self, problems: Sequence[str], **settings: object) -> list[Trajectory]: ...
+
+    def solve(
+        self,
+        problems: str | Sequence[str],
+        *,
+        budget: int | None = None,
+        router: Router | None = None,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        stop: Sequence[str] = (),
+        slots: int = 32,
+        coalesce: int | None = None,
+    ) -> Trajectory | list[Trajectory]:
+        """Answer one problem, or a list in one batch; an answer does not depend on what is answered beside it.
+
+        `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage
+        2, every boundary after Stage 1, nobody on a plain backbone); `sampling` is greedy by default;
+        `max_new_tokens` counts actions; `slots` is how many answers are decoded at once.
+        """
+        texts = [problems] if isinstance(problems, str) else list(problems)
+        requests = [
+            self.request(text, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop)
+            for text in texts
+        ]
+        if not requests:
+            return []
+        trajectories = self.engine(slots=min(slots, len(requests)), coalesce=coalesce).run(requests)
+        return trajectories[0] if isinstance(problems, str) else trajectories
+
+    def stream(
+        self,
+        problem: str,
+        *,
+        budget: int | None = None,
+        router: Router | None = None,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        stop: Sequence[str] = (),
+    ) -> Iterator[Event]:
+        """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
+        request = self.request(
+            problem, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
+        )
+        return self.engine(slots=1).stream([request])

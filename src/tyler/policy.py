@@ -1,0 +1,60 @@
+"""The policy p(. | x_t) over V' = V and U: the backbone (with eta after Stage 2) and the operator rows psi (Section 3.3)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tyler.backbone import Backbone
+from tyler.lora import LoraSettings, add_lora, fold, folded_view
+
+
+class Policy(nn.Module):
+    """{eta, psi}: everything Stage 2 trains. Before Stage 2 there is no eta, and the policy is the backbone.
+
+    An operator's action id is V + k, k its place in the configuration. u_k is sampled but never embedded: no tokenizer
+    or embedding table is resized.
+    """
+
+    def __init__(self, backbone: Backbone, num_operators: int, lora: PeftModel | None = None) -> None:
+        super().__init__()
+        self.lora = lora
+        self.psi = nn.Parameter(torch.zeros(num_operators, backbone.dim, device=backbone.device))
+        self._theta = (backbone.model,)  # in a tuple, so that theta is not registered as a submodule
+        self._folded: PreTrainedModel | None = None
+
+    def add_lora(self, settings: LoraSettings) -> None:
+        """Give the policy its own LoRA eta, starting equal to the backbone."""
+        self.lora = add_lora(self._theta[0], settings)
+
+    @property
+    def head(self) -> Float[Tensor, "vocab dim"]:
+        return self._theta[0].get_output_embeddings().weight
+
+    @property
+    def training_decoder(self) -> nn.Module:
+        """The decoder stack with a trainable eta (the plain backbone's before Stage 2)."""
+        return self._theta[0].base_model if self.lora is None else self.lora.get_base_model().base_model
+
+    @property
+    def reference_decoder(self) -> nn.Module:
+        """The backbone's decoder stack: the policy at the start of Stage 2, where eta adds nothing."""
+        return self._theta[0].base_model
+
+    def decoder(self) -> nn.Module:
+        """The decoder stack for rollouts: folded, brought up to date with eta."""
+        if self.lora is None:
+            return self._theta[0].base_model
+        if self._folded is None:
+            self._folded = folded_view(self.lora, self._theta[0])
+        fold(self.lora, self._folded)
+        return self._folded.base_model
+
+    def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
+        """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""
+        tokens = nn.functional.linear(hidden, self.head)
+        operators = nn.functional.linear(hidden.float(), self.psi)
+        return torch.cat([tokens.float(), operators], dim=-1)

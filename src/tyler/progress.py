@@ -1,0 +1,39 @@
+"""Progress bars with the time left, for whatever takes longer than a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Bar(Protocol):
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Move on; `note` replaces the text at the end of the bar."""
+
+
+class RichBar:
+    def __init__(self, progress: Progress, task: int) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self._progress.update(self._task, advance=steps, note=note)
+
+
+@contextmanager
+def bar(description: str, total: int, done: int = 0) -> Iterator[Bar]:
+    """A bar on stderr, so that results on stdout stay clean; a plain log keeps only its last state."""
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield RichBar(progress, progress.add_task(description, total=total, completed=done, note=""))

@@ -1,0 +1,94 @@
+"""`tyler quickstart`: both stages and an evaluation on the shipped mini model, on a CPU, in minutes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from tyler import stage1, stage2
+from tyler.backbone import Backbone
+from tyler.config import Config, load_config
+from tyler.curves import plot_stage2, sketch
+from tyler.display import traced
+from tyler.evaluation import Report, evaluate, save, table
+from tyler.model import Tyler
+from tyler.reasoner import TylerReasoner
+from tyler.routing import AtBoundaries, Learned, Never, Router
+from tyler.runs import read_jsonl
+from tyler.tasks import load_problems
+
+
+def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
+    """Train, evaluate and show. `scale` multiplies the steps and problems: 1 is the documented run.
+
+    Raises ValueError for a scale that is not positive.
+    """
+    if scale <= 0:
+        raise ValueError(f"scale={scale}; it must be above 0, where 1 is the documented run")
+    started = time.perf_counter()
+    console = Console()
+    config = configure(seed, scale)
+    plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=stage1.prompt_of(config))
+    synthesized = stage1.run(config, output=output / "stage1", replace=True)
+    tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
+    reports = [
+        measure(config, "CoT", plain, Never()),
+        measure(config, "Tyler Stage 1", synthesized, AtBoundaries()),
+        measure(config, "Tyler Stage 2", tuned, Learned()),
+    ]
+    save(reports, output / "evaluation")
+    metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
+    plot_stage2(metrics, config.grpo.budget, output / "stage2.png")
+    show(console, config, reports, sketch(metrics), tuned)
+    say_where(console, output, time.perf_counter() - started)
+
+
+def configure(seed: int, scale: float) -> Config:
+    """The mini preset, scaled."""
+    config = load_config("mini")
+    counts = {
+        "stage1.steps": config.stage1.steps,
+        "stage2.steps": config.stage2.steps,
+        "evaluation.count": config.evaluation.count,
+    }
+    scaled = [f"{key}={max(1, round(count * scale))}" for key, count in counts.items() if count]
+    return load_config("mini", [*scaled, f"stage1.seed={seed}", f"stage2.seed={seed}"])
+
+
+def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
+    """Greedy Pass@1 on the fixed evaluation set."""
+    problems = load_problems(config.evaluation.task, config.evaluation.split, count=config.evaluation.count)
+    decoding = config.decoding
+    reasoner = TylerReasoner(
+        name, model, router, decoding.budget, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots, coalesce=decoding.coalesce
+    )
+    return evaluate(reasoner, problems)
+
+
+def show(console: Console, config: Config, reports: list[Report], curves: str, model: Tyler) -> None:
+    """The table, the curves, and one answer with its operators in place."""
+    console.print()
+    console.print(table(reports, f"mini, {config.evaluation.split} problems, greedy decoding"))
+    console.print()
+    console.print(Text("Stage 2, first step to last", style="bold"))
+    console.print(Text(curves))
+    problem = load_problems(config.evaluation.task, config.evaluation.split, count=1)[0]
+    trajectory = model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens)
+    console.print()
+    console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
+    console.print(Panel(traced(trajectory, model.backbone.tokenizer), title="its answer; operators are silent and shown here", title_align="left"))
+
+
+def say_where(console: Console, output: Path, seconds: float) -> None:
+    console.print(f"\nDone in {seconds / 60:.1f} minutes. Everything is in [bold]{output}[/bold]:")
+    console.print("  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/")
+    console.print("  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it")
+    console.print("  stage2.png               reward and invocations over Stage 2")
+    console.print("\nNext:")
+    console.print(f'  tyler solve {output}/stage2 "Tom has 12 apples and buys 7 more. How many apples does Tom have?"')
+    console.print(f"  tyler eval {output}/stage2 --task mini --split harder")
+    console.print("  tyler stage1 mini --output runs/mine --stage1.steps 500")

@@ -1,0 +1,62 @@
+"""A reasoner answers problems with trajectories. Evaluation, serving and analysis know this and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tyler.model import Tyler
+from tyler.request import FinishEvent
+from tyler.routing import Router
+from tyler.sampling import Sampling
+from tyler.trajectory import Trajectory
+
+Finished = Callable[[int, Trajectory], None]
+"""Called with a problem's index as soon as its trajectory is done; order is not given."""
+
+
+class Reasoner(Protocol):
+    """Tyler under some setting, or a baseline."""
+
+    @property
+    def name(self) -> str: ...
+
+    def solve(self, problems: Sequence[str], finished: Finished = ...) -> list[Trajectory]: ...
+
+
+def ignore(index: int, trajectory: Trajectory) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class TylerReasoner:
+    """A model with everything about decoding decided: router, budget, sampling, length, batch."""
+
+    name: str
+    model: Tyler
+    router: Router | None = None
+    budget: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 2048
+    slots: int = 32
+    coalesce: int | None = None
+
+    def solve(self, problems: Sequence[str], finished: Finished = ignore) -> list[Trajectory]:
+        requests = [
+            self.model.request(
+                text,
+                router=self.router,
+                budget=self.budget,
+                sampling=self.sampling,
+                max_new_tokens=self.max_new_tokens,
+            )
+            for text in problems
+        ]
+        trajectories: dict[int, Trajectory] = {}
+        engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
+        for event in engine.stream(requests):
+            if isinstance(event, FinishEvent):
+                trajectories[event.index] = event.trajectory
+                finished(event.index, event.trajectory)
+        return [trajectories[index] for index in range(len(requests))]

@@ -1,0 +1,185 @@
+"""When an operator is invoked: by the policy itself (Learned), or by a schedule fixed from outside.
+
+A router is a setting and starts one `Schedule` per request. Schedules place operators between visible tokens; the
+engine asks them after every visible token and knows nothing about how they decide.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from tyler.boundaries import RULES, Boundary, BoundaryScanner
+from tyler.operators import Operator
+
+
+EVERYTHING = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Call:
+    """Invoke the operator named `operator` once `position` visible tokens are in the context."""
+
+    position: int
+    operator: str
+
+
+class Schedule(Protocol):
+    """One request's fixed plan of operator calls, revealed as its visible text grows."""
+
+    def observe(self, pieces: Sequence[str]) -> None:
+        """Take the texts of the visible tokens so far; only those beyond the last observation are looked at."""
+
+    def due(self) -> Call | None:
+        """The next call that is certain, at or before the tokens observed so far. Each is returned once."""
+
+    def settled(self) -> int:
+        """Visible tokens before this index can no longer be preceded by a new call."""
+
+
+class Router(Protocol):
+    """Who decides about operators. `learned`: they are actions of the policy; else the router's schedule places them."""
+
+    @property
+    def learned(self) -> bool: ...
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule: ...
+
+
+class NoSchedule:
+    """Places nothing."""
+
+    def observe(self, pieces: Sequence[str]) -> None:
+        pass
+
+    def due(self) -> Call | None:
+        return None
+
+    def settled(self) -> int:
+        return EVERYTHING
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Operators compete with tokens in one next-action distribution (Section 3.3)."""
+
+    learned: bool = field(default=True, init=False)
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
+        return NoSchedule()
+
+
+@dataclass(frozen=True)
+class Never:
+    """No operators: plain decoding of the policy over V."""
+
+    learned: bool = field(default=False, init=False)
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
+        return NoSchedule()
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Operators at given numbers of visible tokens: {0: ("global",), 12: ("state", "procedure")}."""
+
+    calls: Mapping[int, Sequence[str]]
+    learned: bool = field(default=False, init=False)
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
+        known = [operator.name for operator in operators]
+        for name in (name for names in self.calls.values() for name in names):
+            if name not in known:
+                raise ValueError(f"Forced names operator {name!r}; this model has {', '.join(known) or 'none'}")
+        return ForcedSchedule([Call(position, name) for position, names in sorted(self.calls.items()) for name in names])
+
+
+class ForcedSchedule:
+    def __init__(self, calls: list[Call]) -> None:
+        self._calls = calls
+        self._observed = 0
+
+    def observe(self, pieces: Sequence[str]) -> None:
+        self._observed = len(pieces)
+
+    def due(self) -> Call | None:
+        if self._calls and self._calls[0].position <= self._observed:
+            return self._calls.pop(0)
+        return None
+
+    def settled(self) -> int:
+        return self._calls[0].position if self._calls else EVERYTHING
+
+
+@dataclass(frozen=True)
+class AtBoundaries:
+    """Each operator at the boundaries of its rule, each with probability `rate`: Stage 1 as a method, and Rand@p.
+
+    `only` restricts it to some operators by name. The rule is the one Stage 1 data is made with, so decoding meets
+    operators where training put them.
+    """
+
+    rate: float = 1.0
+    only: tuple[str, ...] | None = None
+    learned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"rate={self.rate}; it is a probability, between 0 and 1")
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
+        known = [operator.name for operator in operators]
+        for name in self.only or ():
+            if name not in known:
+                raise ValueError(f"AtBoundaries(only=...) names operator {name!r}; this model has {', '.join(known) or 'none'}")
+        chosen = [operator for operator in operators if self.only is None or operator.name in self.only]
+        return BoundarySchedule(chosen, self.rate, random)
+
+
+class BoundarySchedule:
+    """Boundaries of the visible text, mapped to token positions as they become certain."""
+
+    def __init__(self, operators: Sequence[Operator], rate: float, random: np.random.Generator) -> None:
+        self._operators, self._rate, self._random = operators, rate, random
+        self._scanner = BoundaryScanner({operator.boundary for operator in operators})
+        self._ends: list[int] = []
+        self._placed: set[Call] = set()
+        self._calls: list[Call] = []
+        self._take(self._scanner.feed(""))
+
+    def observe(self, pieces: Sequence[str]) -> None:
+        for index in range(len(self._ends), len(pieces)):
+            piece = pieces[index]
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))
+            self._take(self._scanner.feed(piece))
+
+    def due(self) -> Call | None:
+        return self._calls.pop(0) if self._calls else None
+
+    def settled(self) -> int:
+        """Tokens that end before the scanner's undecided text. While a call waits, nothing after it is settled."""
+        certain = bisect_right(self._ends, self._scanner.settled)
+        return min(certain, self._calls[0].position) if self._calls else certain
+
+    def _take(self, boundaries: list[Boundary]) -> None:
+        """Queue the calls at newly certain boundaries; each operator at most once per visible position."""
+        for boundary in boundaries:
+            position = upcoming_token(boundary, self._ends)
+            for operator in self._operators:
+                call = Call(position, operator.name)
+                if operator.boundary == boundary.rule and call not in self._placed:
+                    self._placed.add(call)
+                    if self._random.random() < self._rate:
+                        self._calls.append(call)
+
+
+def upcoming_token(boundary: Boundary, ends: Sequence[int]) -> int:
+    """The visible token that a boundary comes before, given where the tokens so far end; their number for the next one."""
+    if RULES[boundary.rule].side == "before":
+        return bisect_right(ends, boundary.position)
+    return 1 + bisect_left(ends, boundary.position) if boundary.position else 0

@@ -1,0 +1,430 @@
+"""A run directory: what a run was, what it measured and what it can resume from.
+
+    run/
+      config.yaml         the resolved config
+      environment.json    one entry per start: Python, packages, platform, device, threads
+      metrics.jsonl       one line per logged step
+      trajectories.jsonl  one line per trajectory: the audit trail
+      checkpoints/step-N  whole or not there at all
+
+One process at a time may write a run. A resumed run drops the lines that came after its checkpoint, so that its files
+end up equal to those of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+CONFIG, ENVIRONMENT, LOCK, CHECKPOINTS = "config.yaml", "environment.json", ".lock", "checkpoints"
+METRICS, TRAJECTORIES = "metrics.jsonl", "trajectories.jsonl"
+LOG_LENGTHS = "log_lengths.json"
+"""In each checkpoint: the length in bytes of the run's logs when it was written."""
+
+PACKAGES = ("tyler-reasoning", "torch", "transformers", "peft", "accelerate", "safetensors", "numpy")
+THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
+MIN_FREE_BYTES = 64 * 2**20
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used as asked; says why and what to do."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run stopped because it was asked to, with everything saved. `signum` is the signal that asked."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+class Run:
+    """A run directory open for writing. Make one with `create`, `replace` or `resume`, and close it, or use `with`."""
+
+    def __init__(self, path: Path, lock: int, keep_checkpoints: int) -> None:
+        self.path = path
+        self._lock = lock
+        self._keep_checkpoints = keep_checkpoints
+        self._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        self._trajectories = open(path / TRAJECTORIES, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> Run:
+        """Start a run in a new or empty directory.
+
+        `config_text` is the resolved config in YAML; the `keep_checkpoints` newest checkpoints are kept. Raises
+        RunError when the directory holds something, cannot be written, has less than `min_free_bytes` left or is in
+        use.
+        """
+        path = Path(path)
+        lock = _open_directory(path, min_free_bytes)
+        with _released_on_error(lock):
+            if (path / CONFIG).exists():
+                raise RunError(
+                    f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
+                )
+            if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK):
+                raise RunError(
+                    f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)"
+                )
+            atomic_write(path / CONFIG, config_text)
+            _note_start(path)
+            return cls(path, lock, keep_checkpoints)
+
+    @classmethod
+    def replace(
+        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> Run:
+        """Start a run anew, dropping what an earlier run left in the directory, and only that.
+
+        Raises RunError as `create` does; a directory with anything but a run in it is left alone.
+        """
+        path = Path(path)
+        lock = _open_directory(path, min_free_bytes)
+        with _released_on_error(lock):
+            if (path / CONFIG).exists():
+                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, CONFIG):
+                    (path / name).unlink(missing_ok=True)
+                shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+        os.close(lock)
+        return cls.create(path, config_text, keep_checkpoints=keep_checkpoints, min_free_bytes=min_free_bytes)
+
+    @classmethod
+    def resume(
+        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> Run:
+        """Open a run again at its newest checkpoint, or at its start where it has none.
+
+        Raises RunError when there is no run, when its config differs from `config_text` (naming the keys), and as
+        `create` does.
+        """
+        path = Path(path)
+        if not (path / CONFIG).is_file():
+            raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
+        lock = _open_directory(path, min_free_bytes)
+        with _released_on_error(lock):
+            if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text):
+                raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
+            _drop_half_written(path / CHECKPOINTS)
+            _rewind_logs(path)
+            _note_start(path)
+            return cls(path, lock, keep_checkpoints)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl. What is not finite becomes null: a loss gone bad must not stop the log."""
+        self._append(self._metrics, METRICS, {"step": step, **metrics})
+
+    def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
+        """Add one line to trajectories.jsonl."""
+        self._append(self._trajectories, TRAJECTORIES, {"step": step, **trajectory})
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Write `checkpoints/step-N` through `write`, which fills the folder it is given; returns its final path.
+
+        The folder appears under its name only when everything in it is on disk. A step that has a checkpoint keeps it.
+        Older ones beyond `keep_checkpoints` are removed. Raises RunError when the disk is full.
+        """
+        final = self.path / CHECKPOINTS / f"step-{step}"
+        if final.exists():
+            return final
+        half_written = final.with_name(f".{final.name}.{os.getpid()}")
+        try:
+            half_written.mkdir(parents=True)
+            write(half_written)
+            (half_written / LOG_LENGTHS).write_text(json.dumps(self._log_lengths()))
+            _sync_tree(half_written)
+            os.rename(half_written, final)
+            _sync(final.parent)
+        except BaseException as error:
+            shutil.rmtree(half_written, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._disk_full() from error
+            raise
+        for old in self.checkpoints()[: -self._keep_checkpoints]:
+            _remove_checkpoint(old)
+        return final
+
+    def checkpoints(self) -> list[Path]:
+        """The whole checkpoints, oldest first."""
+        return _checkpoints(self.path)
+
+    def latest_checkpoint(self) -> Path | None:
+        """The checkpoint to resume from, or None at the start of a run."""
+        return latest_checkpoint(self.path)
+
+    def close(self) -> None:
+        """Close the logs and let other processes have the directory."""
+        self._metrics.close()
+        self._trajectories.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, log: Any, name: str, record: dict[str, Any]) -> None:
+        try:
+            log.write(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+            log.flush()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._disk_full() from error
+            raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
+
+    def _log_lengths(self) -> dict[str, int]:
+        lengths = {}
+        for name in (METRICS, TRAJECTORIES):
+            _sync(self.path / name)
+            lengths[name] = (self.path / name).stat().st_size
+        return lengths
+
+    def _disk_full(self) -> RunError:
+        newest = self.latest_checkpoint()
+        state = f"{newest.name} is whole; make room and resume" if newest else "there is no checkpoint yet"
+        return RunError(f"the disk of {self.path} is full; {state}")
+
+
+def open_run(path: str | Path, config_text: str, *, resume: bool = False, replace: bool = False) -> Run:
+    """The run that a command asks for: `Run.resume`, `Run.replace` or, without either, `Run.create`.
+
+    Raises RunError as these do, and for both at once.
+    """
+    if resume and replace:
+        raise RunError(f"cannot both resume and replace {path}; choose one")
+    start = Run.resume if resume else Run.replace if replace else Run.create
+    return start(path, config_text)
+
+
+def latest_checkpoint(path: str | Path) -> Path | None:
+    """The newest whole checkpoint of the run in `path`, without opening the run."""
+    return next(reversed(_checkpoints(Path(path))), None)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """N of `checkpoints/step-N`."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a log, without a last line that a kill cut short."""
+    whole, _, _ = Path(path).read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+# --- interruption ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Interruption:
+    """Whether the user (Ctrl-C) or the system (SIGTERM) has asked a loop to stop; a loop looks between steps."""
+
+    signum: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signum is not None
+
+    def stop(self, message: str) -> Interrupted:
+        """The exception to raise once everything is saved; `message` says how to resume."""
+        return Interrupted(message, self.signum or signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Turn the first SIGINT or SIGTERM into `requested`; a second one ends the program at once.
+
+    Signals reach only the main thread; elsewhere nothing is ever requested.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        if interruption.requested:
+            raise KeyboardInterrupt
+        interruption.signum = signum
+        print("stopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+
+    previous = {signum: signal.signal(signum, request) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interruption
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def atomic_write(path: str | Path, content: bytes | str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between."""
+    path = Path(path)
+    half_written = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        half_written.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        _sync(half_written)
+        os.replace(half_written, path)
+        _sync(path.parent)
+    finally:
+        half_written.unlink(missing_ok=True)
+
+
+def environment() -> dict[str, Any]:
+    """What a run depends on besides its config. Asks torch only when something has already imported it."""
+    found: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _package_version(name) for name in PACKAGES},
+        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "thread_settings": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
+    }
+    if (torch := sys.modules.get("torch")) is not None:
+        cuda = torch.cuda.is_available()
+        found["threads"] = torch.get_num_threads()
+        found["device"] = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
+        found["cuda"] = torch.version.cuda if cuda else None
+    return found
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _note_start(path: Path) -> None:
+    starts = json.loads((path / ENVIRONMENT).read_text()) if (path / ENVIRONMENT).exists() else []
+    atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
+
+
+def _open_directory(path: Path, min_free_bytes: int) -> int:
+    """Make the directory, prove that it can be written, and take its lock; returns the lock's file descriptor."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(f"cannot write to {path}: {error.strerror}; choose another directory (--output)") from error
+    with _released_on_error(lock):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 32, 0).decode() or "unknown"
+            raise RunError(
+                f"{path} is being written by process {owner}; wait for it or choose another directory"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        free = shutil.disk_usage(path).free
+        if free < min_free_bytes:
+            raise RunError(
+                f"{path} has {free / 2**20:.0f} MiB of disk left, and a run needs {min_free_bytes / 2**20:.0f} MiB"
+            )
+    return lock
+
+
+@contextmanager
+def _released_on_error(lock: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _checkpoints(path: Path) -> list[Path]:
+    return sorted((path / CHECKPOINTS).glob("step-*"), key=checkpoint_step)
+
+
+def _drop_half_written(checkpoints: Path) -> None:
+    for leftover in checkpoints.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint so that no half of it is ever visible under its name."""
+    hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
+    os.rename(checkpoint, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _rewind_logs(path: Path) -> None:
+    """Cut the logs back to what they held when the newest checkpoint was written."""
+    newest = latest_checkpoint(path)
+    lengths = json.loads((newest / LOG_LENGTHS).read_text()) if newest else {METRICS: 0, TRAJECTORIES: 0}
+    for name, length in lengths.items():
+        log = path / name
+        found = log.stat().st_size if log.exists() else 0
+        if found < length:
+            raise RunError(
+                f"{log} holds {found} bytes, but {newest} was written after {length}; restore it or start anew"
+            )
+        if log.exists():
+            os.truncate(log, length)
+
+
+def _differences(old_text: str, new_text: str) -> list[str]:
+    old, new = _flatten(yaml.safe_load(old_text)), _flatten(yaml.safe_load(new_text))
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
+
+
+def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(settings, dict):
+        return {prefix: settings}
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    """`value` in JSON's types; numbers of numpy and torch become floats, and what is not finite becomes None."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_tree(folder: Path) -> None:
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            _sync(Path(directory) / name)
+        _sync(Path(directory))

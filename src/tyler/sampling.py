@@ -1,0 +1,101 @@
+"""How an action is drawn from p(. | x_t): greedy or sampled, from one random stream per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one request is decoded. The default is greedy, the paper's evaluation.
+
+    temperature 0 is greedy. `top_k` 0 and `top_p` 1 filter nothing. `seed` starts the request's own random stream: its
+    answer never depends on what else is decoded beside it.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}; it must be 0 (greedy) or more")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k}; it must be 0 (off) or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}; it must be above 0 and at most 1 (off)")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed}; it must be 0 or more")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def scale(self) -> float:
+        """The temperature that log-probabilities are recorded under: 1 for greedy decoding."""
+        return self.temperature or 1.0
+
+    def stream(self, purpose: int) -> np.random.Generator:
+        """The request's random stream for one purpose (0: actions, 1: router), counter-based and so replayable."""
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, purpose])))
+
+
+def masked_logits(
+    logits: Float[Tensor, "batch actions"], allowed: Bool[Tensor, "batch operators"], temperature: Float[Tensor, "batch"]
+) -> Float[Tensor, "batch actions"]:
+    """logits / temperature over V', with the operators that may not be invoked at -inf. Learner and rollout share it."""
+    num_operators = allowed.shape[-1]
+    logits = logits / temperature[:, None]
+    if num_operators:
+        logits[:, -num_operators:].masked_fill_(~allowed, NEVER)
+    return logits
+
+
+def choose(
+    logits: Float[Tensor, "batch actions"], samplings: list[Sampling], uniforms: list[float]
+) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """a_t and log p(a_t | x_t) for each row of masked, temperature-scaled logits.
+
+    Sampled rows invert the cumulative distribution at the row's own uniform number, so a row's choice depends on its
+    logits and its stream alone. Log-probabilities are of the distribution before top-k and top-p.
+    """
+    actions = logits.argmax(dim=-1)
+    sampled = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
+    if sampled:
+        rows = torch.tensor(sampled, device=logits.device)
+        filtered = filter_logits(logits[rows], [samplings[row] for row in sampled])
+        draws = torch.tensor([uniforms[row] for row in sampled], dtype=torch.float64, device=logits.device)
+        actions[rows] = invert(filtered, draws)
+    chosen = logits.gather(-1, actions[:, None]).squeeze(-1)
+    return actions, chosen - logits.logsumexp(dim=-1)
+
+
+def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+    """The action at each uniform number of the cumulative distribution, in float64; never one of probability zero."""
+    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    target = uniforms * cumulative[:, -1]
+    return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+
+
+def filter_logits(logits: Float[Tensor, "batch actions"], samplings: list[Sampling]) -> Float[Tensor, "batch actions"]:
+    """Top-k, then top-p of what remains; rows without a filter are untouched."""
+    if all(sampling.top_k == 0 and sampling.top_p == 1 for sampling in samplings):
+        return logits
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    top_k = torch.tensor([sampling.top_k or logits.shape[-1] for sampling in samplings], device=logits.device)
+    top_p = torch.tensor([sampling.top_p for sampling in samplings], dtype=logits.dtype, device=logits.device)
+    ordered = ordered.masked_fill(rank >= top_k[:, None], NEVER)
+    probabilities = ordered.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    ordered = ordered.masked_fill((before >= top_p[:, None]) & (rank > 0), NEVER)
+    return torch.empty_like(logits).scatter_(-1, order, ordered)

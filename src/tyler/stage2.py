@@ -1,0 +1,298 @@
+"""Stage 2: operator invocation optimization (Section 4.2). The policy {eta, psi} learns when to invoke which operator.
+
+Each step: roll out groups on the engine, reward them by the verifier and the budget, replay them through the policy
+with their stored latents, and descend on GRPO plus the operator-anchored loss. Read `train` from top to bottom.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tyler.calibration import calibration_report, collect_decisions, fit_psi
+from tyler.config import Config, dump
+from tyler.lora import LoraSettings
+from tyler.model import Tyler
+from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
+from tyler.progress import bar
+from tyler.replay import pack_for, replay_logprobs
+from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
+from tyler.routing import Learned
+from tyler.runs import Run, interruptible, open_run
+from tyler.sampling import Sampling
+from tyler.tasks import grade, load_problems
+from tyler.tasks.problem import Problem, Verdict
+from tyler.training import Optimization, batch_at, load_state, save_state
+from tyler.trajectory import Packed, Trajectory
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The groups of one step, flat: `group_size` trajectories per problem, with verdicts and rewards."""
+
+    problems: list[Problem]
+    trajectories: list[Trajectory]
+    verdicts: list[Verdict]
+    rewards: Float[Tensor, "batch group"]
+    success: Float[Tensor, "batch group"]
+    seconds: dict[str, float]
+
+
+def seed_of(*parts: object) -> int:
+    """A seed that depends on all its parts, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big")
+
+
+def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: int) -> Rollout:
+    """Sample and reward a group of trajectories for each problem. The budget is soft here: a penalty, not a cap."""
+    started = time.perf_counter()
+    group_size = config.grpo.group_size
+    requests = [
+        model.request(
+            problem.prompt,
+            router=Learned(),
+            sampling=Sampling(config.grpo.temperature, seed=seed_of(config.stage2.seed, step, problem.id, member)),
+            max_new_tokens=config.stage2.max_new_tokens,
+        )
+        for problem in problems
+        for member in range(group_size)
+    ]
+    engine = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce)
+    trajectories = engine.run(requests)
+    rolled_out = time.perf_counter()
+    verdicts = [
+        grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated)
+        for problem, trajectory in zip([p for p in problems for _ in range(group_size)], trajectories, strict=True)
+    ]
+    graded = time.perf_counter()
+    success = torch.tensor([verdict.correct for verdict in verdicts]).view(-1, group_size)
+    invocations = torch.tensor([trajectory.num_invocations for trajectory in trajectories]).view(-1, group_size)
+    rewards = trajectory_reward(
+        success.float(), success, invocations, budget=config.grpo.budget, budget_weight=config.grpo.budget_weight
+    )
+    seconds = {"rollout": rolled_out - started, "synthesis": engine.timings.synthesis, "grading": graded - rolled_out}
+    return Rollout(list(problems), trajectories, verdicts, rewards, success, seconds)
+
+
+def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> dict[str, float]:
+    """Accumulate the gradient of L_stage2 over micro-batches of trajectories; returns the summed terms and the entropy."""
+    policy, backbone, grpo = model.policy, model.backbone, config.grpo
+    trajectories = rollout.trajectories
+    advantages = group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten().to(backbone.device)
+    weights = batch_weights(model, rollout)
+    totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
+    size = config.stage2.micro_batch_size or len(trajectories)
+    for first in range(0, len(trajectories), size):
+        rows = slice(first, first + size)
+        packed = pack_for(backbone, trajectories[rows])
+        shares = trim(weights.rows(rows), packed)
+        logprobs, entropy = replay_logprobs(policy.training_decoder, backbone.head, policy.psi, packed)
+        with torch.no_grad():
+            reference, _ = replay_logprobs(policy.reference_decoder, backbone.head, reference_psi, packed)
+        terms = stage2_loss(
+            logprobs,
+            packed.logprobs,
+            reference,
+            advantages[rows],
+            shares,
+            clip_range=grpo.clip_range,
+            kl_weight=grpo.kl_weight,
+            anchor_weight=grpo.anchor_weight,
+        )
+        terms.loss.backward()
+        for field in fields(terms):
+            totals[field.name] += float(getattr(terms, field.name).detach())
+        totals["entropy"] += float((shares.grpo * entropy).sum())
+        totals["replay_gap"] = max(totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max()))
+    return totals
+
+
+def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
+    """Weights of every action over the whole batch, so that micro-batches add up."""
+    drawn = [torch.tensor(trajectory.drawn()) for trajectory in rollout.trajectories]
+    operators = [torch.tensor(trajectory.is_operator) for trajectory in rollout.trajectories]
+    mask = torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True)
+    is_operator = torch.nn.utils.rnn.pad_sequence(operators, batch_first=True)
+    groups = torch.arange(len(rollout.problems)).repeat_interleave(rollout.rewards.shape[1])
+    weights = action_weights(mask, is_operator & mask, groups)
+    device = model.backbone.device
+    return ActionWeights(weights.mask.to(device), weights.grpo.to(device), weights.anchor.to(device))
+
+
+def trim(weights: ActionWeights, packed: Packed) -> ActionWeights:
+    """The weights of a micro-batch without the padding that only longer trajectories of the batch need."""
+    length = packed.mask.shape[1]
+    return ActionWeights(weights.mask[:, :length], weights.grpo[:, :length], weights.anchor[:, :length])
+
+
+def train(model: Tyler, problems: Sequence[Problem], development: Sequence[Problem], config: Config, run: Run) -> None:
+    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands."""
+    settings = config.stage2
+    total = settings.num_steps(len(problems))
+    policy = model.policy
+    groups = [
+        ([parameter for parameter in policy.lora.parameters() if parameter.requires_grad], settings.learning_rate),
+        ([policy.psi], settings.psi_learning_rate or settings.learning_rate),
+    ]
+    optimization = Optimization.of(settings, groups, total * config.grpo.updates_per_rollout)
+    reference_psi = torch.zeros_like(policy.psi, requires_grad=False)
+    state = [*optimization.parameters, reference_psi]
+    newest = run.latest_checkpoint()
+    if newest:
+        done = load_state(newest, state, optimization)
+    else:
+        done = 0
+        start_psi(model, problems, config, run)
+        reference_psi.copy_(policy.psi.detach())
+    policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
+    with bar("Stage 2", total, done) as progress, interruptible() as interruption:
+        for step in range(done, total):
+            batch = [problems[index] for _, index in batch_at(step, settings.batch_size, len(problems), settings.seed)]
+            rollout = roll_out(model, batch, config, step)
+            started = time.perf_counter()
+            for update in range(config.grpo.updates_per_rollout):
+                terms = learn(model, rollout, reference_psi, config)
+                check_finite(terms["loss"], step, batch)
+                norm, rate = optimization.step(step * config.grpo.updates_per_rollout + update)
+            metrics = rollout_metrics(model, rollout, config)
+            metrics |= {f"stage2/{name}": value for name, value in terms.items()}
+            metrics |= {"stage2/gradient_norm": norm, "stage2/learning_rate": rate}
+            metrics |= {f"stage2/{part}_seconds": seconds for part, seconds in rollout.seconds.items()}
+            metrics["stage2/learning_seconds"] = time.perf_counter() - started
+            if development and settings.eval_every and (step + 1) % settings.eval_every == 0:
+                metrics |= greedy_metrics(model, development, config)
+            run.log(step + 1, metrics)
+            log_trajectories(run, step + 1, rollout)
+            progress.advance(note=f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
+            last = step + 1 == total
+            if last or interruption.requested or (settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0):
+                save(run, step + 1, model, state, optimization)
+            if interruption.requested and not last:
+                raise interruption.stop(f"stopped after step {step + 1} of {total}; go on with --resume --output {run.path}")
+
+
+def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> None:
+    """Calibrate psi on the first training problems and log what it reached, as step 0."""
+    calibration = config.stage2.calibration
+    texts = [problem.prompt for problem in problems[: calibration.num_problems]]
+    decisions = collect_decisions(
+        model,
+        texts,
+        temperature=config.grpo.temperature,
+        max_new_tokens=config.stage2.max_new_tokens,
+        slots=config.decoding.slots,
+        seed=seed_of(config.stage2.seed, "calibration"),
+    )
+    psi = fit_psi(decisions, len(model.operators), calibration)
+    model.policy.psi.data.copy_(psi)
+    run.log(0, calibration_report(decisions, psi, [operator.name for operator in model.operators]))
+
+
+def rollout_metrics(model: Tyler, rollout: Rollout, config: Config) -> dict[str, float]:
+    """What a practitioner watches: reward, success, invocations by operator, budget, lengths, degenerate groups."""
+    trajectories = rollout.trajectories
+    count = len(trajectories)
+    metrics = {
+        "stage2/reward": float(rollout.rewards.mean()),
+        "stage2/success": float(rollout.success.float().mean()),
+        "stage2/over_budget": sum(t.num_invocations > config.grpo.budget for t in trajectories) / count,
+        "stage2/truncated": sum(t.truncated for t in trajectories) / count,
+        "stage2/visible_tokens": sum(t.num_visible for t in trajectories) / count,
+        "stage2/latents": sum(t.num_latents for t in trajectories) / count,
+        "stage2/degenerate_groups": float(degenerate_groups(rollout.rewards).float().mean()),
+    }
+    return metrics | invocation_metrics(model, trajectories, "stage2")
+
+
+def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+    """Mean invocations per trajectory: in all, and by operator."""
+    counts = {operator.name: 0 for operator in model.operators}
+    for trajectory in trajectories:
+        for invocation in trajectory.invocations:
+            counts[invocation.operator] += 1
+    means = {f"{prefix}/invocations_{name}": count / len(trajectories) for name, count in counts.items()}
+    return {f"{prefix}/invocations": sum(counts.values()) / len(trajectories), **means}
+
+
+def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
+    """Greedy accuracy and invocations on development problems: a sampled policy may invoke where a greedy one never does."""
+    requests = [
+        model.request(problem.prompt, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in development
+    ]
+    trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(requests)
+    correct = [
+        grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated).correct
+        for problem, trajectory in zip(development, trajectories, strict=True)
+    ]
+    return {"greedy/accuracy": sum(correct) / len(correct), **invocation_metrics(model, trajectories, "greedy")}
+
+
+def log_trajectories(run: Run, step: int, rollout: Rollout) -> None:
+    """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
+    group_size = rollout.rewards.shape[1]
+    rewards = rollout.rewards.flatten().tolist()
+    for index, (trajectory, verdict) in enumerate(zip(rollout.trajectories, rollout.verdicts, strict=True)):
+        run.log_trajectory(
+            step,
+            {
+                "problem": rollout.problems[index // group_size].id,
+                "member": index % group_size,
+                "text": trajectory.text,
+                "invocations": [[call.operator, call.position, call.num_latents] for call in trajectory.invocations],
+                "budget": trajectory.budget,
+                "outcome": verdict.outcome.value,
+                "reward": rewards[index],
+                "finish_reason": trajectory.finish_reason,
+                "seed": trajectory.sampling.seed,
+            },
+        )
+
+
+def check_finite(loss: float, step: int, batch: Sequence[Problem]) -> None:
+    """Stop at a loss that is not a number, before it reaches the weights."""
+    if not torch.isfinite(torch.tensor(loss)):
+        raise FloatingPointError(
+            f"the loss is {loss} at step {step + 1}; the problems were {', '.join(problem.id for problem in batch)}. "
+            "Lower the learning rate or look at these problems; the last checkpoint is unharmed"
+        )
+
+
+def save(run: Run, step: int, model: Tyler, state: Sequence[Tensor], optimization: Optimization) -> None:
+    def write(folder: Path) -> None:
+        model.at_stage("stage2").save_pretrained(folder)
+        save_state(folder, step, state, optimization)
+
+    run.save_checkpoint(step, write)
+
+
+def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
+    """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
+
+    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    """
+    model = Tyler.from_pretrained(str(start), dtype=config.backbone.dtype)
+    if model.stage != "stage1":
+        raise ValueError(f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)")
+    data = config.data
+    problems = load_problems(data.task, data.split, path=data.path, count=data.count, seed=data.seed)
+    development = load_development(config)
+    torch.manual_seed(config.stage2.seed)
+    model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
+    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+        train(model, problems, development, config, directory)
+    return model.at_stage("stage2")
+
+
+def load_development(config: Config) -> list[Problem]:
+    """Problems for watching greedy decoding during training; never the ones that results are reported on."""
+    development = config.data.development
+    if development is None or config.stage2.eval_every is None:
+        return []
+    return load_problems(config.data.task, development.split, path=development.path, count=development.count, seed=config.data.seed)

@@ -1,0 +1,122 @@
+"""Latent synthesis: Q_k, Proj_k and Synth, from the context x_t to the latents z_t (Section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tyler.backbone import Backbone
+from tyler.lora import LoraSettings, add_lora, fold, folded_view
+from tyler.operators import Operator
+
+
+class Head(nn.Module):
+    """omega_k: the queries Q_k [N_k, dim] and the projection Proj_k of one operator, in float32."""
+
+    def __init__(self, num_latents: int, dim: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.zeros(num_latents, dim))
+        self.proj = nn.Linear(dim, dim)
+
+    @property
+    def num_latents(self) -> int:
+        return self.queries.shape[0]
+
+    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
+        """z_t^k = Proj_k(h_t^k), Eq. synth-final. `hidden` are the last hidden states, after the final norm."""
+        return self.proj(hidden.to(self.proj.weight.dtype)).to(hidden.dtype)
+
+
+@torch.no_grad()
+def start_head(head: Head, backbone: Backbone) -> None:
+    """Start a head so that its latents have the scale of token embeddings.
+
+    The final norm gives hidden states of RMS rms(gain), far from the embedding table's; Proj_k starts as the identity
+    times the ratio. With tied embeddings a hidden state points at the token it predicts, so the first latents are
+    already readable: soft previews of what comes next. Draws the queries from torch's global generator.
+    """
+    embedding_scale = backbone.embedding.float().pow(2).mean().sqrt()
+    hidden_scale = backbone.model.base_model.norm.weight.float().pow(2).mean().sqrt()
+    nn.init.normal_(head.queries, std=float(embedding_scale))
+    nn.init.eye_(head.proj.weight)
+    head.proj.weight.mul_(embedding_scale / hidden_scale)
+    nn.init.zeros_(head.proj.bias)
+
+
+class Synthesizer(nn.Module):
+    """Phi = {phi, {Q_k, Proj_k}}: everything Stage 1 trains. All operators share the LoRA phi."""
+
+    def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
+        super().__init__()
+        self.lora = lora
+        self.heads = nn.ModuleDict({op.name: Head(op.num_latents, backbone.dim) for op in operators})
+        self.heads.to(backbone.device)
+        self._theta = (backbone.model,)  # in a tuple, so that theta is not registered as a submodule
+        self._folded: PreTrainedModel | None = None
+
+    @classmethod
+    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
+        synthesizer = cls(backbone, operators, add_lora(backbone.model, settings))
+        for head in synthesizer.heads.values():
+            start_head(head, backbone)
+        return synthesizer
+
+    @property
+    def training_decoder(self) -> nn.Module:
+        """The peft view's decoder stack: embeddings in, hidden states after the final norm out, phi trainable."""
+        return self.lora.get_base_model().base_model
+
+    def decoder(self) -> nn.Module:
+        """The folded decoder stack, brought up to date with phi."""
+        if self._folded is None:
+            self._folded = folded_view(self.lora, self._theta[0])
+        fold(self.lora, self._folded)
+        return self._folded.base_model
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters of Phi, in a fixed order."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+
+Heads = Mapping[str, Head]
+"""Which head answers for which operator. Interventions are other mappings; a name that is absent cannot be invoked."""
+
+
+def remove(heads: Heads, operator: str) -> dict[str, Head]:
+    """Without `operator`: the policy can no longer invoke it."""
+    check_names(heads, operator)
+    return {name: head for name, head in heads.items() if name != operator}
+
+
+def swap(heads: Heads, first: str, second: str) -> dict[str, Head]:
+    """Exchange the synthesis paths of two operators: queries, length and projection (Table unified-ablation, row g)."""
+    check_names(heads, first, second)
+    return {**heads, first: heads[second], second: heads[first]}
+
+
+def share(heads: Heads, operator: str) -> dict[str, Head]:
+    """Let one operator's head answer for all (row f)."""
+    check_names(heads, operator)
+    return dict.fromkeys(heads, heads[operator])
+
+
+@torch.no_grad()
+def zero(heads: Heads, operator: str) -> dict[str, Head]:
+    """Replace the latents of `operator` by zeros of the same number."""
+    check_names(heads, operator)
+    head = heads[operator]
+    silent = Head(head.num_latents, head.queries.shape[1]).to(head.queries.device).requires_grad_(False)
+    for parameter in silent.parameters():
+        parameter.zero_()
+    return {**heads, operator: silent}
+
+
+def check_names(heads: Heads, *names: str) -> None:
+    for name in names:
+        if name not in heads:
+            raise ValueError(f"no operator {name!r} here; there are {', '.join(heads) or 'none'}")

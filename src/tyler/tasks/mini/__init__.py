@@ -1,0 +1,7 @@
+"""`mini`: a generated world of small, verifiable reasoning problems, and the tokenizer of the backbone that lives in it."""
+
+from __future__ import annotations
+
+from tyler.tasks.mini.world import FAMILIES, LEVELS, SPLITS, corpus, equal, load
+
+__all__ = ["FAMILIES", "LEVELS", "SPLITS", "corpus", "equal", "load"]

@@ -1,0 +1,146 @@
+"""The generated mini world: five families of verifiable problems in splits that can never share a problem.
+
+A problem's split is decided by a hash of its text, so no seed and no amount of pretraining can put an evaluation
+problem into the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tyler.tasks.mini.algebra import ALGEBRA
+from tyler.tasks.mini.arithmetic import ARITHMETIC
+from tyler.tasks.mini.programs import PROGRAMS
+from tyler.tasks.mini.puzzle import Family, Puzzle
+from tyler.tasks.mini.science import SCIENCE
+from tyler.tasks.mini.styles import STYLES, full, habit
+from tyler.tasks.mini.theorems import THEOREM
+from tyler.tasks.problem import Problem
+
+_BY_NAME: dict[str, Family] = {family.name: family for family in (ARITHMETIC, ALGEBRA, SCIENCE, THEOREM, PROGRAMS)}
+FAMILIES: tuple[str, ...] = tuple(_BY_NAME)
+LEVELS: tuple[int, ...] = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split: the hash buckets (of 100) it owns, the levels it draws by default, and its default size."""
+
+    buckets: range
+    levels: tuple[int, ...]
+    count: int
+
+
+SPLITS: dict[str, Split] = {
+    "eval": Split(range(0, 6), (1, 2, 3), 600),
+    "dev": Split(range(6, 12), (1, 2, 3), 300),
+    "harder": Split(range(12, 18), (4, 5), 300),
+    "train": Split(range(18, 35), (1, 2, 3), 2000),
+    "corpus": Split(range(35, 100), (1, 2, 3, 4), 10_000),
+}
+
+CURRICULUM: tuple[tuple[float, ...], tuple[float, ...]] = ((0.80, 0.15, 0.05, 0.0), (0.30, 0.32, 0.30, 0.08))
+"""How often the corpus draws levels 1 to 4 at its start and from its middle on; linear in between."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pretraining text: the prompt, the completion, and the name of the style it is written in."""
+
+    prompt: str
+    completion: str
+    style: str
+
+
+def bucket(prompt: str) -> int:
+    """The hash bucket 0..99 of a problem's text; it alone decides the split."""
+    return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
+
+
+def load(
+    split: str,
+    *,
+    count: int | None = None,
+    seed: int = 0,
+    families: Sequence[str] = FAMILIES,
+    levels: Sequence[int] | None = None,
+) -> list[Problem]:
+    """`count` distinct problems of a split, families and levels in turn; the same arguments give the same list anywhere.
+
+    Raises ValueError for an unknown split, family or level.
+    """
+    rule = _split(split)
+    levels = tuple(levels or rule.levels)
+    _check("families", families, FAMILIES)
+    _check("levels", levels, LEVELS)
+    rng = random.Random(f"mini {split} {seed}")
+    cells = [(name, level) for level in levels for name in families]
+    seen: set[str] = set()
+    problems = []
+    for i in range(rule.count if count is None else count):
+        name, level = cells[i % len(cells)]
+        puzzle = _draw(rng, _BY_NAME[name], level, rule.buckets, seen)
+        seen.add(puzzle.prompt)
+        problems.append(_problem(puzzle, _BY_NAME[name], rng))
+    return problems
+
+
+def corpus(seed: int, count: int) -> Iterator[Example]:
+    """`count` pretraining texts, easy levels first, in the mixed styles of the corpus."""
+    rng = random.Random(f"mini corpus stream {seed}")
+    start, end = CURRICULUM
+    for i in range(count):
+        ramp = min(1.0, 2 * i / count)
+        weights = [a + (b - a) * ramp for a, b in zip(start, end, strict=True)]
+        family = _BY_NAME[rng.choice(FAMILIES)]
+        puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
+        style = habit(puzzle, rng)
+        yield Example(puzzle.prompt, STYLES[style](puzzle, family, rng), style)
+
+
+def equal(answer: str, gold: str) -> bool:
+    """Whether a boxed answer is the gold one: integers by value, anything else by its text without spaces."""
+    answer, gold = answer.replace(" ", ""), gold.replace(" ", "")
+    if _is_integer(answer) and _is_integer(gold):
+        return int(answer) == int(gold)
+    return answer == gold
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 20
+
+
+def _draw(rng: random.Random, family: Family, level: int, buckets: range, seen: set[str]) -> Puzzle:
+    while True:
+        puzzle = family.draw(rng, level)
+        if bucket(puzzle.prompt) in buckets and puzzle.prompt not in seen:
+            return puzzle
+
+
+def _problem(puzzle: Puzzle, family: Family, rng: random.Random) -> Problem:
+    digest = hashlib.sha256(puzzle.prompt.encode()).hexdigest()[:12]
+    return Problem(
+        id=f"{family.name}-{puzzle.level}-{digest}",
+        task="mini",
+        prompt=puzzle.prompt,
+        answer=puzzle.answer,
+        solution=full(puzzle, family, rng),
+        family=family.name,
+        level=puzzle.level,
+    )
+
+
+def _split(name: str) -> Split:
+    if name not in SPLITS:
+        raise ValueError(f"unknown split {name!r} of the mini world; allowed: {', '.join(SPLITS)}")
+    return SPLITS[name]
+
+
+def _check(what: str, given: Sequence[str] | Sequence[int], allowed: tuple[str, ...] | tuple[int, ...]) -> None:
+    unknown = [item for item in given if item not in allowed]
+    if unknown or not given:
+        raise ValueError(f"unknown or no {what} {list(given)} of the mini world; allowed: {', '.join(map(str, allowed))}")

@@ -1,0 +1,48 @@
+"""What every task is made of: a problem with its gold answer, and the verdict on one completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a task.
+
+    `id` is unique within the task; `prompt` is what the model is asked, before any chat template; `answer` is the gold
+    answer as the task's grader wants it; `solution` is a worked trace for training, or None; `family` and `level` group
+    problems in reports ("" and 0 where a task has neither).
+    """
+
+    id: str
+    task: str
+    prompt: str
+    answer: str
+    solution: str | None = None
+    family: str = ""
+    level: int = 0
+
+
+class Outcome(StrEnum):
+    """How one completion fared. Only CORRECT scores; a gold answer that cannot be read is GOLD_ERROR, never counted silently."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    NO_BOX = "no_box"
+    TRUNCATED = "truncated"
+    UNPARSABLE = "unparsable"
+    TIMEOUT = "timeout"
+    GOLD_ERROR = "gold_error"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The grader's word on one completion: the outcome and the answer it read (None where it found none)."""
+
+    outcome: Outcome
+    answer: str | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome is Outcome.CORRECT

@@ -1,0 +1,64 @@
+"""From a problem to the token ids of its prompt, and from a solution to those of its target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
+"""The paper requires the box but does not print its prompt; this is the wording the Qwen model cards recommend."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """How a problem is put to the backbone: `instruction` follows the problem after a blank line ("" for none).
+
+    `thinking` is the thinking mode of chat templates that have one (Qwen3, SmolLM3), off by default.
+    """
+
+    instruction: str = BOXED_INSTRUCTION
+    thinking: bool = False
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+        """The prompt a tokenizer asks for in its config (`instruction`, as mini's does), else the default."""
+        return cls(instruction=tokenizer.init_kwargs.get("instruction", BOXED_INSTRUCTION))
+
+    def text(self, problem: str) -> str:
+        """What the user says. Raises ValueError for a problem without text."""
+        if not problem.strip():
+            raise ValueError(f"the problem is empty ({problem!r}); give its text")
+        return f"{problem}\n\n{self.instruction}" if self.instruction else problem
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str, prompt: Prompt | None = None) -> list[int]:
+    """Token ids of q: the user's turn in the tokenizer's chat template, up to where the assistant's turn begins.
+
+    A tokenizer without a chat template gets the plain text and a newline, with the tokens it puts in front by itself.
+    `prompt` is `Prompt()` by default. Raises ValueError for a problem without text.
+    """
+    prompt = prompt or Prompt()
+    text = prompt.text(problem)
+    if tokenizer.chat_template is None:
+        return list(tokenizer.encode(text + "\n"))
+    turns = [{"role": "user", "content": text}]
+    opened = tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=False, enable_thinking=prompt.thinking
+    )
+    return list(tokenizer.encode(str(opened), add_special_tokens=False))
+
+
+def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:
+    """Token ids of y_{1:T}: the solution and the token that ends it, `tokenizer.eos_token_id`.
+
+    For chat models that is the token that ends the assistant's turn (`<|im_end|>` for Qwen), which is also where
+    decoding stops. Raises ValueError for an empty solution, and for a tokenizer without an end token.
+    """
+    if not solution.strip():
+        raise ValueError(f"the solution is empty ({solution!r}); a target needs text")
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no eos_token; set the one that ends an answer")
+    return [*tokenizer.encode(solution, add_special_tokens=False), tokenizer.eos_token_id]

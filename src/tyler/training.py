@@ -1,0 +1,115 @@
+"""What both training loops share: the optimizer, its schedule, and everything a killed run needs to go on bit by bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tyler.config import OptimizationConfig
+
+PEAK = "peak_learning_rate"
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """AdamW over parameter groups, with one schedule for all of them."""
+
+    optimizer: torch.optim.AdamW
+    scheduler: str
+    warmup_steps: int
+    total_steps: int
+    max_grad_norm: float
+
+    @classmethod
+    def of(cls, config: OptimizationConfig, groups: Sequence[tuple[list[nn.Parameter], float]], total_steps: int) -> Optimization:
+        """`groups` pairs parameters with their peak learning rate."""
+        optimizer = torch.optim.AdamW(
+            [{"params": parameters, "lr": rate, PEAK: rate} for parameters, rate in groups],
+            weight_decay=config.weight_decay,
+        )
+        warmup = math.ceil(config.warmup_ratio * total_steps)
+        return cls(optimizer, config.scheduler, warmup, total_steps, config.max_grad_norm)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def step(self, step: int) -> tuple[float, float]:
+        """Clip, update, forget the gradients; `step` counts from 0. Returns the gradient norm and the learning rate."""
+        factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group[PEAK] * factor
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(norm), self.optimizer.param_groups[0]["lr"]
+
+
+def learning_rate_factor(scheduler: str, step: int, warmup_steps: int, total_steps: int) -> float:
+    """Linear warmup to 1, then a cosine to 0 ("cosine") or 1 for ever ("constant"); a function of the step alone."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if scheduler == "constant":
+        return 1.0
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def batch_at(step: int, batch_size: int, num_examples: int, seed: int) -> list[tuple[int, int]]:
+    """The (epoch, example index) pairs of one optimizer step: the data position is the step, and needs no saving."""
+    pairs = []
+    for place in range(step * batch_size, (step + 1) * batch_size):
+        epoch, offset = divmod(place, num_examples)
+        pairs.append((epoch, epoch_order(num_examples, seed, epoch)[offset]))
+    return pairs
+
+
+@lru_cache(maxsize=2)
+def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
+    """The permutation of one epoch, a function of (seed, epoch) alone."""
+    order = list(range(num_examples))
+    random.Random(f"order {seed} {epoch}").shuffle(order)
+    return order
+
+
+def save_state(folder: Path, step: int, parameters: Sequence[Tensor], optimization: Optimization) -> None:
+    """Write everything the next step depends on besides the checkpoint: exact weights, optimizer, random generators."""
+    tensors = {f"parameter.{index}": tensor.detach().cpu().clone() for index, tensor in enumerate(parameters)}
+    for index, state in optimization.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value.detach().cpu().clone() for name, value in state.items()}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    save_file(tensors, folder / "state.safetensors")
+    (folder / "state.json").write_text(json.dumps({"step": step}))
+
+
+def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:
+    """Put back what `save_state` wrote; returns the number of steps done. Raises ValueError when it does not fit."""
+    tensors = load_file(folder / "state.safetensors")
+    count = sum(name.startswith("parameter.") for name in tensors)
+    if count != len(parameters):
+        raise ValueError(f"{folder} holds {count} trained tensors, this run trains {len(parameters)}: the config has changed")
+    with torch.no_grad():
+        for index, parameter in enumerate(parameters):
+            parameter.copy_(tensors[f"parameter.{index}"])
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
+    groups = optimization.optimizer.state_dict()["param_groups"]
+    optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    return int(json.loads((folder / "state.json").read_text())["step"])

@@ -1,0 +1,134 @@
+"""What happened in one answer, and a group of answers packed into tensors for the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tyler.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One operator call: who, after how many visible tokens, how many latents, and which action of the trajectory."""
+
+    operator: str
+    position: int
+    num_latents: int
+    action: int
+
+
+@dataclass
+class Trajectory:
+    """tau: a prompt, the actions a_t in V' and everything needed to audit or replay them.
+
+    `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and the
+    operators allowed at that step; an operator that a fixed router placed was not drawn from p, and has 0. `latents` are
+    those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
+    router). `finish_reason` is "eos", "stop" (a stop string) or "length". `seconds` is wall time in the engine, `synthesis_seconds` its share of operator
+    calls.
+    """
+
+    prompt_ids: list[int]
+    actions: list[int]
+    logprobs: list[float]
+    is_operator: list[bool]
+    invocations: tuple[Invocation, ...]
+    latents: list[Float[Tensor, "latents dim"]]
+    text: str
+    finish_reason: str
+    vocab_size: int
+    offered: tuple[bool, ...]
+    budget: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    seconds: float = 0.0
+    synthesis_seconds: float = 0.0
+
+    @property
+    def num_invocations(self) -> int:
+        """n_op(tau)."""
+        return len(self.invocations)
+
+    @property
+    def num_visible(self) -> int:
+        return len(self.actions) - self.num_invocations
+
+    @property
+    def num_latents(self) -> int:
+        return sum(invocation.num_latents for invocation in self.invocations)
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+    def allowed(self) -> Bool[Tensor, "actions operators"]:
+        """Which operators could be drawn at each action: those offered to the policy, until the budget was spent."""
+        spent = torch.tensor([False, *self.is_operator[:-1]][: len(self.actions)]).cumsum(0)
+        open_budget = torch.ones(len(self.actions), dtype=torch.bool) if self.budget is None else spent < self.budget
+        return open_budget[:, None] & torch.tensor(self.offered, dtype=torch.bool)[None, :]
+
+    def drawn(self) -> list[bool]:
+        """Which actions were drawn from p: all but the operators that a fixed router placed."""
+        pairs = zip(self.actions, self.is_operator, strict=True)
+        return [not is_operator or self.offered[action - self.vocab_size] for action, is_operator in pairs]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Trajectories as right-padded tensors. `decided_at` is the position whose hidden state chose each action."""
+
+    embeds: Float[Tensor, "batch seq dim"]
+    actions: Int[Tensor, "batch actions"]
+    decided_at: Int[Tensor, "batch actions"]
+    mask: Bool[Tensor, "batch actions"]
+    is_operator: Bool[Tensor, "batch actions"]
+    allowed: Bool[Tensor, "batch actions operators"]
+    logprobs: Float[Tensor, "batch actions"]
+    temperature: Float[Tensor, "batch"]
+
+
+def replay_context(
+    trajectory: Trajectory, embed: Callable[[Tensor], Tensor], device: torch.device
+) -> tuple[Float[Tensor, "seq dim"], list[int]]:
+    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it."""
+    pieces, decided_at = [], []
+    tokens = list(trajectory.prompt_ids)
+    latents = iter(trajectory.latents)
+    length = len(tokens)
+    for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
+        decided_at.append(length - 1)
+        if not is_operator:
+            tokens.append(action)
+            length += 1
+            continue
+        if tokens:
+            pieces.append(embed(torch.tensor(tokens, device=device)))
+            tokens = []
+        pieces.append(next(latents).to(device))
+        length += len(pieces[-1])
+    if tokens:
+        pieces.append(embed(torch.tensor(tokens, device=device)))
+    return torch.cat([piece.to(pieces[0].dtype) for piece in pieces]), decided_at
+
+
+def pack(trajectories: Sequence[Trajectory], embed: Callable[[Tensor], Tensor], device: torch.device) -> Packed:
+    """Pack trajectories for one forward pass of the learner. Padding is on the right, so a causal pass needs no mask."""
+    contexts, decided = zip(*(replay_context(trajectory, embed, device) for trajectory in trajectories), strict=True)
+
+    def pad(rows: list[Tensor], value: float) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value).to(device)
+
+    return Packed(
+        embeds=pad(list(contexts), 0.0),
+        actions=pad([torch.tensor(t.actions) for t in trajectories], 0),
+        decided_at=pad([torch.tensor(d) for d in decided], 0),
+        mask=pad([torch.tensor(t.drawn(), dtype=torch.bool) for t in trajectories], False),
+        is_operator=pad([torch.tensor(t.is_operator, dtype=torch.bool) for t in trajectories], False),
+        allowed=pad([t.allowed() for t in trajectories], False),
+        logprobs=pad([torch.tensor(t.logprobs, dtype=torch.float32) for t in trajectories], 0.0),
+        temperature=torch.tensor([t.sampling.scale for t in trajectories], device=device),
+    )

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, prompt_ids, target_ids
+
+
+@pytest.fixture(scope="module", params=["qwen2.5", "qwen3"])
+def qwen(request: pytest.FixtureRequest, data_dir: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(data_dir / "tokenizers" / request.param)
+
+
+@pytest.fixture(scope="module")
+def qwen3(data_dir: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen3")
+
+
+def make_plain(eos_token: str | None = "end") -> PreTrainedTokenizerFast:
+    """A tokenizer of five words, without a chat template."""
+    words = {word: i for i, word in enumerate(["what", "is", "this", "end", "\n", "unknown"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="unknown"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos_token)
+
+
+def test_the_prompt_is_the_question_the_instruction_and_an_open_answer(qwen):
+    text = qwen.decode(prompt_ids(qwen, "What is 2 + 3?"))
+    user = f"<|im_start|>user\nWhat is 2 + 3?\n\n{BOXED_INSTRUCTION}<|im_end|>\n<|im_start|>assistant\n"
+    assert text.removesuffix("<think>\n\n</think>\n\n").endswith(user)
+
+
+def test_prompt_ids_are_those_of_the_chat_template(qwen):
+    turns = [{"role": "user", "content": f"What is $x$?\n\n{BOXED_INSTRUCTION}"}]
+    expected = qwen.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
+    )
+    ids = prompt_ids(qwen, "What is $x$?")
+    assert ids == expected
+    assert all(type(token) is int for token in ids)
+
+
+def test_thinking_is_off_unless_asked_for(qwen3):
+    assert qwen3.decode(prompt_ids(qwen3, "Why?")).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert qwen3.decode(prompt_ids(qwen3, "Why?", Prompt(thinking=True))).endswith("<|im_start|>assistant\n")
+
+
+def test_an_empty_instruction_leaves_the_question_alone(qwen):
+    assert "user\nWhy?<|im_end|>" in qwen.decode(prompt_ids(qwen, "Why?", Prompt(instruction="")))
+
+
+def test_without_a_chat_template_the_prompt_is_plain_text_and_a_newline():
+    tokenizer = make_plain()
+    assert prompt_ids(tokenizer, "what is this ", Prompt(instruction="")) == [0, 1, 2, 4]
+
+
+def test_a_target_is_the_solution_and_the_end_of_the_turn(qwen):
+    solution = "We add.\n\nIt is $\\boxed{5}$."
+    ids = target_ids(qwen, solution)
+    assert qwen.decode(ids) == solution + "<|im_end|>"
+    assert ids[-1] == qwen.eos_token_id
+
+
+def test_empty_problems_and_solutions_are_refused():
+    tokenizer = make_plain()
+    with pytest.raises(ValueError, match="the problem is empty"):
+        prompt_ids(tokenizer, " \n")
+    with pytest.raises(ValueError, match="the solution is empty"):
+        target_ids(tokenizer, "")
+
+
+def test_a_tokenizer_without_an_end_token_is_refused():
+    with pytest.raises(ValueError, match="has no eos_token"):
+        target_ids(make_plain(eos_token=None), "this")

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tyler
+from tyler import cli, doctor
+from tyler.config import presets
+from tyler.request import FinishEvent, InvocationEvent, TokenEvent
+from tyler.routing import AtBoundaries, Learned, Never
+from tyler.runs import Interrupted
+from tyler.trajectory import Invocation
+
+HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "matplotlib")
+LIGHT_COMMAND_LINES = (["--help"], ["stage1", "--help"], ["--version"], ["stag1"], ["solve"], ["eval", "--tsak", "x"])
+
+
+class Calls(ModuleType):
+    """Stands in for a module; keeps the last call of its `run`."""
+
+    def run(self, *arguments: Any, **settings: Any) -> None:
+        self.arguments, self.settings = arguments, settings
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch):
+    def called(name: str) -> Calls:
+        calls = Calls(f"tyler.{name}")
+        monkeypatch.setitem(sys.modules, f"tyler.{name}", calls)
+        monkeypatch.setattr(tyler, name, calls, raising=False)
+        return calls
+
+    return called
+
+
+@pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)
+def test_help_version_and_usage_errors_take_less_than_three_tenths_of_a_second(arguments: list[str]) -> None:
+    def seconds() -> float:
+        """Of CPU: on a shared machine wall time measures the neighbours."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "tyler", *arguments], capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)
+def test_help_version_and_usage_errors_import_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from tyler.cli import main
+try:
+    main({arguments!r})
+except SystemExit:
+    pass
+print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    assert "heavy: []" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in cli.COMMANDS)
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tyler {tyler.__version__}\n"
+
+
+def test_an_unknown_command_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stag1", "mini"]) == 2
+    assert "did you mean 'stage1'? commands: quickstart, stage1" in capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["stage1", "mini", "--resum"])
+    assert stop.value.code == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_stage1_loads_the_config_with_overrides_and_makes_one_call(called) -> None:
+    stage1 = called("stage1")
+    arguments = ["stage1", "mini", "--stage1.learning_rate", "1e-4", "--grpo.kl-weight=0.5", "--set", "lora.rank=2"]
+    assert cli.main(arguments) == 0
+    (config,) = stage1.arguments
+    assert (config.stage1.learning_rate, config.grpo.kl_weight, config.lora.rank) == (1e-4, 0.5, 2)
+    assert stage1.settings == {"output": Path("runs/mini-stage1"), "resume": False}
+
+
+@pytest.mark.parametrize("command", [cli.stage1, cli.stage2])
+def test_the_help_of_both_stages_names_every_preset(command) -> None:
+    assert all(f" {name}" in command.__doc__ for name in presets())
+
+
+def test_stage2_starts_from_where_stage1_wrote_unless_told_otherwise(called) -> None:
+    stage2 = called("stage2")
+    cli.main(["stage2", "mini"])
+    assert stage2.settings == {"start": Path("runs/mini-stage1"), "output": Path("runs/mini-stage2"), "resume": False}
+    cli.main(["stage2", "mini", "--start", "a", "--output", "b", "--resume"])
+    assert stage2.settings == {"start": Path("a"), "output": Path("b"), "resume": True}
+
+
+def test_quickstart_makes_one_call(called) -> None:
+    quickstart = called("quickstart")
+    cli.main(["quickstart", "--output", "q", "--scale", "0.1"])
+    assert quickstart.settings == {"output": Path("q"), "seed": 42, "scale": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "router"),
+    [
+        (None, None),
+        ("learned", Learned()),
+        ("never", Never()),
+        ("boundaries", AtBoundaries()),
+        ("boundaries:0.25", AtBoundaries(rate=0.25)),
+    ],
+)
+def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, router: object) -> None:
+    evaluation = called("evaluation")
+    options = ["--router", text] if text else []
+    assert cli.main(["eval", "model", "--task", "gsm8k", "--count", "7", "--budget", "2", *options]) == 0
+    assert evaluation.arguments == ("model",)
+    assert evaluation.settings == {
+        "task": "gsm8k",
+        "split": "eval",
+        "path": None,
+        "count": 7,
+        "router": router,
+        "budget": 2,
+        "max_new_tokens": 2048,
+        "slots": 32,
+        "output": None,
+    }
+
+
+@pytest.mark.parametrize("text", ["sometimes", "boundaries:often", "boundaries:1.5", "never:0.5"])
+def test_an_impossible_router_is_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", "model", "--router", text]) == 2
+    assert f"--router {text!r}" in capsys.readouterr().err
+
+
+def test_a_users_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stage1", "mini", "--grpo.kl_wieght", "0.1"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "did you mean 'kl_weight'?" in shown
+
+
+def test_tyler_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TYLER_DEBUG", "1")
+    assert cli.main(["stage1", "nowhere.yaml"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_dotted_flag_needs_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stage1", "mini", "--grpo.kl_weight", "--resume"]) == 2
+    assert cli.main(["stage1", "mini", "--grpo.kl_weight"]) == 2
+    assert capsys.readouterr().err.count("--grpo.kl_weight needs a value") == 2
+
+
+def test_negative_numbers_and_empty_values_are_values() -> None:
+    assert cli.fold_overrides(["--a.b", "-1", "--c.d=", "--e-f.g", "x=y"]) == [
+        *("--set", "a.b=-1", "--set", "c.d=", "--e-f.g", "x=y")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (Interrupted("saved step 3", signal.SIGTERM), 143, "saved step 3"),
+        (FileNotFoundError("no model at 'x'"), 2, "no model at 'x'"),
+    ],
+)
+def test_interruptions_and_errors_have_their_exit_status(
+    error: BaseException, status: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "run", fail)
+    assert cli.main(["doctor"]) == status
+    assert capsys.readouterr().err == f"tyler: {words}\n"
+
+
+def test_ctrl_c_ends_a_command_cleanly() -> None:
+    code = (
+        "from tyler import cli, doctor; doctor.run = lambda: (print('up', flush=True), __import__('time').sleep(60)); "
+    )
+    code += "import sys; sys.exit(cli.main(['doctor']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=30)
+    assert (process.returncode, shown) == (130, "tyler: interrupted\n")
+
+
+def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    invocation = Invocation("global", position=0, num_latents=8, action=0)
+    trajectory: Any = SimpleNamespace(num_visible=2, num_latents=8, num_invocations=1, finish_reason="eos")
+    asked: dict[str, Any] = {}
+
+    def stream(question: str, **settings: Any):
+        asked.update(settings, question=question)
+        yield InvocationEvent(0, invocation)
+        yield TokenEvent(0, 5, "So ")
+        yield TokenEvent(0, 6, "[b]4[/b]")
+        yield FinishEvent(0, trajectory)
+
+    loaded = SimpleNamespace(from_pretrained=lambda name: SimpleNamespace(stream=stream))
+    monkeypatch.setitem(sys.modules, "tyler.model", SimpleNamespace(Tyler=loaded))
+    assert cli.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens, 8 latents in 1 invocations; finished by eos")
+    assert (asked["question"], asked["budget"], asked["router"], asked["max_new_tokens"]) == ("2+2?", 3, None, 2048)
+
+
+def test_doctor_names_every_part_of_the_machine_and_respects_offline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert all(
+        word in shown for word in ("versions", "device", "dtypes", "cores", "disk", "offline, as HF_HUB_OFFLINE asks")
+    )
+
+
+def test_doctor_reports_an_unreachable_hub_without_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    hub = doctor.inspect()[-1]
+    assert not hub.ok
+    assert "cannot be reached" in hub.found

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tyler.config import Config, ConfigError, dump, load_config, parse_config, presets
+from tyler.operators import PAPER_OPERATORS
+
+BACKBONES = {
+    "paper": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
+    "qwen3-4b": "Qwen/Qwen3-4B",
+}
+
+
+def refusal(path_or_preset: str | Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path_or_preset, overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str, name: str = "run.yaml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads_and_survives_dumping(name: str) -> None:
+    config = load_config(name)
+    assert parse_config(dump(config)) == config
+
+
+def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> None:
+    assert presets() == sorted(["mini", *BACKBONES])
+    assert load_config("mini").backbone.id == "mini"
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_papers_table_of_hyperparameters_is_in_every_backbones_config(name: str) -> None:
+    config = load_config(name)
+    assert config.backbone.id == BACKBONES[name]
+    assert config.lora.model_dump() == {
+        "rank": 8,
+        "alpha": 16,
+        "dropout": 0.1,
+        "target_modules": ("q_proj", "v_proj"),
+    }
+    assert config.operators == PAPER_OPERATORS
+    assert [operator.num_latents for operator in config.operators] == [8, 4, 4]
+    assert (config.data.path, config.data.count) == ("data/openr1-math.jsonl", 15_000)
+    for stage, epochs in ((config.stage1, 2), (config.stage2, 1)):
+        assert (stage.batch_size, stage.epochs, stage.steps) == (8, epochs, None)
+        assert (stage.learning_rate, stage.optimizer, stage.scheduler) == (1e-5, "adamw", "cosine")
+        assert (stage.warmup_ratio, stage.seed) == (0.1, 42)
+    assert config.stage2.psi_learning_rate is None
+    assert (config.stage1.insertions.min, config.stage1.insertions.max) == (1, 1)
+    grpo = config.grpo
+    assert (grpo.group_size, grpo.clip_range, grpo.kl_weight) == (8, 0.2, 0.03)
+    assert (grpo.budget, grpo.budget_weight, grpo.anchor_weight) == (5, 0.1, 0.1)
+    assert (config.decoding.temperature, config.decoding.max_new_tokens) == (0, 2048)
+    assert not config.backbone.thinking
+
+
+def test_the_defaults_are_the_papers_values() -> None:
+    paper = load_config("paper")
+    assert Config(backbone=paper.backbone, data=paper.data, evaluation=paper.evaluation) == paper
+
+
+def test_a_file_says_only_what_differs_from_what_it_extends(write) -> None:
+    write("extends: mini\ngrpo: {kl_weight: 0.5}", "base.yaml")
+    config = load_config(write("extends: base.yaml\nlora:\n  rank: 2\nstage1:\n"))
+    assert config.lora.rank == 2
+    assert config.grpo.kl_weight == 0.5
+    assert config.stage1 == load_config("mini").stage1
+
+
+def test_configs_that_extend_each_other_are_refused(write) -> None:
+    write("extends: b.yaml", "a.yaml")
+    assert "a.yaml -> b.yaml -> a.yaml" in refusal(write("extends: a.yaml", "b.yaml").with_name("a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [("grpo.kl_weight=0.01", 0.01), ("--grpo.kl_weight=1e-2", 0.01), ("grpo.kl_weight=1", 1.0)],
+)
+def test_overrides_are_yaml_values_at_dotted_keys(override: str, value: float) -> None:
+    assert load_config("mini", [override]).grpo.kl_weight == value
+
+
+def test_overrides_reach_lists_and_places_in_lists() -> None:
+    config = load_config(
+        "mini", ["operators.1.num_latents=2", "lora.target_modules=[q_proj, k_proj]", "data.count=null"]
+    )
+    assert [operator.num_latents for operator in config.operators] == [8, 2, 4]
+    assert config.lora.target_modules == ("q_proj", "k_proj")
+    assert config.data.count is None
+
+
+def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
+    text = refusal("mini", "grpo.kl_wieght=0.1")
+    assert "there is no key 'grpo.kl_wieght'; did you mean 'kl_weight'?" in text
+    assert "allowed: group_size, clip_range, kl_weight" in text
+    assert "did you mean 'grpo'?" in refusal("mini", "grop.kl_weight=0.1")
+    assert "did you mean 'first'?" in refusal("mini", "stage1.insertions.frist=global")
+    assert "did you mean 'num_latents'?" in refusal("mini", "operators.0.num_latent=3")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stage1.batch_size=0", ["stage1.batch_size = 0", "greater than or equal to 1"]),
+        ("stage1.batch_size=yes", ["stage1.batch_size = true", "valid integer"]),
+        ("stage1.batch_size=8.0", ["stage1.batch_size = 8.0", "integer"]),
+        ("stage1.scheduler=cosin", ['stage1.scheduler = "cosin"', "'cosine' or 'constant'"]),
+        ("stage1.learning_rate=.nan", ["stage1.learning_rate", "finite"]),
+        ("stage1.learning_rate=fast", ['stage1.learning_rate = "fast"', "valid number"]),
+        ("grpo=3", ["grpo = 3"]),
+        ("grpo.group_size=1", ["grpo.group_size = 1", "2"]),
+        ("stage1.micro_batch_size=1000", ["micro_batch_size=1000 is above batch_size=24"]),
+        ("stage1.insertions.min=9", ["min=9 is above max=8"]),
+        ("stage1.insertions.first=glob", ["'glob' is not an operator; did you mean 'global'?"]),
+        ("operators.0.num_latents=0", ["operators.0", "num_latents=0"]),
+        ("operators.0.name=state", ["operator names must differ"]),
+        ("operators=[]", ["operators", "at least 1"]),
+        ("data.task=jsonl", ["data.path"]),
+        ("grpo.kl_weight", ["section.key=value"]),
+        ("grpo..kl_weight=1", ["section.key=value"]),
+        ("grpo.kl_weight=[1", ["cannot read the value '[1'"]),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name_with_what_came_and_what_is_allowed(
+    override: str, words: list[str]
+) -> None:
+    text = refusal("mini", override)
+    assert all(word in text for word in words), text
+
+
+def test_every_problem_is_named_at_once() -> None:
+    assert len(refusal("mini", "lora.rank=0", "grpo.bugdet=3", "stage2.seed=a").splitlines()) == 3
+
+
+def test_files_that_are_not_configs_are_refused(write) -> None:
+    assert "did you mean 'mini'?" in refusal("miny")
+    assert "is not YAML" in refusal(write("a: [1"))
+    assert "holds list" in refusal(write("- 1"))
+    assert "did you mean 'stage1'?" in refusal(write("satge1:\n  steps: 3"))
+
+
+def test_an_empty_file_is_the_papers_config_on_mini(write) -> None:
+    assert load_config(write("")) == Config()
+
+
+def test_steps_replace_epochs() -> None:
+    stage = load_config("paper").stage1
+    assert stage.num_steps(15_000) == 2 * 1875
+    assert stage.num_steps(9) == 4
+    assert load_config("paper", ["stage1.steps=7"]).stage1.num_steps(15_000) == 7
+
+
+def test_a_config_does_not_change_after_loading() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_config("mini").grpo.kl_weight = 1.0  # type: ignore[misc]

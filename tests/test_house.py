@@ -1,0 +1,77 @@
+"""Nothing rots: the files around the code agree with the code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import tyler
+
+
+@pytest.fixture(scope="session")
+def project(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+def requirements(project: dict[str, Any]) -> list[Requirement]:
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    return [Requirement(line) for line in [*project["dependencies"], *extras]]
+
+
+def test_the_cli_reference_is_current(root: Path) -> None:
+    reference = runpy.run_path(str(root / "scripts" / "cli_reference.py"))["reference"]
+    assert (root / "docs" / "cli.md").read_text() == reference(), "run `make docs`"
+
+
+def test_constraints_pin_every_dependency_inside_its_range(root: Path, project: dict[str, Any]) -> None:
+    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines)}
+    for requirement in requirements(project):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+    assert not [pin for pin in pins.values() if "+" in pin], "local versions exist on one machine only"
+
+
+def test_the_version_is_the_same_everywhere(root: Path, project: dict[str, Any]) -> None:
+    assert tyler.__version__ == project["version"]
+    assert f"## [{tyler.__version__}]" in (root / "CHANGELOG.md").read_text()
+    assert f"\nversion: {tyler.__version__}\n" in (root / "CITATION.cff").read_text()
+
+
+def test_importing_tyler_imports_nothing_heavy() -> None:
+    code = (
+        "import tyler, sys; print([name for name in ('torch', 'transformers', 'peft', 'numpy') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_every_name_tyler_exports_exists() -> None:
+    assert sorted(tyler.__all__) == sorted(set(tyler.__all__))
+    for name in tyler.__all__:
+        assert getattr(tyler, name) is not None
+
+
+def test_the_configs_at_the_root_are_those_in_the_package(root: Path) -> None:
+    assert (root / "configs").resolve() == (root / "src" / "tyler" / "configs").resolve()
+
+
+def test_make_help_names_every_target(root: Path) -> None:
+    text = (root / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert targets is not None
+    helped = re.findall(r'@echo "make (\w+)', text)
+    assert set(helped) == set(targets[1].split()) - {"help", "lint", "clean"}
+
+
+def test_the_installed_torch_is_one_the_project_allows(project: dict[str, Any]) -> None:
+    (torch,) = [requirement for requirement in requirements(project) if requirement.name == "torch"]
+    assert torch.specifier.contains(version("torch"), prereleases=True)

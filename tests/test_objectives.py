@@ -1,0 +1,519 @@
+"""Each objective against the paper's sums written as Python loops, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tyler.objectives import (
+    ActionWeights,
+    Stage2Terms,
+    action_weights,
+    anchor_loss,
+    anchor_weights,
+    chosen_logprobs,
+    clipped_actions,
+    clipped_surrogate,
+    grpo_loss,
+    importance_ratio,
+    kl_k3,
+    stage1_loss,
+    stage1_sum,
+    stage2_loss,
+    trajectory_weights,
+)
+
+EPSILON, BETA, ALPHA = 0.2, 0.03, 0.1
+
+
+@dataclass
+class Case:
+    """A random Stage 2 batch: ragged trajectories in groups, with some invocations."""
+
+    logprobs: Tensor
+    old: Tensor
+    reference: Tensor
+    advantages: Tensor
+    mask: Tensor
+    operator_mask: Tensor
+    group_ids: Tensor
+
+    def weights(self) -> ActionWeights:
+        return action_weights(self.mask, self.operator_mask, self.group_ids, torch.float64)
+
+    def terms(self) -> Stage2Terms:
+        return stage2_loss(
+            self.logprobs,
+            self.old,
+            self.reference,
+            self.advantages,
+            self.weights(),
+            clip_range=EPSILON,
+            kl_weight=BETA,
+            anchor_weight=ALPHA,
+        )
+
+
+def make_case(seed: int = 0, group_ids: tuple[int, ...] = (7, 7, 7, 3, 3, 3, 5, 5), num_actions: int = 9) -> Case:
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=draw)
+
+    batch = len(group_ids)
+    lengths = torch.randint(1, num_actions + 1, (batch,), generator=draw)
+    mask = torch.arange(num_actions) < lengths[:, None]
+    operator_mask = mask & (torch.rand(batch, num_actions, generator=draw) < 0.3)
+    operator_mask[torch.tensor(group_ids) == 5] = False
+    logprobs = -normal(batch, num_actions).abs()
+    return Case(
+        logprobs=logprobs.requires_grad_(),
+        old=logprobs.detach() + 0.4 * normal(batch, num_actions),
+        reference=logprobs.detach() + 0.4 * normal(batch, num_actions),
+        advantages=normal(batch),
+        mask=mask,
+        operator_mask=operator_mask,
+        group_ids=torch.tensor(group_ids),
+    )
+
+
+def paper_group(case: Case, rows: list[int]) -> tuple[float, float, float]:
+    """L_GRPO, L_anch and the KL of one group, as the appendix writes them."""
+    grpo = anchor = divergence = 0.0
+    num_invocations = sum(int(case.operator_mask[i].sum()) for i in rows)
+    for i in rows:
+        actions = [j for j in range(case.mask.shape[1]) if case.mask[i, j]]
+        for j in actions:
+            p, advantage = case.logprobs[i, j].item(), case.advantages[i].item()
+            ratio = math.exp(p - case.old[i, j].item())
+            clipped = min(max(ratio, 1 - EPSILON), 1 + EPSILON)
+            surrogate = min(ratio * advantage, clipped * advantage)
+            log_ratio = case.reference[i, j].item() - p
+            kl = math.exp(log_ratio) - log_ratio - 1
+            grpo -= surrogate / len(actions) / len(rows)
+            divergence += kl / len(actions) / len(rows)
+            if case.operator_mask[i, j]:
+                anchor -= surrogate / num_invocations
+    return grpo + BETA * divergence, anchor, divergence
+
+
+def paper_batch(case: Case) -> tuple[float, float, float]:
+    groups = [
+        [i for i, g in enumerate(case.group_ids.tolist()) if g == group] for group in set(case.group_ids.tolist())
+    ]
+    parts = [paper_group(case, rows) for rows in groups]
+    grpo, anchor, divergence = (sum(part) / len(groups) for part in zip(*parts, strict=True))
+    return grpo, anchor, divergence
+
+
+# ---------------------------------------------------------------------------------------------------------- Stage 1
+
+
+def test_stage1_is_the_sum_over_visible_targets_as_in_the_paper():
+    logprobs = torch.tensor([[-1.0, -2.0, -4.0], [-8.0, -16.0, -32.0]])
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    assert stage1_sum(logprobs, mask).item() == 21.0
+    assert stage1_loss(logprobs, mask, num_targets=3).item() == 7.0
+
+
+def test_stage1_ignores_whatever_lies_outside_the_mask():
+    logprobs = torch.tensor([-1.0, math.nan, -math.inf], requires_grad=True)
+    loss = stage1_sum(logprobs, torch.tensor([True, False, False]))
+    loss.backward()
+    assert loss.item() == 1.0
+    assert logprobs.grad.tolist() == [-1.0, 0.0, 0.0]
+
+
+def test_stage1_micro_batches_add_up_to_the_mean_over_the_batch():
+    draw = torch.Generator().manual_seed(1)
+    logprobs = -torch.rand(6, 5, dtype=torch.float64, generator=draw)
+    mask = torch.rand(6, 5, generator=draw) < 0.5
+    num_targets = int(mask.sum())
+    pieces = sum(stage1_loss(logprobs[i : i + 1], mask[i : i + 1], num_targets) for i in range(6))
+    assert pieces.item() == pytest.approx(-logprobs[mask].mean().item(), abs=1e-12)
+
+
+def test_stage1_without_targets_is_refused():
+    with pytest.raises(ValueError, match=r"num_targets.*got 0"):
+        stage1_loss(torch.zeros(3), torch.zeros(3, dtype=torch.bool), num_targets=0)
+
+
+# ---------------------------------------------------------------------------------------------------------- Stage 2
+
+
+def test_importance_ratio_is_the_quotient_of_probabilities():
+    ratio = importance_ratio(torch.tensor([[0.6, 0.1]]).log(), torch.tensor([[0.3, 0.4]]).log())
+    torch.testing.assert_close(ratio, torch.tensor([[2.0, 0.25]]))
+
+
+def test_the_surrogate_clips_gains_on_both_signs_and_never_losses():
+    ratio = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]])
+    surrogate = clipped_surrogate(ratio, torch.tensor([1.0, -1.0]), EPSILON)
+    torch.testing.assert_close(surrogate, torch.tensor([[0.5, 1.0, 1.2], [-0.8, -1.0, -2.0]]))
+    assert clipped_actions(ratio, torch.tensor([1.0, -1.0]), EPSILON).tolist() == [
+        [False, False, True],
+        [True, False, False],
+    ]
+
+
+def test_an_action_gives_gradient_exactly_where_the_clip_does_not_bind():
+    case = make_case(3)
+    ratio = importance_ratio(case.logprobs, case.old)
+    (gradient,) = torch.autograd.grad(clipped_surrogate(ratio, case.advantages, EPSILON).sum(), case.logprobs)
+    clipped = clipped_actions(ratio, case.advantages, EPSILON)
+    assert 0 < clipped.sum() < clipped.numel()
+    assert (gradient == 0).equal(clipped)
+
+
+def test_k3_is_the_hand_computed_one_and_never_negative():
+    kl = kl_k3(torch.tensor([[0.5, 0.5, 0.25]]).log(), torch.tensor([[0.5, 0.25, 0.5]]).log())
+    torch.testing.assert_close(kl, torch.tensor([[0.0, 0.5 + math.log(2) - 1, 2 - math.log(2) - 1]]))
+    case = make_case()
+    assert (kl_k3(case.logprobs, case.reference) >= 0).all()
+
+
+def test_k3_over_samples_of_p_estimates_the_kl_from_p_to_the_reference():
+    p, reference = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.3, 0.3, 0.4])
+    exact = (p * (p / reference).log()).sum()
+    expectation = (p * kl_k3(p.log()[None], reference.log()[None])).sum()
+    torch.testing.assert_close(expectation, exact)
+
+
+def test_trajectory_weights_average_over_actions_then_group_then_groups():
+    mask = torch.tensor([[True, True, False], [True, False, False], [True, True, True], [False, False, False]])
+    weights = trajectory_weights(mask, torch.tensor([4, 4, 9, 9]), torch.float64)
+    expected = [[1 / 8, 1 / 8, 0], [1 / 4, 0, 0], [1 / 12, 1 / 12, 1 / 12], [0, 0, 0]]
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_anchor_weights_divide_by_the_invocations_of_the_group_not_of_the_trajectory():
+    operator_mask = torch.tensor(
+        [[True, True, False], [False, True, False], [False, False, False], [True, False, False]]
+    )
+    weights = anchor_weights(operator_mask, torch.tensor([4, 4, 9, 2]), torch.float64)
+    expected = [[1 / 9, 1 / 9, 0], [0, 1 / 9, 0], [0, 0, 0], [1 / 3, 0, 0]]
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stage2_terms_match_the_sums_of_the_paper(seed):
+    case = make_case(seed)
+    grpo, anchor, divergence = paper_batch(case)
+    terms = case.terms()
+    assert terms.grpo.item() == pytest.approx(grpo, abs=1e-12)
+    assert terms.anchor.item() == pytest.approx(anchor, abs=1e-12)
+    assert terms.kl.item() == pytest.approx(divergence, abs=1e-12)
+    assert terms.loss.item() == pytest.approx(grpo + ALPHA * anchor, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stage2_gradient_matches_finite_differences_of_the_sums_of_the_paper(seed):
+    case = make_case(seed, group_ids=(0, 0, 1, 1), num_actions=4)
+    case.terms().loss.backward()
+    step = 1e-6
+    for i in range(4):
+        for j in range(4):
+            ends = []
+            for sign in (1, -1):
+                moved = case.logprobs.detach().clone()
+                moved[i, j] += sign * step
+                grpo, anchor, _ = paper_batch(dataclasses.replace(case, logprobs=moved))
+                ends.append(grpo + ALPHA * anchor)
+            assert case.logprobs.grad[i, j].item() == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8)
+
+
+def test_one_group_by_hand():
+    # Two trajectories, ratios 1.5 (A = 1) and 0.5 (A = -1): surrogates 1.2 and -0.8 each, KL 0.
+    old = torch.zeros(2, 2, dtype=torch.float64)
+    logprobs = old + torch.tensor([[1.5], [0.5]], dtype=torch.float64).log()
+    mask = torch.tensor([[True, True], [True, False]])
+    operator_mask = torch.tensor([[True, False], [False, False]])
+    weights = action_weights(mask, operator_mask, torch.zeros(2, dtype=torch.long), torch.float64)
+    advantages = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    terms = stage2_loss(logprobs, old, logprobs, advantages, weights, clip_range=0.2, kl_weight=0.03, anchor_weight=0.1)
+    assert terms.grpo.item() == pytest.approx(-(1.2 - 0.8) / 2, abs=1e-12)
+    assert terms.anchor.item() == pytest.approx(-1.2, abs=1e-12)
+    assert terms.loss.item() == pytest.approx(-0.2 - 0.12, abs=1e-12)
+    assert terms.kl.item() == 0
+    assert terms.clip_share.item() == pytest.approx(1.0, abs=1e-12)
+    assert terms.operator_clip_share.item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_grpo_and_anchor_loss_are_minus_the_weighted_surrogate():
+    surrogate, kl, weights = torch.tensor([[2.0, 3.0]]), torch.tensor([[10.0, 20.0]]), torch.tensor([[0.5, 0.25]])
+    assert grpo_loss(surrogate, kl, weights, kl_weight=0.1).item() == pytest.approx(-1.75 + 0.1 * 10)
+    assert anchor_loss(surrogate, weights).item() == pytest.approx(-1.75)
+
+
+def test_without_invocations_the_anchor_is_zero_and_gives_no_gradient():
+    case = make_case()
+    case.operator_mask = torch.zeros_like(case.mask)
+    weights = case.weights()
+    ratio = importance_ratio(case.logprobs, case.old)
+    anchor = anchor_loss(clipped_surrogate(ratio, case.advantages, EPSILON), weights.anchor)
+    anchor.backward()
+    assert anchor.item() == 0
+    assert not case.logprobs.grad.any()
+    assert case.terms().operator_clip_share.item() == 0
+
+
+def test_when_every_action_is_clipped_only_the_kl_gives_gradient():
+    case = make_case()
+    signs = case.advantages.sign().unsqueeze(1)
+    case.old = case.logprobs.detach() - signs  # too likely where A > 0, too unlikely where A < 0
+    assert {-1.0, 1.0} == set(signs.flatten().tolist())
+    terms = case.terms()
+    (gradient,) = torch.autograd.grad(terms.loss, case.logprobs)
+    kl = kl_k3(case.logprobs, case.reference)
+    (kl_gradient,) = torch.autograd.grad(BETA * (case.weights().grpo * kl).sum(), case.logprobs)
+    torch.testing.assert_close(gradient, kl_gradient, rtol=0, atol=1e-12)
+    assert terms.clip_share.item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_degenerate_group_teaches_only_through_the_kl():
+    case = make_case()
+    case.advantages = torch.zeros_like(case.advantages)
+    terms = case.terms()
+    assert terms.anchor.item() == 0
+    assert terms.loss.item() == pytest.approx(BETA * terms.kl.item(), abs=1e-12)
+
+
+def test_on_policy_the_gradient_is_the_policy_gradient():
+    case = make_case()
+    case.old = case.reference = case.logprobs.detach()
+    case.terms().loss.backward()
+    weights = case.weights()
+    expected = -(weights.grpo + ALPHA * weights.anchor) * case.advantages.unsqueeze(1)
+    torch.testing.assert_close(case.logprobs.grad, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_micro_batches_add_up_to_the_batch_even_across_groups(size):
+    case = make_case(4)
+    whole = case.terms()
+    (expected,) = torch.autograd.grad(whole.loss, case.logprobs)
+    weights = case.weights()
+    sums = dict.fromkeys((field.name for field in dataclasses.fields(Stage2Terms)), 0.0)
+    for rows in torch.randperm(8, generator=torch.Generator().manual_seed(size)).split(size):
+        terms = stage2_loss(
+            case.logprobs[rows],
+            case.old[rows],
+            case.reference[rows],
+            case.advantages[rows],
+            weights.rows(rows),
+            clip_range=EPSILON,
+            kl_weight=BETA,
+            anchor_weight=ALPHA,
+        )
+        terms.loss.backward()
+        for name in sums:
+            sums[name] += getattr(terms, name).item()
+    torch.testing.assert_close(case.logprobs.grad, expected, rtol=0, atol=1e-12)
+    for name, total in sums.items():
+        assert total == pytest.approx(getattr(whole, name).item(), abs=1e-12), name
+
+
+def test_padding_may_hold_anything():
+    case = make_case()
+    expected = case.terms()
+    spoilt = [torch.where(case.mask, t, torch.nan) for t in (case.logprobs, case.old, case.reference)]
+    case.logprobs, case.old, case.reference = spoilt[0].detach().requires_grad_(), spoilt[1], spoilt[2]
+    terms = case.terms()
+    terms.loss.backward()
+    assert terms.loss.item() == expected.loss.item()
+    assert case.logprobs.grad.isfinite().all()
+    assert not case.logprobs.grad[~case.mask].any()
+
+
+def test_only_the_loss_carries_a_gradient():
+    terms = make_case().terms()
+    attached = [field.name for field in dataclasses.fields(terms) if getattr(terms, field.name).requires_grad]
+    assert attached == ["loss"]
+
+
+def test_an_invocation_that_is_no_action_is_refused():
+    mask = torch.tensor([[True, False]])
+    with pytest.raises(ValueError, match="operator_mask marks 1 positions"):
+        action_weights(mask, torch.tensor([[True, True]]), torch.tensor([0]))
+
+
+# ------------------------------------------------------------------------------------------------ log-probabilities
+
+POSITIONS, DIM, VOCAB, OPERATORS = 11, 6, 17, 3
+
+
+@dataclass
+class Head:
+    """Random states, head, psi and actions; the operators are chosen a few times and sometimes disallowed."""
+
+    hidden: Tensor
+    weight: Tensor
+    psi: Tensor
+    actions: Tensor
+    allowed: Tensor
+
+    def unchunked(self, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """log p of the actions and the entropies, with all logits at once."""
+        operators = torch.where(self.allowed, self.hidden.to(self.psi.dtype) @ self.psi.T, -torch.inf)
+        logits = torch.cat([(self.hidden @ self.weight.T).to(self.psi.dtype), operators], dim=1) / temperature
+        distribution = torch.distributions.Categorical(logits=logits)
+        return distribution.log_prob(self.actions), distribution.entropy()
+
+
+def make_head(dtype: torch.dtype = torch.float64) -> Head:
+    draw = torch.Generator().manual_seed(0)
+    allowed = torch.rand(POSITIONS, OPERATORS, generator=draw) < 0.6
+    actions = torch.randint(0, VOCAB, (POSITIONS,), generator=draw)
+    actions[2], actions[7] = VOCAB, VOCAB + OPERATORS - 1
+    allowed[2, 0] = allowed[7, OPERATORS - 1] = True
+    allowed[5] = False
+    return Head(
+        hidden=torch.randn(POSITIONS, DIM, dtype=dtype, generator=draw).requires_grad_(),
+        weight=torch.randn(VOCAB, DIM, dtype=dtype, generator=draw),
+        psi=torch.randn(OPERATORS, DIM, dtype=dtype, generator=draw).requires_grad_(),
+        actions=actions,
+        allowed=allowed,
+    )
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 11, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chunked_logprobs_entropy_and_gradients_equal_the_unchunked_ones(chunk_size, temperature):
+    head = make_head()
+    weights = torch.linspace(-1, 1, POSITIONS, dtype=torch.float64)
+    expected, expected_entropy = head.unchunked(temperature)
+    expected_gradients = torch.autograd.grad((weights * expected).sum(), (head.hidden, head.psi))
+    chosen = chosen_logprobs(
+        head.hidden, head.weight, head.psi, head.actions, head.allowed, temperature=temperature, chunk_size=chunk_size
+    )
+    gradients = torch.autograd.grad((weights * chosen.logprobs).sum(), (head.hidden, head.psi))
+    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(chosen.entropy, expected_entropy, rtol=0, atol=1e-12)
+    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-12)
+    assert not chosen.entropy.requires_grad
+
+
+def test_gradients_of_the_chunked_logprobs_match_finite_differences():
+    head = make_head()
+
+    def logprobs(hidden: Tensor, psi: Tensor) -> Tensor:
+        return chosen_logprobs(hidden, head.weight, psi, head.actions, head.allowed, chunk_size=4).logprobs
+
+    assert torch.autograd.gradcheck(logprobs, (head.hidden, head.psi))
+
+
+def test_without_operators_the_distribution_is_over_tokens_only():
+    head = make_head()
+    actions = head.actions.clamp(max=VOCAB - 1)
+    chosen = chosen_logprobs(head.hidden, head.weight, None, actions, None, chunk_size=4)
+    expected = torch.log_softmax(head.hidden @ head.weight.T, dim=1)[torch.arange(POSITIONS), actions]
+    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-12)
+
+
+def test_disallowed_operators_take_no_probability_and_get_no_gradient():
+    head = make_head()
+    head.allowed[:] = False
+    head.actions.clamp_(max=VOCAB - 1)
+    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
+    plain = chosen_logprobs(head.hidden, head.weight, None, head.actions, None, chunk_size=4)
+    torch.testing.assert_close(chosen.logprobs, plain.logprobs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(chosen.entropy, plain.entropy, rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(chosen.logprobs.sum(), head.psi)
+    assert gradient.isfinite().all() and not gradient.any()
+
+
+def test_choosing_a_disallowed_operator_has_probability_zero():
+    head = make_head()
+    head.allowed[2, 0] = False
+    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed)
+    assert chosen.logprobs.isneginf().nonzero().flatten().tolist() == [2]
+
+
+def test_probabilities_over_all_actions_sum_to_one():
+    head = make_head()
+    head.allowed[:] = True
+    total = torch.zeros(POSITIONS, dtype=torch.float64)
+    for action in range(VOCAB + OPERATORS):
+        actions = torch.full((POSITIONS,), action)
+        total += chosen_logprobs(head.hidden, head.weight, head.psi, actions, head.allowed).logprobs.detach().exp()
+    torch.testing.assert_close(total, torch.ones(POSITIONS, dtype=torch.float64))
+
+
+def test_a_half_precision_head_still_gives_float32_logprobs_and_gradients_to_psi():
+    head = make_head(torch.float32)
+    head.hidden = head.hidden.detach().bfloat16().requires_grad_()
+    head.weight = head.weight.bfloat16()
+    expected, _ = head.unchunked()
+    expected_gradients = torch.autograd.grad(expected.sum(), (head.hidden, head.psi))
+    chosen = chosen_logprobs(head.hidden, head.weight, head.psi, head.actions, head.allowed, chunk_size=4)
+    gradients = torch.autograd.grad(chosen.logprobs.sum(), (head.hidden, head.psi))
+    assert chosen.logprobs.dtype is torch.float32
+    torch.testing.assert_close(chosen.logprobs, expected, rtol=0, atol=1e-5)
+    assert [gradient.dtype for gradient in gradients] == [torch.bfloat16, torch.float32]
+    torch.testing.assert_close(gradients[1], expected_gradients[1], rtol=1e-5, atol=1e-5)
+
+
+class LargestOutput(TorchDispatchMode):
+    """Records the most elements any operation returned, in the forward and the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        outputs = result if isinstance(result, tuple | list) else [result]
+        self.numel = max([self.numel, *(out.numel() for out in outputs if isinstance(out, Tensor))])
+        return result
+
+
+def test_full_logits_never_exist_forward_or_backward():
+    positions, dim, vocab, chunk_size = 64, 4, 500, 8
+    hidden = torch.randn(positions, dim, requires_grad=True)
+    psi = torch.randn(OPERATORS, dim, requires_grad=True)
+    allowed = torch.ones(positions, OPERATORS, dtype=torch.bool)
+    with LargestOutput() as largest:
+        chosen = chosen_logprobs(
+            hidden, torch.randn(vocab, dim), psi, torch.arange(positions), allowed, chunk_size=chunk_size
+        )
+        chosen.logprobs.sum().backward()
+    assert largest.numel == chunk_size * (vocab + OPERATORS)
+
+
+def test_no_logits_are_kept_for_the_backward_pass():
+    positions, vocab = 64, 500
+    hidden = torch.randn(positions, 4, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: kept.append(saved.numel()) or saved, lambda saved: saved
+    ):
+        chosen_logprobs(hidden, torch.randn(vocab, 4), None, torch.arange(positions), None, chunk_size=8)
+    assert max(kept, default=0) <= vocab * 4
+
+
+def test_no_positions_give_no_logprobs():
+    chosen = chosen_logprobs(torch.zeros(0, 4), torch.randn(5, 4), None, torch.zeros(0, dtype=torch.long), None)
+    assert chosen.logprobs.shape == chosen.entropy.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be above 0, got 0"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1 position, got 0"),
+        ({"allowed": None}, "operator_rows .* and allowed go together"),
+        ({"operator_rows": None}, "operator_rows .* and allowed go together"),
+    ],
+)
+def test_impossible_arguments_are_refused(change, message):
+    head = make_head()
+    arguments = {"operator_rows": head.psi, "allowed": head.allowed, **change}
+    with pytest.raises(ValueError, match=message):
+        chosen_logprobs(head.hidden, head.weight, actions=head.actions, **arguments)

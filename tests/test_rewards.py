@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tyler.rewards import budget_penalty, degenerate_groups, group_advantages, trajectory_reward
+
+
+def test_only_successes_pay_and_only_for_invocations_over_the_budget():
+    success = torch.tensor([True, True, True, False, False])
+    num_invocations = torch.tensor([3, 5, 9, 9, 0])
+    assert budget_penalty(success, num_invocations, budget=5).tolist() == [0, 0, 4, 0, 0]
+
+
+def test_a_budget_of_zero_charges_every_invocation_of_a_success():
+    assert budget_penalty(torch.tensor([True, False]), torch.tensor([2, 2]), budget=0).tolist() == [2, 0]
+
+
+def test_reward_is_the_task_reward_less_the_weighted_penalty():
+    reward = trajectory_reward(
+        torch.tensor([1.0, 1.0, 0.0, 0.25]),
+        torch.tensor([True, True, False, False]),
+        torch.tensor([8, 5, 8, 20]),
+        budget=5,
+        budget_weight=0.1,
+    )
+    torch.testing.assert_close(reward, torch.tensor([0.7, 1.0, 0.0, 0.25]))
+
+
+def test_a_budget_weight_of_zero_turns_the_budget_off():
+    task_reward = torch.tensor([1.0, 0.0])
+    spent = torch.tensor([50, 50])
+    assert trajectory_reward(task_reward, task_reward > 0, spent, budget=0, budget_weight=0.0).equal(task_reward)
+
+
+def test_reward_keeps_the_precision_of_the_task_reward():
+    task_reward = torch.tensor([1 / 3], dtype=torch.float64)
+    reward = trajectory_reward(task_reward, torch.tensor([True]), torch.tensor([6]), budget=5, budget_weight=0.1)
+    assert reward.item() == 1 / 3 - 0.1
+
+
+def test_impossible_budgets_are_refused_with_what_came():
+    with pytest.raises(ValueError, match="got -1"):
+        budget_penalty(torch.tensor([True]), torch.tensor([1]), budget=-1)
+    with pytest.raises(ValueError, match=r"budget_weight.*got -0\.5"):
+        trajectory_reward(torch.ones(1), torch.tensor([True]), torch.tensor([1]), budget=5, budget_weight=-0.5)
+
+
+def test_advantages_match_the_equation_written_as_loops():
+    rewards = torch.rand(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    advantages = group_advantages(rewards)
+    for row, advantage_row in zip(rewards.tolist(), advantages.tolist(), strict=True):
+        mean = sum(row) / len(row)
+        deviation = math.sqrt(sum((reward - mean) ** 2 for reward in row) / (len(row) - 1))
+        for reward, advantage in zip(row, advantage_row, strict=True):
+            assert advantage == pytest.approx((reward - mean) / (deviation + 1e-4), abs=1e-12)
+
+
+def test_advantages_of_one_success_in_four_are_the_hand_computed_ones():
+    # mean 0.25; unbiased variance (0.75^2 + 3 * 0.25^2) / 3 = 0.25, so 0.75 / 0.5001 and -0.25 / 0.5001
+    advantages = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
+    expected = torch.tensor([[0.75 / 0.5001, *[-0.25 / 0.5001] * 3]], dtype=torch.float64)
+    torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.9, 0.1, 1 / 3])
+def test_a_degenerate_group_has_advantages_of_exactly_zero(reward):
+    assert group_advantages(torch.full((1, 7), reward)).tolist() == [[0.0] * 7]
+
+
+def test_groups_do_not_see_each_other():
+    first, second = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[100.0, 0.0, 3.0]])
+    together = group_advantages(torch.cat([first, second]))
+    assert together.equal(torch.cat([group_advantages(first), group_advantages(second)]))
+
+
+def test_a_group_of_one_is_refused():
+    with pytest.raises(ValueError, match=r"at least 2 trajectories.*\(4, 1\)"):
+        group_advantages(torch.ones(4, 1))
+
+
+def test_degenerate_groups_are_those_with_equal_rewards():
+    rewards = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0001]])
+    assert degenerate_groups(rewards).tolist() == [True, True, False, False]
