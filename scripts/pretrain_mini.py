@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from tyler.tasks.mini.science import LETTERS
 from tyler.tasks.mini.styles import STYLES
 from tyler.tasks.mini.tokenizer import CUES, build
 from tyler.tasks.mini.world import corpus
@@ -155,15 +156,21 @@ class Blocks:
         return row
 
 
-def tokenize(tokenizer: PreTrainedTokenizerFast, seed: int, count: int) -> list[Text]:
+def tokenize(tokenizer: PreTrainedTokenizerFast, seed: int, count: int, start: float) -> list[Text]:
     """The corpus as token ids, in the order of its curriculum."""
-    examples = list(corpus(seed, count))
-    chats = [tokenizer.apply_chat_template([{"role": "user", "content": e.prompt}], tokenize=False, add_generation_prompt=True) for e in examples]
+    examples = list(corpus(seed, count, start=start))
+    chats = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": e.prompt}], tokenize=False, add_generation_prompt=True
+        )
+        for e in examples
+    ]
     prompts = tokenizer(chats)["input_ids"]
     completions = tokenizer([e.completion for e in examples])["input_ids"]
     cues = dict(zip(STYLES, tokenizer.convert_tokens_to_ids([f"Ġ{cue}" for cue in CUES]), strict=True))
     return [
-        Text(p, [*c, tokenizer.eos_token_id], cues[e.style]) for p, c, e in zip(prompts, completions, examples, strict=True)
+        Text(p, [*c, tokenizer.eos_token_id], cues[e.style])
+        for p, c, e in zip(prompts, completions, examples, strict=True)
     ]
 
 
@@ -205,15 +212,16 @@ def collate(rows: list[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         foreign[b, :size] = torch.tensor(row.ids) < 0
         padded = [(tokens + (pad,) * MIXED)[:MIXED] for tokens in row.mixed]
         share = [
-            tuple(s / math.sqrt(len(t)) if j < len(t) else 0.0 for j in range(MIXED)) for t, s in zip(row.mixed, row.scale, strict=True)
+            tuple(s / math.sqrt(len(t)) if j < len(t) else 0.0 for j in range(MIXED))
+            for t, s in zip(row.mixed, row.scale, strict=True)
         ]
         mixed[b, :size] = torch.tensor(padded)
         weight[b, :size] = torch.tensor(share)
     return labels, mixed, weight, noise, foreign
 
 
-def loss_of(model: Qwen3ForCausalLM, batch: tuple[Tensor, ...], generator: torch.Generator) -> Tensor:
-    """Mean cross-entropy of the completions' visible tokens."""
+def loss_of(model: Qwen3ForCausalLM, batch: tuple[Tensor, ...], weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Cross-entropy of the completions' visible tokens, summed with a weight [vocab] per token."""
     labels, mixed, weight, noise, foreign = batch
     table = model.get_input_embeddings()
     if foreign.any():
@@ -226,12 +234,12 @@ def loss_of(model: Qwen3ForCausalLM, batch: tuple[Tensor, ...], generator: torch
     hidden = model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[:, :-1]
     wanted = labels[:, 1:]
     known = wanted != IGNORED
-    return cross_entropy(model.lm_head(hidden[known]), wanted[known])
+    return cross_entropy(model.lm_head(hidden[known]), wanted[known], weights, reduction="sum")
 
 
-def schedule(step: int, steps: int) -> float:
-    """Warm up over 40 steps, stay, and fall linearly to 2% over the last 45%."""
-    return min(1.0, (step + 1) / 40, 0.02 + 0.98 * (steps - step) / (0.45 * steps))
+def schedule(step: int, steps: int, decay: float) -> float:
+    """Warm up over 40 steps, stay, and fall linearly to 2% over the last `decay` of the steps."""
+    return min(1.0, (step + 1) / 40, 0.02 + 0.98 * (steps - step) / (decay * steps))
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -246,15 +254,31 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     staging.rmdir()
 
 
-def order(texts: list[Text], batch: int, rng: random.Random) -> list[list[Text]]:
-    """Batches of texts of like length, shuffled within windows of 32 batches so that the curriculum stays."""
-    batches = []
-    for start in range(0, len(texts), 32 * batch):
-        window = sorted(texts[start : start + 32 * batch], key=lambda text: len(text.prompt) + len(text.completion))
-        cut = [window[i : i + batch] for i in range(0, len(window), batch)]
-        rng.shuffle(cut)
-        batches += cut
-    return batches
+def chunks(texts: list[Text], count: int) -> list[list[Text]]:
+    """One step's texts, split by length into `count` chunks: little padding, and every step still sees a fair sample."""
+    ordered = sorted(texts, key=lambda text: len(text.prompt) + len(text.completion))
+    size = -(-len(ordered) // count)
+    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+
+
+def optimizers_of(model: Qwen3ForCausalLM, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, Adam for the embeddings and norms; each group remembers its full rate as `peak`."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon([{"params": matrices, "peak": args.muon_lr}], lr=args.muon_lr, weight_decay=0.01),
+        torch.optim.Adam([{"params": others, "peak": args.adam_lr}], lr=args.adam_lr, betas=(0.9, 0.98)),
+    ]
+
+
+def update(model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], share: float) -> None:
+    """Clip, step at `share` of the full rates, and clear the gradients."""
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["peak"]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -262,35 +286,34 @@ def train(args: argparse.Namespace) -> None:
     torch.set_float32_matmul_precision("medium")
     rng, generator = random.Random(args.seed), torch.Generator().manual_seed(args.seed)
     tokenizer = build()
-    model = new_model(tokenizer, args)
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=args.muon_lr, weight_decay=0.01),
-        torch.optim.Adam(others, lr=args.adam_lr, betas=(0.9, 0.98)),
-    ]
-    rates = (args.muon_lr, args.adam_lr)
-    batches = order(tokenize(tokenizer, args.seed, args.steps * args.batch), args.batch, rng)
+    model = (
+        Qwen3ForCausalLM.from_pretrained(args.start, dtype=torch.float32) if args.start else new_model(tokenizer, args)
+    )
+    optimizers = optimizers_of(model, args)
+    texts = tokenize(tokenizer, args.seed, args.steps * args.batch, args.curriculum_from)
     blocks = Blocks(tokenizer)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens, {len(batches)} steps", flush=True)
-    started, seen, window = time.perf_counter(), 0, []
-    saved = started
-    for step, texts in enumerate(batches):
-        foreign = step >= args.blocks_from * len(batches)
-        rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in texts]
-        loss = loss_of(model, collate(rows, tokenizer.pad_token_id), generator)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * schedule(step, len(batches))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        seen += sum(len(row.ids) for row in rows)
-        window.append(loss.item())
+    weights = torch.ones(len(tokenizer))
+    weights[tokenizer.convert_tokens_to_ids(list(LETTERS))] = args.letter_weight
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens", flush=True)
+    started = saved = time.perf_counter()
+    seen, window = 0, []
+    for step in range(args.steps):
+        foreign = step >= args.blocks_from * args.steps
+        total = 0.0
+        sample = texts[step * args.batch : (step + 1) * args.batch]
+        size = sum(len(text.completion) for text in sample)
+        for chunk in chunks(sample, args.chunks):
+            rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
+            loss = loss_of(model, collate(rows, tokenizer.pad_token_id), weights, generator) / size
+            loss.backward()
+            total += loss.item()
+            seen += sum(len(row.ids) for row in rows)
+        update(model, optimizers, schedule(step, args.steps, args.decay))
+        window.append(total)
         if (step + 1) % 50 == 0:
             now = time.perf_counter()
-            print(f"step {step + 1} loss {sum(window) / len(window):.4f} tokens {seen} {seen / (now - started):.0f}/s {now - started:.0f}s", flush=True)
+            mean, rate = sum(window) / len(window), seen / (now - started)
+            print(f"step {step + 1} loss {mean:.4f} tokens {seen} {rate:.0f}/s {now - started:.0f}s", flush=True)
             window = []
             if now - saved > args.save_seconds:
                 save(model, tokenizer, args.out)
@@ -312,7 +335,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ffn", type=int, default=448)
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=3e-3)
-    parser.add_argument("--blocks-from", type=float, default=0.62, help="share of the steps before foreign blocks appear")
+    parser.add_argument("--chunks", type=int, default=4, help="chunks of like length a step is split into")
+    parser.add_argument("--decay", type=float, default=0.45, help="share of the steps over which the rates fall")
+    parser.add_argument("--letter-weight", type=float, default=4.0, help="loss weight of the letters of options")
+    parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
+    parser.add_argument("--curriculum-from", type=float, default=0.0, help="where in the curriculum to begin, 0..1")
+    parser.add_argument(
+        "--blocks-from", type=float, default=0.62, help="share of the steps before foreign blocks appear"
+    )
     parser.add_argument("--save-seconds", type=float, default=150.0, help="seconds between intermediate saves")
     return parser.parse_args()
 

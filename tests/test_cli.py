@@ -198,15 +198,18 @@ def test_interruptions_and_errors_have_their_exit_status(
 
 
 def test_ctrl_c_ends_a_command_cleanly() -> None:
-    code = (
-        "from tyler import cli, doctor; doctor.run = lambda: (print('up', flush=True), __import__('time').sleep(60)); "
-    )
-    code += "import sys; sys.exit(cli.main(['doctor']))"
+    code = """
+import sys, time, types
+import tyler
+from tyler import cli
+tyler.doctor = types.SimpleNamespace(run=lambda: (print("up", flush=True), time.sleep(600)))
+sys.exit(cli.main(["doctor"]))
+"""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=30)
+    _, shown = process.communicate(timeout=120)
     assert (process.returncode, shown) == (130, "tyler: interrupted\n")
 
 

@@ -49,7 +49,29 @@ HOMES = {
     "find_boundaries": "boundaries",
 }
 
-__all__ = [*sorted(HOMES), "__version__"]
+__all__ = [
+    "GLOBAL",
+    "PROCEDURE",
+    "STATE",
+    "AtBoundaries",
+    "Backbone",
+    "Boundary",
+    "CheckpointError",
+    "FinishEvent",
+    "Forced",
+    "Invocation",
+    "InvocationEvent",
+    "Learned",
+    "Never",
+    "Operator",
+    "Request",
+    "Sampling",
+    "TokenEvent",
+    "Trajectory",
+    "Tyler",
+    "__version__",
+    "find_boundaries",
+]
 
 
 def __getattr__(name: str) -> object:

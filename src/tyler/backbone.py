@@ -6,12 +6,19 @@ import copy
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
@@ -49,16 +56,21 @@ class Backbone:
         try:
             check_supported(id, AutoConfig.from_pretrained(location, **arguments))
             model = AutoModelForCausalLM.from_pretrained(
-                location, dtype=resolve_dtype(dtype, device), attn_implementation="sdpa", use_safetensors=True, **arguments
+                location,
+                dtype=resolve_dtype(dtype, device),
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                **arguments,
             )
             tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         except OSError as error:
             raise FileNotFoundError(
-                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a local folder with config.json, "
-                "safetensors weights and a tokenizer, or a Hub id. For a gated model accept its terms on its page and run "
-                "`hf auth login`; without network set the path of a downloaded copy."
+                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a Hub id, or a local folder with "
+                "config.json, safetensors weights and a tokenizer. For a gated model accept its terms on its page and "
+                "run `hf auth login`; without network set the path of a downloaded copy."
             ) from error
-        return cls(id=id, model=model.to(device), tokenizer=tokenizer, revision=revision)
+        cast(nn.Module, model).to(device)
+        return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
 
     @property
     def device(self) -> torch.device:
@@ -82,12 +94,21 @@ class Backbone:
         return self.model.config.max_position_embeddings
 
     @property
+    def decoder(self) -> PreTrainedModel:
+        """The decoder stack: embeddings in, hidden states after the final norm out."""
+        return cast(PreTrainedModel, self.model.base_model)
+
+    @property
+    def final_norm_gain(self) -> Float[Tensor, " dim"]:
+        return cast(Tensor, cast(nn.Module, self.decoder.norm).weight)
+
+    @property
     def embedding(self) -> Float[Tensor, "vocab dim"]:
-        return self.model.get_input_embeddings().weight
+        return cast(nn.Embedding, self.model.get_input_embeddings()).weight
 
     @property
     def head(self) -> Float[Tensor, "vocab dim"]:
-        return self.model.get_output_embeddings().weight
+        return cast(nn.Linear, self.model.get_output_embeddings()).weight
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -100,15 +121,13 @@ class Backbone:
         return nn.functional.embedding(ids, self.embedding)
 
     def fingerprint(self) -> str:
-        """A short hash of the architecture and of the norm weights: tells two backbones of one shape apart, cheaply."""
+        """A short hash of the architecture, the norms and some embeddings, in bfloat16: the same for every dtype."""
         config = self.model.config.to_dict()
         shape = {key: config[key] for key in sorted(config) if key in ARCHITECTURE_KEYS}
         digest = hashlib.sha256(repr(shape).encode())
-        for name, tensor in self.model.named_parameters():
-            if tensor.dim() == 1:
-                digest.update(name.encode())
-                digest.update(tensor.detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
-        digest.update(self.embedding[:: max(1, self.vocab_size // 64)].detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+        norms = [tensor for _, tensor in sorted(self.model.named_parameters()) if tensor.dim() == 1]
+        for tensor in (*norms, self.embedding[:: max(1, self.vocab_size // 64)]):
+            digest.update(tensor.detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -118,13 +137,18 @@ ARCHITECTURE_KEYS = {
 }  # fmt: skip
 
 
-def check_supported(id: str, config: object) -> None:
+def check_supported(id: str, config: PreTrainedConfig) -> None:
     """Raise ValueError when the architecture is not one the engine is proved on."""
     family = config.model_type
     if family not in FAMILIES:
-        raise ValueError(f"backbone {id!r} is of type {family!r}; supported are {', '.join(FAMILIES)} causal language models")
+        raise ValueError(
+            f"backbone {id!r} is of type {family!r}; supported are causal language models of type {', '.join(FAMILIES)}"
+        )
     if "sliding_attention" in (config.layer_types or []):
-        raise ValueError(f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; turn it off in its config")
+        raise ValueError(
+            f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
+            "turn it off in its config"
+        )
 
 
 def view(model: PreTrainedModel) -> PreTrainedModel:
@@ -137,10 +161,12 @@ def view(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def best_device() -> torch.device:
+    """The first CUDA device where there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The torch dtype of a config's name. Raises ValueError for a name that is none."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     dtype = getattr(torch, name, None)
@@ -150,8 +176,5 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message; libraries append pages."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def is_local(id: str) -> bool:
-    return Path(id).is_dir()

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from random import Random
 from typing import ClassVar, Literal
@@ -168,8 +169,8 @@ class BoundaryScanner:
         if unknown:
             raise ValueError(f"unknown boundary rules {unknown}; the rules are {list(RULES)}")
         self._rules = {name: rule for name, rule in RULES.items() if name in rules}
-        headings = [(name, cue) for name, rule in self._rules.items() for cue in rule.headings]
-        phrases = [(name, cue) for name, rule in self._rules.items() for cue in rule.phrases]
+        headings = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.headings)
+        phrases = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.phrases)
         self._headings, self._heading_cues = _alternatives(headings, "heading", _HEADING_ENDS)
         self._phrases, self._phrase_cues = _alternatives(phrases, "phrase", "")
         self._found = [Boundary(0, name) for name, rule in self._rules.items() if rule.at_start]
@@ -261,20 +262,19 @@ class BoundaryScanner:
         self._emit(self._due, line)
         self._fresh |= self._due
         self._due, self._visible, self._bare = set(), True, False
+        if tildes:
+            return self._open_fence(first)
         self._head = first
-        return self._open_fence(first) if tildes else self._go(self._prose, first)
+        return self._go(self._prose, first)
 
     def _prose(self, final: bool) -> bool:
         """From the read position to the next character that may open something."""
         text = self._text
         event = _EVENT.search(text, self._at)
         end = event.start() if event else len(text)
-        mark = len(self._found)
         if self._head is not None:
             self._find_heading(self._head, end)
         self._find_phrases(end)
-        if len(self._found) > mark + 1:
-            self._found[mark:] = sorted(self._found[mark:], key=lambda boundary: boundary.position)
         self._at = end
         if event:
             return self._EVENTS[event.group()](self, end, final)
@@ -379,7 +379,7 @@ class BoundaryScanner:
         text = self._text
         quote = _skip(_BRACE, text, at)
         if quote == len(text) and not final:
-            return self._wait()
+            return self._wait(at + 1 if self._due else None)
         if not text.startswith('"', quote):
             return self._go(self._state, at + 1)
         self._nesting, self._key_next, self._outer = "{", True, self._state
@@ -461,7 +461,7 @@ class BoundaryScanner:
         event = _CODE_EVENT.search(text, self._at)
         if event is None:
             quotes = len(text) - len(text.rstrip("\"'"))
-            self._at = len(text) - min(quotes, 2) * (not final)
+            self._at = len(text) if final else max(self._at, len(text) - min(quotes, 2))
             return False
         self._at, sign = event.start(), event.group()
         if sign == "\n":
@@ -550,7 +550,8 @@ def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _alternatives(cues: Iterable[tuple[str, str]], prefix: str, ahead: str) -> tuple[re.Pattern[str], dict[str, str]]:
+@lru_cache
+def _alternatives(cues: tuple[tuple[str, str], ...], prefix: str, ahead: str) -> tuple[re.Pattern[str], dict[str, str]]:
     """All cues (rule, regex) as one regex with a group per cue, and the rule of each group."""
     named = {f"{prefix}{index}": cue for index, cue in enumerate(cues)}
     pattern = "|".join(f"(?P<{group}>{regex}){ahead}" for group, (_, regex) in named.items())

@@ -26,7 +26,7 @@ MICRO_BATCH = 16
 
 @dataclass(frozen=True)
 class Decisions:
-    """States h_t of the frozen policy, log sum exp of its token logits, and the operator proposed there (or NO_OPERATOR)."""
+    """States h_t of the frozen policy, the logsumexp of its token logits, and the operator proposed there."""
 
     hidden: Float[Tensor, "positions dim"]
     token_mass: Float[Tensor, "positions"]
@@ -34,10 +34,17 @@ class Decisions:
 
 
 @torch.no_grad()
-def collect_decisions(model: Tyler, problems: Sequence[str], *, temperature: float, max_new_tokens: int, slots: int, seed: int) -> Decisions:
+def collect_decisions(
+    model: Tyler, problems: Sequence[str], *, temperature: float, max_new_tokens: int, slots: int, seed: int
+) -> Decisions:
     """Answer the problems with every boundary's operator invoked, and gather every decision of the policy."""
     requests = [
-        model.request(text, router=AtBoundaries(), sampling=Sampling(temperature, seed=seed + index), max_new_tokens=max_new_tokens)
+        model.request(
+            text,
+            router=AtBoundaries(),
+            sampling=Sampling(temperature, seed=seed + index),
+            max_new_tokens=max_new_tokens,
+        )
         for index, text in enumerate(problems)
     ]
     trajectories = model.engine(slots=min(slots, len(requests))).run(requests)
@@ -50,12 +57,14 @@ def collect_decisions(model: Tyler, problems: Sequence[str], *, temperature: flo
             hidden.append(chosen.float())
             token_mass.append(nn.functional.linear(chosen, model.backbone.head).float().logsumexp(-1))
             actions = packed.actions[row, : len(trajectory.actions)]
-            operator.append(torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR))
+            operator.append(
+                torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR)
+            )
     return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
 
 
 def fit_psi(decisions: Decisions, num_operators: int, config: CalibrationConfig) -> Float[Tensor, "operators dim"]:
-    """psi minimising the cross-entropy to `rate` on the proposed operator (0 elsewhere). Convex, so L-BFGS; no noise."""
+    """psi of least cross-entropy to `rate` on the proposed operator (0 elsewhere). Convex, so L-BFGS; no noise."""
     psi = torch.zeros(num_operators, decisions.hidden.shape[1], device=decisions.hidden.device, requires_grad=True)
     proposed = decisions.operator != NO_OPERATOR
     target = torch.zeros(len(decisions.operator), num_operators, device=psi.device)
@@ -74,7 +83,9 @@ def fit_psi(decisions: Decisions, num_operators: int, config: CalibrationConfig)
     return psi.detach()
 
 
-def operator_logprobs(decisions: Decisions, psi: Tensor) -> tuple[Float[Tensor, "positions operators"], Float[Tensor, "positions"]]:
+def operator_logprobs(
+    decisions: Decisions, psi: Tensor
+) -> tuple[Float[Tensor, "positions operators"], Float[Tensor, "positions"]]:
     """log p of each operator and of all tokens together over V'."""
     logits = torch.cat([decisions.hidden @ psi.T, decisions.token_mass[:, None]], dim=-1)
     logprobs = logits.log_softmax(dim=-1)
@@ -88,7 +99,9 @@ def calibration_report(decisions: Decisions, psi: Tensor, names: Sequence[str]) 
     report = {}
     for k, name in enumerate(names):
         at = decisions.operator == k
-        report[f"calibration/{name}_at_boundaries"] = float(probabilities[at, k].mean()) if bool(at.any()) else float("nan")
+        report[f"calibration/{name}_at_boundaries"] = (
+            float(probabilities[at, k].mean()) if bool(at.any()) else float("nan")
+        )
     elsewhere = decisions.operator == NO_OPERATOR
     report["calibration/elsewhere"] = float(probabilities[elsewhere].sum(-1).mean())
     return report

@@ -65,7 +65,8 @@ class Manifest:
         found = content.get("format")
         if not isinstance(found, int) or not 1 <= found <= FORMAT:
             raise CheckpointError(
-                f"{path} has format {found!r}, this version of tyler reads up to {FORMAT}; upgrade with `pip install -U tyler-reasoning`"
+                f"{path} has format {found!r}, and this version of tyler reads up to {FORMAT}; "
+                "upgrade with `pip install -U tyler-reasoning`"
             )
         try:
             operators = check_operators(Operator(**operator) for operator in content["operators"])
@@ -84,8 +85,9 @@ class Manifest:
         return manifest
 
 
-def is_checkpoint(location: str) -> bool:
-    return (Path(location) / "tyler.json").is_file()
+def is_checkpoint(folder: Path) -> bool:
+    """Whether the folder claims to be a checkpoint."""
+    return (folder / "tyler.json").is_file()
 
 
 def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy) -> None:
@@ -100,12 +102,13 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
 
 
 def operator_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch.Tensor]:
+    """The content of operators.safetensors."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in synthesizer.heads.state_dict().items()}
     return {**tensors, "psi": policy.psi.detach().cpu().contiguous()}
 
 
 def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
-    """Phi and {eta, psi} as saved. Raises CheckpointError for a wrong backbone or a missing, extra or misshapen tensor."""
+    """Phi and {eta, psi} as saved. CheckpointError for a wrong backbone or a missing, extra or misshapen tensor."""
     if backbone.fingerprint() != manifest.fingerprint:
         raise CheckpointError(
             f"{folder} was trained on backbone {manifest.backbone!r} with fingerprint {manifest.fingerprint}, but "
@@ -131,6 +134,7 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
 
 
 def model_card(manifest: Manifest) -> str:
+    """The README of a checkpoint, as the Hub shows it."""
     operators = "\n".join(f"| {op.name} | {op.num_latents} | {op.boundary} |" for op in manifest.operators)
     library = "" if manifest.backbone == "mini" else f"base_model: {manifest.backbone}\n"
     return f"""---

@@ -62,11 +62,11 @@ class LoraConfig(Section):
 
 
 class DevelopmentConfig(Section):
-    """Problems of the same task to watch training on; never those that results are reported on."""
+    """Problems to watch while training, and to choose by; never those that results are reported on."""
 
     split: str = "dev"
     path: str | None = None
-    count: Count | None = 200
+    count: Count | None = 100
 
 
 class DataConfig(Section):
@@ -79,6 +79,7 @@ class DataConfig(Section):
     """null takes all."""
     seed: int = 42
     development: DevelopmentConfig | None = None
+    """null for none."""
 
     @model_validator(mode="after")
     def _jsonl_needs_a_path(self) -> DataConfig:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedConfig
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 BLOCK = 64
-"""Capacities and KV views are multiples of this many positions: few shapes, and attention over little that is unused."""
+"""Capacities and KV views are multiples of this many positions: few shapes, and little attention in vain."""
 
 
 def round_up(length: int) -> int:
+    """The next multiple of BLOCK."""
     return -(-length // BLOCK) * BLOCK
 
 
@@ -67,7 +68,7 @@ class Context:
 
 
 class RaggedCache(Cache):
-    """KV cache whose rows have lengths of their own: `update` writes at each row's positions and returns a bounded view.
+    """KV cache whose rows have their own lengths: `update` writes at each row's positions and returns a bounded view.
 
     transformers' own caches keep one length for the whole batch. `aim` says, before a forward pass, which rows and
     positions it writes and how much it may see.
@@ -78,7 +79,9 @@ class RaggedCache(Cache):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, head_dim)
         self.keys: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(shape, dtype=dtype, device=device)
-        self.values: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(shape, dtype=dtype, device=device)
+        self.values: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(
+            shape, dtype=dtype, device=device
+        )
 
     def reserve(self, capacity: int) -> None:
         if capacity > self.keys.shape[3]:
@@ -92,7 +95,7 @@ class RaggedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write [rows, heads, seq, head_dim] at the aimed positions; view keys and values [rows, heads, bound, head_dim]."""
+        """Write [rows, heads, seq, head_dim] at the aimed positions; return views [rows, heads, bound, head_dim]."""
         keys, values = self.keys[layer_idx, self._rows], self.values[layer_idx, self._rows]
         keys[self._where] = key_states.transpose(1, 2)
         values[self._where] = value_states.transpose(1, 2)
@@ -106,7 +109,7 @@ class RaggedCache(Cache):
 class Reader:
     """A decoder that reads the context with its own cache, and how far it has read each row."""
 
-    def __init__(self, decoder: nn.Module, context: Context) -> None:
+    def __init__(self, decoder: PreTrainedModel, context: Context) -> None:
         self.decoder = decoder
         self.context = context
         self.cache = RaggedCache(decoder.config, len(context.lengths), context.embeds.dtype, context.embeds.device)

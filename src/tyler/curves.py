@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,12 @@ def plot_stage2(metrics: Sequence[dict[str, Any]], budget: int, path: Path) -> N
 
 def sketch(metrics: Sequence[dict[str, Any]], width: int = 48) -> str:
     """One line of blocks per curve, with its first, last and extreme values."""
-    keys = ["stage2/reward", "stage2/success", "stage2/invocations", *(INVOCATIONS + name for name in operators_of(metrics))]
+    keys = [
+        "stage2/reward",
+        "stage2/success",
+        "stage2/invocations",
+        *(INVOCATIONS + name for name in operators_of(metrics)),
+    ]
     lines = []
     for key in keys:
         _, values = series(metrics, key)
@@ -67,7 +73,7 @@ def blocks(values: Sequence[float], width: int) -> str:
     """The values as block characters, averaged into at most `width` columns, from their lowest to their highest."""
     columns = min(width, len(values))
     cuts = [round(place * len(values) / columns) for place in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     low, high = min(means), max(means)
     span = (high - low) or 1.0
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((mean - low) / span * len(BLOCKS)))] for mean in means)

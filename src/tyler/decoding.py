@@ -71,7 +71,7 @@ class Engine:
         if slots < 1:
             raise ValueError(f"slots={slots}; at least 1 is needed")
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
-        self.heads: Heads = synthesizer.heads if heads is None else heads
+        self.heads: Heads = synthesizer.mapping() if heads is None else heads
         self.slots = slots
         self.coalesce = (0 if slots <= 8 else 16) if coalesce is None else coalesce
         self.timings = Timings()
@@ -176,7 +176,7 @@ class Engine:
         return len(parked) == len(self.rows) or max(self.rows[slot].waited for slot in parked) > self.coalesce
 
     def _hold_back(self, slot: int) -> list[int]:
-        """Take tokens behind the call's position out of the context; a structure's opening token waits for its latents."""
+        """Take the tokens behind the call's position out of the context: a structure's opening token waits."""
         held, start = self.rows[slot].hold_back()
         if held:
             self._forget(slot, start)
@@ -233,13 +233,17 @@ class Engine:
         with self.timings.clock("choice"):
             rows = [self.rows[slot] for slot in running]
             logits = self._masked(self.hidden[running], rows)
-            chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.random.random() for row in rows])
+            chosen, logprobs = choose(
+                logits, [row.request.sampling for row in rows], [row.random.random() for row in rows]
+            )
             appended: list[tuple[int, int]] = []
             for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
                 self._act(slot, action, logprob, appended)
             if appended:
                 slots, tokens = zip(*appended, strict=True)
-                self.context.append_each(list(slots), self.backbone.embed(torch.tensor(tokens, device=self.backbone.device)))
+                self.context.append_each(
+                    list(slots), self.backbone.embed(torch.tensor(tokens, device=self.backbone.device))
+                )
             for slot in running:
                 self._finish_if_full(slot)
 

@@ -29,9 +29,9 @@ def traced(trajectory: Trajectory, tokenizer: PreTrainedTokenizerBase) -> Text:
     invocations = iter(trajectory.invocations)
     for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
         if is_operator:
-            result.append(tokenizer.decode(run, skip_special_tokens=True))
+            result.append(str(tokenizer.decode(run, skip_special_tokens=True)))
             result.append_text(palette.mark(next(invocations)))
             run = []
         else:
             run.append(action)
-    return result.append(tokenizer.decode(run, skip_special_tokens=True))
+    return result.append(str(tokenizer.decode(run, skip_special_tokens=True)))

@@ -134,12 +134,23 @@ def evaluate(reasoner: Reasoner, problems: Sequence[Problem]) -> Report:
     return Report(reasoner.name, tuple(records[index] for index in range(len(problems))), seconds)
 
 
-COLUMNS = ("method", "correct", "accuracy", "95% interval", "no box", "cut off", "visible", "latents", "calls", "seconds")
+COLUMNS = (
+    "method",
+    "correct",
+    "accuracy",
+    "95% interval",
+    "no box",
+    "cut off",
+    "visible",
+    "latents",
+    "calls",
+    "seconds",
+)
 
 
 def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     """One row per report, as in COLUMNS; tokens and calls are means per answer, seconds the whole set."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for report in reports:
         low, high = wilson(report.num_correct, len(report.records))
         lines.append(
@@ -161,7 +172,9 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
 
 def table(reports: Sequence[Report], title: str) -> Table:
     """The comparison for a terminal."""
-    result = Table(title=title, title_justify="left", caption="tokens and calls are means per answer", caption_justify="left")
+    result = Table(
+        title=title, title_justify="left", caption="tokens and calls are means per answer", caption_justify="left"
+    )
     for number, column in enumerate(COLUMNS):
         result.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     for line in rows(reports):
@@ -181,6 +194,7 @@ def markdown(reports: Sequence[Report]) -> str:
 
 
 def markdown_row(cells: Sequence[str]) -> str:
+    """One line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -194,6 +208,7 @@ def save(reports: Sequence[Report], folder: Path) -> None:
 
 
 def slug(name: str) -> str:
+    """A file's name for a report's."""
     return "-".join(name.lower().split())
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
+from peft.tuners.lora import Linear
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -42,7 +43,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
         target_modules=list(settings.target_modules),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(view(model), config)
+    return cast(PeftModel, get_peft_model(view(model), config))
 
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
@@ -54,23 +55,29 @@ def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
     return PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
 
 
-def lora_layers(lora: PeftModel) -> dict[str, LoraLayer]:
+def decoder_stack(lora: PeftModel) -> PreTrainedModel:
+    """The adapted decoder stack: embeddings in, hidden states after the final norm out."""
+    return cast(PreTrainedModel, cast(PreTrainedModel, lora.base_model.model).base_model)
+
+
+def lora_layers(lora: PeftModel) -> dict[str, Linear]:
     """The adapted modules by their name in the backbone."""
-    return {name: module for name, module in lora.get_base_model().named_modules() if isinstance(module, LoraLayer)}
+    adapted = cast(nn.Module, lora.base_model.model)
+    return {name: module for name, module in adapted.named_modules() if isinstance(module, Linear)}
 
 
-def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tuple[int, int]]:
+def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor a complete adapter holds, by its peft key."""
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name.split(".")[-1] in config.target_modules:
+        if isinstance(module, nn.Linear) and name.split(".")[-1] in (config.target_modules or ()):
             shapes[f"base_model.model.{name}.lora_A.weight"] = (config.r, module.in_features)
             shapes[f"base_model.model.{name}.lora_B.weight"] = (module.out_features, config.r)
     return shapes
 
 
 def check_adapter_keys(model: PreTrainedModel, folder: Path) -> None:
-    """Raise ValueError naming every missing, extra or misshapen tensor: peft itself only warns, and the LoRA is lost."""
+    """ValueError naming every missing, extra or misshapen tensor: peft itself only warns, and the LoRA is lost."""
     from safetensors import safe_open
 
     path = folder / "adapter_model.safetensors"
@@ -89,14 +96,15 @@ def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[s
         if found[key] != expected[key]
     ]
     if faults:
-        raise ValueError(f"{path} does not fit this model: " + "; ".join(faults[:6]) + (f"; and {len(faults) - 6} more" if len(faults) > 6 else ""))
+        more = [f"and {len(faults) - 6} more"] if len(faults) > 6 else []
+        raise ValueError(f"{path} does not fit this model: {'; '.join(faults[:6] + more)}")
 
 
 def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
     """A view of the backbone whose adapted weights are its own; `fold` fills them."""
     decoder = view(backbone)
     for name in lora_layers(lora):
-        module = decoder.get_submodule(name)
+        module = cast(nn.Linear, decoder.get_submodule(name))
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=False)
     return decoder
 
@@ -105,6 +113,6 @@ def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
 def fold(lora: PeftModel, decoder: PreTrainedModel) -> None:
     """Write theta + (alpha / rank) B A into the folded view. Always from theta, so folding twice changes nothing."""
     for name, layer in lora_layers(lora).items():
-        theta = layer.get_base_layer().weight
-        delta = layer.get_delta_weight(ADAPTER)
-        decoder.get_submodule(name).weight.copy_((theta.float() + delta.float()).to(theta.dtype))
+        theta = cast(nn.Linear, layer.get_base_layer()).weight
+        folded = theta.float() + layer.get_delta_weight(ADAPTER).float()
+        cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))

@@ -16,6 +16,7 @@ from tyler.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.policy import Policy
 from tyler.request import Event, Request
 from tyler.routing import AtBoundaries, Learned, Never, Router
+from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.synthesis import Heads, Synthesizer
 from tyler.tasks.prompts import Prompt, prompt_ids
@@ -54,24 +55,26 @@ class Tyler:
         synthesizer = Synthesizer.start(backbone, operators, lora or LoraSettings())
         policy = Policy(backbone, len(operators))
         prompt = prompt or Prompt.of(backbone.tokenizer)
-        return cls(backbone, operators, synthesizer, policy, dict(synthesizer.heads.items()), prompt, "backbone")
+        return cls(backbone, operators, synthesizer, policy, synthesizer.mapping(), prompt, "backbone")
 
     @classmethod
     def from_pretrained(
         cls, location: str, *, backbone: str | None = None, dtype: str = "auto", device: str | None = None
     ) -> Tyler:
-        """Load a Tyler checkpoint, or a plain backbone ("mini", a folder, a Hub id), which then answers without operators.
+        """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
+
+        A backbone is "mini", a folder or a Hub id.
 
         `backbone` overrides where a checkpoint's backbone is found. Raises CheckpointError (a ValueError) for a
         checkpoint that does not fit and FileNotFoundError for a model that is not there.
         """
-        if not checkpoint.is_checkpoint(str(location)):
+        folder = latest_checkpoint(location) or Path(location)
+        if not checkpoint.is_checkpoint(folder):
             return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
-        folder = Path(location)
         manifest = Manifest.read(folder)
         loaded = Backbone.load(backbone or manifest.backbone, revision=manifest.revision, dtype=dtype, device=device)
         synthesizer, policy = checkpoint.load(folder, manifest, loaded)
-        heads = dict(synthesizer.heads.items())
+        heads = synthesizer.mapping()
         return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -120,13 +123,36 @@ class Tyler:
         )
 
     @overload
-    def solve(self, problems: str, **settings: object) -> Trajectory: ...
+    def solve(
+        self,
+        problems: str,
+        *,
+        budget: int | None = ...,
+        router: Router | None = ...,
+        sampling: Sampling | None = ...,
+        max_new_tokens: int = ...,
+        stop: Sequence[str] = ...,
+        slots: int = ...,
+        coalesce: int | None = ...,
+    ) -> Trajectory: ...
+
     @overload
-    def solve(self, problems: Sequence[str], **settings: object) -> list[Trajectory]: ...
+    def solve(
+        self,
+        problems: list[str],
+        *,
+        budget: int | None = ...,
+        router: Router | None = ...,
+        sampling: Sampling | None = ...,
+        max_new_tokens: int = ...,
+        stop: Sequence[str] = ...,
+        slots: int = ...,
+        coalesce: int | None = ...,
+    ) -> list[Trajectory]: ...
 
     def solve(
         self,
-        problems: str | Sequence[str],
+        problems: str | list[str],
         *,
         budget: int | None = None,
         router: Router | None = None,
@@ -144,7 +170,9 @@ class Tyler:
         """
         texts = [problems] if isinstance(problems, str) else list(problems)
         requests = [
-            self.request(text, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop)
+            self.request(
+                text, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
+            )
             for text in texts
         ]
         if not requests:

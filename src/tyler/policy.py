@@ -1,6 +1,8 @@
-"""The policy p(. | x_t) over V' = V and U: the backbone (with eta after Stage 2) and the operator rows psi (Section 3.3)."""
+"""The policy p(. | x_t) over V' = V and U: the backbone, with eta after Stage 2, and the operator rows psi."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, add_lora, fold, folded_view
+from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
 
 
 class Policy(nn.Module):
@@ -32,26 +34,26 @@ class Policy(nn.Module):
 
     @property
     def head(self) -> Float[Tensor, "vocab dim"]:
-        return self._theta[0].get_output_embeddings().weight
+        return cast(nn.Linear, self._theta[0].get_output_embeddings()).weight
 
     @property
-    def training_decoder(self) -> nn.Module:
+    def training_decoder(self) -> PreTrainedModel:
         """The decoder stack with a trainable eta (the plain backbone's before Stage 2)."""
-        return self._theta[0].base_model if self.lora is None else self.lora.get_base_model().base_model
+        return self.reference_decoder if self.lora is None else decoder_stack(self.lora)
 
     @property
-    def reference_decoder(self) -> nn.Module:
+    def reference_decoder(self) -> PreTrainedModel:
         """The backbone's decoder stack: the policy at the start of Stage 2, where eta adds nothing."""
-        return self._theta[0].base_model
+        return cast(PreTrainedModel, self._theta[0].base_model)
 
-    def decoder(self) -> nn.Module:
+    def decoder(self) -> PreTrainedModel:
         """The decoder stack for rollouts: folded, brought up to date with eta."""
         if self.lora is None:
-            return self._theta[0].base_model
+            return self.reference_decoder
         if self._folded is None:
             self._folded = folded_view(self.lora, self._theta[0])
         fold(self.lora, self._folded)
-        return self._folded.base_model
+        return cast(PreTrainedModel, self._folded.base_model)
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""

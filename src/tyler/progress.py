@@ -7,16 +7,28 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 class Bar(Protocol):
+    """A progress bar in use."""
+
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Move on; `note` replaces the text at the end of the bar."""
 
 
 class RichBar:
-    def __init__(self, progress: Progress, task: int) -> None:
+    """A Bar drawn by rich."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
 
     def advance(self, steps: int = 1, note: str = "") -> None:

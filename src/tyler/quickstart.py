@@ -64,7 +64,13 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     problems = load_problems(config.evaluation.task, config.evaluation.split, count=config.evaluation.count)
     decoding = config.decoding
     reasoner = TylerReasoner(
-        name, model, router, decoding.budget, max_new_tokens=decoding.max_new_tokens, slots=decoding.slots, coalesce=decoding.coalesce
+        name,
+        model,
+        router,
+        decoding.budget,
+        max_new_tokens=decoding.max_new_tokens,
+        slots=decoding.slots,
+        coalesce=decoding.coalesce,
     )
     return evaluate(reasoner, problems)
 
@@ -80,10 +86,17 @@ def show(console: Console, config: Config, reports: list[Report], curves: str, m
     trajectory = model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens)
     console.print()
     console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
-    console.print(Panel(traced(trajectory, model.backbone.tokenizer), title="its answer; operators are silent and shown here", title_align="left"))
+    console.print(
+        Panel(
+            traced(trajectory, model.backbone.tokenizer),
+            title="its answer; operators are silent and shown here",
+            title_align="left",
+        )
+    )
 
 
 def say_where(console: Console, output: Path, seconds: float) -> None:
+    """Where everything is, and what to run next."""
     console.print(f"\nDone in {seconds / 60:.1f} minutes. Everything is in [bold]{output}[/bold]:")
     console.print("  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/")
     console.print("  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it")

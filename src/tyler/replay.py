@@ -29,7 +29,10 @@ def replay_logprobs(
     """
     temperature = packed.temperature[0].item()
     if not bool((packed.temperature == temperature).all()):
-        raise ValueError(f"the trajectories were sampled at temperatures {sorted(set(packed.temperature.tolist()))}; replay one at a time")
+        raise ValueError(
+            f"the trajectories were sampled at temperatures {sorted(set(packed.temperature.tolist()))}; "
+            "replay one temperature at a time"
+        )
     states = decision_states(decoder, packed)
     chosen = chosen_logprobs(
         states,
@@ -45,4 +48,5 @@ def replay_logprobs(
 
 
 def pack_for(backbone: Backbone, trajectories: Sequence[Trajectory]) -> Packed:
+    """Pack trajectories with a backbone's own embeddings, on its device."""
     return pack(trajectories, backbone.embed, backbone.device)

@@ -17,7 +17,7 @@ from tyler.transcript import Transcript
 
 @dataclass(frozen=True)
 class Request:
-    """One answer to decode. `budget` is a hard cap on operator calls (None: no cap); `max_new_tokens` counts actions."""
+    """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions."""
 
     prompt_ids: Sequence[int]
     router: Router = field(default_factory=Learned)
@@ -77,7 +77,9 @@ class Row:
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         self.index, self.request, self.schedule = index, request, schedule
-        self.offered = offered  # operators that are actions of the policy: none under a fixed router, never a removed one
+        self.offered = (
+            offered  # operators that are actions of the policy: none under a fixed router, never a removed one
+        )
         self.visible = Transcript(tokenizer)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
@@ -138,7 +140,9 @@ class Row:
 
     def emit(self) -> list[Event]:
         """Events for the visible tokens that can no longer be held back or cut off by a stop string."""
-        certain = min(len(self.visible), self.schedule.settled(), self.call.position if self.call else len(self.visible))
+        certain = min(
+            len(self.visible), self.schedule.settled(), self.call.position if self.call else len(self.visible)
+        )
         if self.finish_reason:
             certain = len(self.visible)
         elif self.request.stop:
@@ -156,7 +160,8 @@ class Row:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
         text = "".join(self.visible)
         overlap = max(
-            (size for stop in self.request.stop for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0
+            (size for stop in self.request.stop for size in range(1, len(stop)) if text.endswith(stop[:size])),
+            default=0,
         )
         kept, end = len(self.visible), len(text)
         while kept and end > len(text) - overlap:

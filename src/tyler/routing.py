@@ -17,7 +17,6 @@ import numpy as np
 from tyler.boundaries import RULES, Boundary, BoundaryScanner
 from tyler.operators import Operator
 
-
 EVERYTHING = sys.maxsize
 
 
@@ -43,7 +42,7 @@ class Schedule(Protocol):
 
 
 class Router(Protocol):
-    """Who decides about operators. `learned`: they are actions of the policy; else the router's schedule places them."""
+    """Who decides about operators. `learned`: they are actions of the policy; else a schedule places them."""
 
     @property
     def learned(self) -> bool: ...
@@ -96,10 +95,14 @@ class Forced:
         for name in (name for names in self.calls.values() for name in names):
             if name not in known:
                 raise ValueError(f"Forced names operator {name!r}; this model has {', '.join(known) or 'none'}")
-        return ForcedSchedule([Call(position, name) for position, names in sorted(self.calls.items()) for name in names])
+        return ForcedSchedule(
+            [Call(position, name) for position, names in sorted(self.calls.items()) for name in names]
+        )
 
 
 class ForcedSchedule:
+    """The calls of `Forced`, in order."""
+
     def __init__(self, calls: list[Call]) -> None:
         self._calls = calls
         self._observed = 0
@@ -136,7 +139,9 @@ class AtBoundaries:
         known = [operator.name for operator in operators]
         for name in self.only or ():
             if name not in known:
-                raise ValueError(f"AtBoundaries(only=...) names operator {name!r}; this model has {', '.join(known) or 'none'}")
+                raise ValueError(
+                    f"AtBoundaries(only=...) names operator {name!r}; this model has {', '.join(known) or 'none'}"
+                )
         chosen = [operator for operator in operators if self.only is None or operator.name in self.only]
         return BoundarySchedule(chosen, self.rate, random)
 
@@ -179,7 +184,7 @@ class BoundarySchedule:
 
 
 def upcoming_token(boundary: Boundary, ends: Sequence[int]) -> int:
-    """The visible token that a boundary comes before, given where the tokens so far end; their number for the next one."""
+    """The visible token that a boundary comes before, given where the tokens so far end (their number: the next)."""
     if RULES[boundary.rule].side == "before":
         return bisect_right(ends, boundary.position)
     return 1 + bisect_left(ends, boundary.position) if boundary.position else 0

@@ -50,9 +50,11 @@ class Sampling:
 
 
 def masked_logits(
-    logits: Float[Tensor, "batch actions"], allowed: Bool[Tensor, "batch operators"], temperature: Float[Tensor, "batch"]
+    logits: Float[Tensor, "batch actions"],
+    allowed: Bool[Tensor, "batch operators"],
+    temperature: Float[Tensor, "batch"],
 ) -> Float[Tensor, "batch actions"]:
-    """logits / temperature over V', with the operators that may not be invoked at -inf. Learner and rollout share it."""
+    """logits / temperature over V', with the operators that may not be invoked at -inf."""
     num_operators = allowed.shape[-1]
     logits = logits / temperature[:, None]
     if num_operators:

@@ -23,14 +23,13 @@ from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import stage1_loss
 from tyler.operators import Operator
-from tyler.progress import bar
-from tyler.runs import Run, interruptible, open_run
+from tyler.runs import Run, open_run
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs
+from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
 from tyler.transcript import token_spans
-from tyler.training import Optimization, batch_at, load_state, save_state
 
 
 @dataclass(frozen=True)
@@ -75,55 +74,54 @@ def batch_loss(model: Tyler, examples: Sequence[Example], num_targets: int) -> F
 
 
 def train(model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run) -> None:
-    """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
+    """Train the model's synthesizer in place, logging and checkpointing into `run`; goes on where `run` stands."""
     parameters = model.synthesizer.trainable()
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     newest = run.latest_checkpoint()
     done = load_state(newest, parameters, optimization) if newest else 0
+
+    def write(steps_done: int, folder: Path) -> None:
+        model.at_stage("stage1").save_pretrained(folder)
+        save_state(folder, parameters, optimization, steps_done=steps_done)
+
     model.synthesizer.train()
-    with bar("Stage 1", total, done) as progress, interruptible() as interruption:
-        for step in range(done, total):
-            started = time.perf_counter()
-            examples = draw_batch(traces, config, step)
-            loss = descend(model, examples, config.micro_batch_size or config.batch_size)
-            check_finite(loss, step, examples)
-            norm, rate = optimization.step(step)
-            tokens = sum(len(example.prompt_ids) + len(example.target_ids) for _, example in examples)
-            seconds = time.perf_counter() - started
-            run.log(
-                step + 1,
-                {
-                    "stage1/loss": loss,
-                    "stage1/gradient_norm": norm,
-                    "stage1/learning_rate": rate,
-                    "stage1/insertions": sum(len(example.insertions) for _, example in examples) / len(examples),
-                    "stage1/tokens_per_second": tokens / seconds,
-                    "stage1/seconds": seconds,
-                },
-            )
-            progress.advance(note=f"loss {loss:.3f}")
-            last = step + 1 == total
-            if last or interruption.requested or (config.checkpoint_every and (step + 1) % config.checkpoint_every == 0):
-                save(run, step + 1, model, optimization)
-            if interruption.requested and not last:
-                raise interruption.stop(f"stopped after step {step + 1} of {total}; go on with --resume --output {run.path}")
+    for step in training_steps("Stage 1", run, total, done, config.checkpoint_every, write):
+        started = time.perf_counter()
+        batch = draw_batch(traces, config, step.number)
+        loss = descend(model, [example for _, example in batch], config.micro_batch_size or config.batch_size)
+        check_finite(loss, step.number, [id for id, _ in batch])
+        norm, rate = optimization.step(step.number)
+        metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
+        metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
+        step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
 
 
+def batch_metrics(examples: Sequence[Example], seconds: float) -> dict[str, float]:
+    """What a step worked on, and how fast."""
+    tokens = sum(len(example.prompt_ids) + len(example.target_ids) for example in examples)
+    return {
+        "stage1/insertions": sum(len(example.insertions) for example in examples) / len(examples),
+        "stage1/tokens_per_second": tokens / seconds,
+        "stage1/seconds": seconds,
+    }
+
+
 def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[tuple[str, Example]]:
-    """The examples of one step with their ids; which, and where latents go, follows from the seed and the step alone."""
+    """The examples of one step with their ids. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
         trace = traces[index]
-        insertions = draw_insertions(trace, config.insertions, random.Random(f"insertions {config.seed} {epoch} {index}"))
+        insertions = draw_insertions(
+            trace, config.insertions, random.Random(f"insertions {config.seed} {epoch} {index}")
+        )
         batch.append((trace.id, Example(trace.prompt_ids, trace.target_ids, insertions)))
     return batch
 
 
-def descend(model: Tyler, batch: Sequence[tuple[str, Example]], micro_batch_size: int) -> float:
+def descend(model: Tyler, examples: Sequence[Example], micro_batch_size: int) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    examples = [example for _, example in batch]
     num_targets = sum(len(example.target_ids) for example in examples)
     total = 0.0
     for first in range(0, len(examples), micro_batch_size):
@@ -131,23 +129,6 @@ def descend(model: Tyler, batch: Sequence[tuple[str, Example]], micro_batch_size
         loss.backward()
         total += float(loss.detach())
     return total
-
-
-def check_finite(loss: float, step: int, batch: Sequence[tuple[str, Example]]) -> None:
-    """Stop at a loss that is not a number, before it reaches the weights."""
-    if not torch.isfinite(torch.tensor(loss)):
-        raise FloatingPointError(
-            f"the loss is {loss} at step {step + 1}; the batch was {', '.join(id for id, _ in batch)}. "
-            "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
-        )
-
-
-def save(run: Run, step: int, model: Tyler, optimization: Optimization) -> None:
-    def write(folder: Path) -> None:
-        model.at_stage("stage1").save_pretrained(folder)
-        save_state(folder, step, optimization.parameters, optimization)
-
-    run.save_checkpoint(step, write)
 
 
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
@@ -159,11 +140,14 @@ def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
     if not kept:
-        raise ValueError(f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it")
+        raise ValueError(
+            f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"
+        )
     return kept
 
 
 def prompt_of(config: Config) -> Prompt:
+    """How a config puts problems to its backbone."""
     return Prompt(config.backbone.instruction, config.backbone.thinking)
 
 

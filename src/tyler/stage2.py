@@ -21,15 +21,14 @@ from tyler.config import Config, dump
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
-from tyler.progress import bar
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
-from tyler.runs import Run, interruptible, open_run
+from tyler.runs import Run, open_run
 from tyler.sampling import Sampling
 from tyler.tasks import grade, load_problems
 from tyler.tasks.problem import Problem, Verdict
-from tyler.training import Optimization, batch_at, load_state, save_state
+from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
 from tyler.trajectory import Packed, Trajectory
 
 
@@ -82,7 +81,7 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
 
 
 def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> dict[str, float]:
-    """Accumulate the gradient of L_stage2 over micro-batches of trajectories; returns the summed terms and the entropy."""
+    """Accumulate the gradient of L_stage2 over micro-batches of trajectories; returns its terms and the entropy."""
     policy, backbone, grpo = model.policy, model.backbone, config.grpo
     trajectories = rollout.trajectories
     advantages = group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten().to(backbone.device)
@@ -110,7 +109,9 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         for field in fields(terms):
             totals[field.name] += float(getattr(terms, field.name).detach())
         totals["entropy"] += float((shares.grpo * entropy).sum())
-        totals["replay_gap"] = max(totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max()))
+        totals["replay_gap"] = max(
+            totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
+        )
     return totals
 
 
@@ -133,53 +134,63 @@ def trim(weights: ActionWeights, packed: Packed) -> ActionWeights:
 
 
 def train(model: Tyler, problems: Sequence[Problem], development: Sequence[Problem], config: Config, run: Run) -> None:
-    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands."""
-    settings = config.stage2
+    """Train the model's policy in place, logging and checkpointing into `run`; goes on where `run` stands."""
+    settings, updates = config.stage2, config.grpo.updates_per_rollout
     total = settings.num_steps(len(problems))
-    policy = model.policy
-    groups = [
-        ([parameter for parameter in policy.lora.parameters() if parameter.requires_grad], settings.learning_rate),
-        ([policy.psi], settings.psi_learning_rate or settings.learning_rate),
-    ]
-    optimization = Optimization.of(settings, groups, total * config.grpo.updates_per_rollout)
-    reference_psi = torch.zeros_like(policy.psi, requires_grad=False)
+    optimization = Optimization.of(settings, parameter_groups(model, config), total * updates)
+    reference_psi = torch.zeros_like(model.policy.psi)
     state = [*optimization.parameters, reference_psi]
-    newest = run.latest_checkpoint()
-    if newest:
+    if newest := run.latest_checkpoint():
         done = load_state(newest, state, optimization)
     else:
         done = 0
-        start_psi(model, problems, config, run)
-        reference_psi.copy_(policy.psi.detach())
-    policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
-    with bar("Stage 2", total, done) as progress, interruptible() as interruption:
-        for step in range(done, total):
-            batch = [problems[index] for _, index in batch_at(step, settings.batch_size, len(problems), settings.seed)]
-            rollout = roll_out(model, batch, config, step)
-            started = time.perf_counter()
-            for update in range(config.grpo.updates_per_rollout):
-                terms = learn(model, rollout, reference_psi, config)
-                check_finite(terms["loss"], step, batch)
-                norm, rate = optimization.step(step * config.grpo.updates_per_rollout + update)
-            metrics = rollout_metrics(model, rollout, config)
-            metrics |= {f"stage2/{name}": value for name, value in terms.items()}
-            metrics |= {"stage2/gradient_norm": norm, "stage2/learning_rate": rate}
-            metrics |= {f"stage2/{part}_seconds": seconds for part, seconds in rollout.seconds.items()}
-            metrics["stage2/learning_seconds"] = time.perf_counter() - started
-            if development and settings.eval_every and (step + 1) % settings.eval_every == 0:
-                metrics |= greedy_metrics(model, development, config)
-            run.log(step + 1, metrics)
-            log_trajectories(run, step + 1, rollout)
-            progress.advance(note=f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
-            last = step + 1 == total
-            if last or interruption.requested or (settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0):
-                save(run, step + 1, model, state, optimization)
-            if interruption.requested and not last:
-                raise interruption.stop(f"stopped after step {step + 1} of {total}; go on with --resume --output {run.path}")
+        reference_psi.copy_(start_psi(model, problems, config, run))
+
+    def write(steps_done: int, folder: Path) -> None:
+        model.at_stage("stage2").save_pretrained(folder)
+        save_state(folder, state, optimization, steps_done=steps_done)
+
+    model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
+    for step in training_steps("Stage 2", run, total, done, settings.checkpoint_every, write):
+        batch = [
+            problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
+        ]
+        rollout = roll_out(model, batch, config, step.number)
+        metrics = rollout_metrics(model, rollout, config)
+        for update in range(updates):
+            metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
+        if development and settings.eval_every and (step.number + 1) % settings.eval_every == 0:
+            metrics |= greedy_metrics(model, development, config)
+        log_trajectories(run, step.number + 1, rollout)
+        step.log(metrics, f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
 
 
-def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> None:
-    """Calibrate psi on the first training problems and log what it reached, as step 0."""
+def parameter_groups(model: Tyler, config: Config) -> list[tuple[list[torch.nn.Parameter], float]]:
+    """eta and psi with their learning rates."""
+    assert model.policy.lora is not None
+    eta = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
+    rate = config.stage2.learning_rate
+    return [(eta, rate), ([model.policy.psi], config.stage2.psi_learning_rate or rate)]
+
+
+def improve(
+    model: Tyler, rollout: Rollout, reference_psi: Tensor, optimization: Optimization, config: Config, update: int
+) -> dict[str, float]:
+    """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
+    started = time.perf_counter()
+    terms = learn(model, rollout, reference_psi, config)
+    check_finite(terms["loss"], update, [problem.id for problem in rollout.problems])
+    norm, rate = optimization.step(update)
+    return {
+        **{f"stage2/{name}": value for name, value in terms.items()},
+        "stage2/gradient_norm": norm,
+        "stage2/learning_rate": rate,
+        "stage2/learning_seconds": time.perf_counter() - started,
+    }
+
+
+def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> Tensor:
+    """Calibrate psi on the first training problems and log what it reached, as step 0; returns a copy."""
     calibration = config.stage2.calibration
     texts = [problem.prompt for problem in problems[: calibration.num_problems]]
     decisions = collect_decisions(
@@ -193,6 +204,7 @@ def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Ru
     psi = fit_psi(decisions, len(model.operators), calibration)
     model.policy.psi.data.copy_(psi)
     run.log(0, calibration_report(decisions, psi, [operator.name for operator in model.operators]))
+    return psi
 
 
 def rollout_metrics(model: Tyler, rollout: Rollout, config: Config) -> dict[str, float]:
@@ -207,6 +219,7 @@ def rollout_metrics(model: Tyler, rollout: Rollout, config: Config) -> dict[str,
         "stage2/visible_tokens": sum(t.num_visible for t in trajectories) / count,
         "stage2/latents": sum(t.num_latents for t in trajectories) / count,
         "stage2/degenerate_groups": float(degenerate_groups(rollout.rewards).float().mean()),
+        **{f"stage2/{part}_seconds": seconds for part, seconds in rollout.seconds.items()},
     }
     return metrics | invocation_metrics(model, trajectories, "stage2")
 
@@ -222,11 +235,14 @@ def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix:
 
 
 def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
-    """Greedy accuracy and invocations on development problems: a sampled policy may invoke where a greedy one never does."""
+    """Greedy accuracy and invocations on development problems: greedy routing may never invoke what sampling does."""
     requests = [
-        model.request(problem.prompt, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in development
+        model.request(problem.prompt, router=Learned(), max_new_tokens=config.stage2.max_new_tokens)
+        for problem in development
     ]
-    trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(requests)
+    trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(
+        requests
+    )
     correct = [
         grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated).correct
         for problem, trajectory in zip(development, trajectories, strict=True)
@@ -255,23 +271,6 @@ def log_trajectories(run: Run, step: int, rollout: Rollout) -> None:
         )
 
 
-def check_finite(loss: float, step: int, batch: Sequence[Problem]) -> None:
-    """Stop at a loss that is not a number, before it reaches the weights."""
-    if not torch.isfinite(torch.tensor(loss)):
-        raise FloatingPointError(
-            f"the loss is {loss} at step {step + 1}; the problems were {', '.join(problem.id for problem in batch)}. "
-            "Lower the learning rate or look at these problems; the last checkpoint is unharmed"
-        )
-
-
-def save(run: Run, step: int, model: Tyler, state: Sequence[Tensor], optimization: Optimization) -> None:
-    def write(folder: Path) -> None:
-        model.at_stage("stage2").save_pretrained(folder)
-        save_state(folder, step, state, optimization)
-
-    run.save_checkpoint(step, write)
-
-
 def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
 
@@ -279,7 +278,9 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
     """
     model = Tyler.from_pretrained(str(start), dtype=config.backbone.dtype)
     if model.stage != "stage1":
-        raise ValueError(f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)")
+        raise ValueError(
+            f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
+        )
     data = config.data
     problems = load_problems(data.task, data.split, path=data.path, count=data.count, seed=data.seed)
     development = load_development(config)
@@ -295,4 +296,6 @@ def load_development(config: Config) -> list[Problem]:
     development = config.data.development
     if development is None or config.stage2.eval_every is None:
         return []
-    return load_problems(config.data.task, development.split, path=development.path, count=development.count, seed=config.data.seed)
+    return load_problems(
+        config.data.task, development.split, path=development.path, count=development.count, seed=config.data.seed
+    )

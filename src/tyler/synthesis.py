@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, add_lora, fold, folded_view
+from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
 from tyler.operators import Operator
 
 
@@ -41,7 +42,7 @@ def start_head(head: Head, backbone: Backbone) -> None:
     already readable: soft previews of what comes next. Draws the queries from torch's global generator.
     """
     embedding_scale = backbone.embedding.float().pow(2).mean().sqrt()
-    hidden_scale = backbone.model.base_model.norm.weight.float().pow(2).mean().sqrt()
+    hidden_scale = backbone.final_norm_gain.float().pow(2).mean().sqrt()
     nn.init.normal_(head.queries, std=float(embedding_scale))
     nn.init.eye_(head.proj.weight)
     head.proj.weight.mul_(embedding_scale / hidden_scale)
@@ -62,21 +63,25 @@ class Synthesizer(nn.Module):
     @classmethod
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
         synthesizer = cls(backbone, operators, add_lora(backbone.model, settings))
-        for head in synthesizer.heads.values():
+        for head in synthesizer.mapping().values():
             start_head(head, backbone)
         return synthesizer
 
     @property
-    def training_decoder(self) -> nn.Module:
+    def training_decoder(self) -> PreTrainedModel:
         """The peft view's decoder stack: embeddings in, hidden states after the final norm out, phi trainable."""
-        return self.lora.get_base_model().base_model
+        return decoder_stack(self.lora)
 
-    def decoder(self) -> nn.Module:
+    def decoder(self) -> PreTrainedModel:
         """The folded decoder stack, brought up to date with phi."""
         if self._folded is None:
             self._folded = folded_view(self.lora, self._theta[0])
         fold(self.lora, self._folded)
-        return self._folded.base_model
+        return cast(PreTrainedModel, self._folded.base_model)
+
+    def mapping(self) -> dict[str, Head]:
+        """Every operator with its own head."""
+        return {name: cast(Head, head) for name, head in self.heads.items()}
 
     def trainable(self) -> list[nn.Parameter]:
         """The parameters of Phi, in a fixed order."""
@@ -117,6 +122,7 @@ def zero(heads: Heads, operator: str) -> dict[str, Head]:
 
 
 def check_names(heads: Heads, *names: str) -> None:
+    """Raise ValueError for an operator that is not there."""
     for name in names:
         if name not in heads:
             raise ValueError(f"no operator {name!r} here; there are {', '.join(heads) or 'none'}")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from tyler.backbone import Backbone
 from tyler.objectives import chosen_logprobs
@@ -44,7 +44,7 @@ class ChunkReader:
     Keys are masked by position and by whether they count: padding never does, queries only within their own chunk.
     """
 
-    def __init__(self, decoder: nn.Module, batch: int, device: torch.device) -> None:
+    def __init__(self, decoder: PreTrainedModel, batch: int, device: torch.device) -> None:
         self.decoder = decoder
         self.cache = DynamicCache(config=decoder.config)
         self.positions: Int[Tensor, "batch keys"] = torch.zeros(batch, 0, dtype=torch.long, device=device)
@@ -81,7 +81,7 @@ class ChunkReader:
 
 
 def synthesize(
-    backbone: Backbone, decoder: nn.Module, heads: Heads, examples: Sequence[Example]
+    backbone: Backbone, decoder: PreTrainedModel, heads: Heads, examples: Sequence[Example]
 ) -> list[list[Float[Tensor, "latents dim"]]]:
     """z_b^k = O_k(x_b) for every insertion of every example, with gradients to Phi; x_b holds the earlier latents."""
     reader = ChunkReader(decoder, len(examples), backbone.device)
@@ -119,7 +119,7 @@ def insert(
     The token after a block is predicted from the block's last latent. The last target predicts nothing and is left out.
     """
     tokens = embed_ids(backbone, [*example.prompt_ids, *example.target_ids[:-1]])
-    blocks = {insertion.position: [] for insertion in example.insertions}
+    blocks: dict[int, list[Tensor]] = {insertion.position: [] for insertion in example.insertions}
     for insertion, block in zip(example.insertions, latents, strict=True):
         blocks[insertion.position].append(block)
     pieces, decided_at = [tokens[: len(example.prompt_ids)]], []
@@ -147,10 +147,12 @@ def target_logprobs(
     """
     contexts, decided = zip(*(insert(backbone, *pair) for pair in zip(examples, latents, strict=True)), strict=True)
     splits = [first_latent(example) for example in examples]
-    reader = ChunkReader(backbone.model.base_model, len(examples), backbone.device)
+    reader = ChunkReader(backbone.decoder, len(examples), backbone.device)
     nothing = [0] * len(examples)
     with torch.no_grad():
-        prefix = reader.read([context[:split] for context, split in zip(contexts, splits, strict=True)], nothing, nothing)
+        prefix = reader.read(
+            [context[:split] for context, split in zip(contexts, splits, strict=True)], nothing, nothing
+        )
     suffix = reader.read([context[split:] for context, split in zip(contexts, splits, strict=True)], splits, nothing)
     states = []
     for row, positions in enumerate(decided):
@@ -173,4 +175,5 @@ def first_latent(example: Example) -> int:
 
 
 def embed_ids(backbone: Backbone, ids: Sequence[int]) -> Float[Tensor, "seq dim"]:
+    """Embeddings of a list of ids, which may be empty."""
     return backbone.embed(torch.tensor(list(ids), device=backbone.device, dtype=torch.long))

@@ -1,13 +1,13 @@
-"""What both training loops share: the optimizer, its schedule, and everything a killed run needs to go on bit by bit."""
+"""What both training loops share: the optimizer, its schedule, and what a killed run needs to go on bit by bit."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tyler.config import OptimizationConfig
+from tyler.progress import Bar, bar
+from tyler.runs import Run, interruptible
 
 PEAK = "peak_learning_rate"
 
@@ -30,7 +32,9 @@ class Optimization:
     max_grad_norm: float
 
     @classmethod
-    def of(cls, config: OptimizationConfig, groups: Sequence[tuple[list[nn.Parameter], float]], total_steps: int) -> Optimization:
+    def of(
+        cls, config: OptimizationConfig, groups: Sequence[tuple[list[nn.Parameter], float]], total_steps: int
+    ) -> Optimization:
         """`groups` pairs parameters with their peak learning rate."""
         optimizer = torch.optim.AdamW(
             [{"params": parameters, "lr": rate, PEAK: rate} for parameters, rate in groups],
@@ -81,7 +85,50 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def save_state(folder: Path, step: int, parameters: Sequence[Tensor], optimization: Optimization) -> None:
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step of a run: `number` counts the steps done before it."""
+
+    number: int
+    run: Run
+    progress: Bar
+
+    def log(self, metrics: Mapping[str, float], note: str) -> None:
+        """Write the step's metrics, and show `note` at the end of the progress bar."""
+        self.run.log(self.number + 1, metrics)
+        self.progress.advance(note=note)
+
+
+def training_steps(
+    title: str, run: Run, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
+) -> Iterator[Step]:
+    """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
+
+    After an interrupt the step at hand is finished and saved, and runs.Interrupted says how to go on.
+    """
+    with bar(title, total, done) as progress, interruptible() as interruption:
+        for number in range(done, total):
+            yield Step(number, run, progress)
+            finished = number + 1
+            due = checkpoint_every is not None and finished % checkpoint_every == 0
+            if due or finished == total or interruption.requested:
+                run.save_checkpoint(finished, partial(write, finished))
+            if interruption.requested and finished < total:
+                raise interruption.stop(
+                    f"stopped after step {finished} of {total}; go on with --resume --output {run.path}"
+                )
+
+
+def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:
+    """Raise FloatingPointError at a loss that is not a number, before it reaches the weights; names the batch."""
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"the loss is {loss} at step {step + 1}; the batch was {', '.join(ids)}. "
+            "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
+        )
+
+
+def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization, *, steps_done: int) -> None:
     """Write everything the next step depends on besides the checkpoint: exact weights, optimizer, random generators."""
     tensors = {f"parameter.{index}": tensor.detach().cpu().clone() for index, tensor in enumerate(parameters)}
     for index, state in optimization.optimizer.state_dict()["state"].items():
@@ -90,7 +137,7 @@ def save_state(folder: Path, step: int, parameters: Sequence[Tensor], optimizati
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     save_file(tensors, folder / "state.safetensors")
-    (folder / "state.json").write_text(json.dumps({"step": step}))
+    (folder / "state.json").write_text(json.dumps({"steps_done": steps_done}))
 
 
 def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:
@@ -98,18 +145,20 @@ def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
     tensors = load_file(folder / "state.safetensors")
     count = sum(name.startswith("parameter.") for name in tensors)
     if count != len(parameters):
-        raise ValueError(f"{folder} holds {count} trained tensors, this run trains {len(parameters)}: the config has changed")
+        raise ValueError(
+            f"{folder} holds {count} trained tensors, this run trains {len(parameters)}: the config has changed"
+        )
     with torch.no_grad():
         for index, parameter in enumerate(parameters):
             parameter.copy_(tensors[f"parameter.{index}"])
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
+            _, place, key = name.split(".")
+            state.setdefault(int(place), {})[key] = tensor
     groups = optimization.optimizer.state_dict()["param_groups"]
     optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
     torch.set_rng_state(tensors["random.cpu"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
-    return int(json.loads((folder / "state.json").read_text())["step"])
+    return int(json.loads((folder / "state.json").read_text())["steps_done"])

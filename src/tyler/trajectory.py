@@ -26,11 +26,11 @@ class Invocation:
 class Trajectory:
     """tau: a prompt, the actions a_t in V' and everything needed to audit or replay them.
 
-    `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and the
-    operators allowed at that step; an operator that a fixed router placed was not drawn from p, and has 0. `latents` are
+    `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and
+    the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
-    router). `finish_reason` is "eos", "stop" (a stop string) or "length". `seconds` is wall time in the engine, `synthesis_seconds` its share of operator
-    calls.
+    router). `finish_reason` is "eos", "stop" (a stop string) or "length". `seconds` is wall time in the engine,
+    `synthesis_seconds` its share of operator calls.
     """
 
     prompt_ids: list[int]
@@ -116,7 +116,7 @@ def replay_context(
 
 
 def pack(trajectories: Sequence[Trajectory], embed: Callable[[Tensor], Tensor], device: torch.device) -> Packed:
-    """Pack trajectories for one forward pass of the learner. Padding is on the right, so a causal pass needs no mask."""
+    """Pack trajectories for one pass of the learner. Padding is on the right, so a causal pass needs no mask."""
     contexts, decided = zip(*(replay_context(trajectory, embed, device) for trajectory in trajectories), strict=True)
 
     def pad(rows: list[Tensor], value: float) -> Tensor:

@@ -42,7 +42,7 @@ class Transcript(Sequence[str]):
         return window[len(shown) :]
 
     def _decode(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @property
     def text(self) -> str:

@@ -139,7 +139,7 @@ def test_the_right_option_follows_from_the_laws_and_only_one_option_does():
         given = {fact.rsplit(" ", 1)[0]: int(fact.rsplit(" ", 1)[1]) for fact in facts}
         goal = next(name for name in LAWS if f" {name}" in problem.prompt.split(". ", 1)[1])
         value = _quantity(goal, given) + given.get(f"extra {goal}", 0)
-        options = dict(re.findall(r"(\d+) \(([A-D])\)", problem.prompt))
+        options = dict(re.findall(r"(\d+)([A-D])\b", problem.prompt))
         assert len(options) == 4
         assert options[str(value)] == problem.answer
 

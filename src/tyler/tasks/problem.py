@@ -25,7 +25,7 @@ class Problem:
 
 
 class Outcome(StrEnum):
-    """How one completion fared. Only CORRECT scores; a gold answer that cannot be read is GOLD_ERROR, never counted silently."""
+    """How one completion fared. Only CORRECT scores; a gold answer that cannot be read is GOLD_ERROR."""
 
     CORRECT = "correct"
     WRONG = "wrong"

@@ -1,4 +1,4 @@
-"""`mini`: a generated world of small, verifiable reasoning problems, and the tokenizer of the backbone that lives in it."""
+"""`mini`: a generated world of small, verifiable reasoning problems, and the tokenizer of its backbone."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def _bracketed(rng: random.Random, level: int, v: str, value: int) -> tuple[str,
     total = (left - right) * value + constant
     beside = f" + {outer}" if outer else ""
     tail = f"{right}{v} + {total}" if not hidden else f"{right}({v} + {hidden}) {_signed(total - right * hidden)}"
-    expanded = f"{right}{v} + {total}" if not hidden else f"{right}{v} + {right * hidden} {_signed(total - right * hidden)}"
+    expanded = (
+        f"{right}{v} + {total}" if not hidden else f"{right}{v} + {right * hidden} {_signed(total - right * hidden)}"
+    )
     lines = [f"${left}{v} + {left * inner}{beside} = {expanded}$"]
     if level > 3:
         lines.append(f"${left}{v} + {constant} = {right}{v} + {total}$")

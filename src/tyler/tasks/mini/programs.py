@@ -17,59 +17,50 @@ QUESTIONS = (
 
 
 class _Machine:
-    """Runs statements while writing both the program's text and the trace of what ran."""
+    """Runs statements on one variable while writing both the program's text and the trace of what ran."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.values: dict[str, int] = {}
-        self.text: list[str] = []
-        self.trace: list[str] = []
+        self.variable = rng.choice(VARIABLES)
+        self.value = rng.randint(1, 40)
+        self.text = [f"{self.variable} = {self.value}"]
+        self.trace = [f"{self.variable} = {self.value}"]
 
-    def operation(self) -> tuple[str, str, str, int]:
-        """A target variable, a source variable, an operator and a small operand."""
-        target, source = self.rng.choice(tuple(self.values)), self.rng.choice(tuple(self.values))
-        operator = self.rng.choice(("+", "+", "-", "*"))
-        return target, source, operator, self.rng.randint(2, 3 if operator == "*" else 19)
+    def _statement(self, operators: str, largest: int) -> tuple[str, str, int]:
+        operator = self.rng.choice(operators)
+        operand = self.rng.randint(2, 3 if operator == "*" else largest)
+        return f"{self.variable} = {self.variable} {operator} {operand}", operator, operand
 
-    def run(self, statement: tuple[str, str, str, int], prefix: str = "") -> None:
-        target, source, operator, operand = statement
-        before = self.values[source]
-        after = {"+": before + operand, "-": before - operand, "*": before * operand}[operator]
-        self.values[target] = after
-        self.trace.append(f"{prefix}{target} = {before} {operator} {operand} = {after}")
-
-    def assign(self, variable: str) -> None:
-        self.values[variable] = self.rng.randint(1, 30)
-        self.text.append(f"{variable} = {self.values[variable]}")
-        self.trace.append(f"{variable} = {self.values[variable]}")
+    def _run(self, operator: str, operand: int, prefix: str = "") -> None:
+        before = self.value
+        self.value = {"+": before + operand, "-": before - operand, "*": before * operand}[operator]
+        self.trace.append(f"{prefix}{self.variable} = {before} {operator} {operand} = {self.value}")
 
     def line(self) -> None:
-        statement = self.operation()
-        self.text.append("{} = {} {} {}".format(*statement))
-        self.run(statement)
+        text, operator, operand = self._statement("++-*", 29)
+        self.text.append(text)
+        self._run(operator, operand)
 
     def condition(self) -> None:
-        variable, bound = self.rng.choice(tuple(self.values)), self.rng.randint(5, 50)
-        statement = self.operation()
-        self.text += [f"if {variable} > {bound}:", "  {} = {} {} {}".format(*statement)]
-        holds = self.values[variable] > bound
-        self.trace.append(f"{self.values[variable]} > {bound} is {'True' if holds else 'False'}")
+        bound = self.rng.randint(5, 60)
+        text, operator, operand = self._statement("++-*", 29)
+        holds = self.value > bound
+        self.text += [f"if {self.variable} > {bound}:", f"  {text}"]
+        self.trace.append(f"{self.value} > {bound} is {'True' if holds else 'False'}")
         if holds:
-            self.run(statement)
+            self._run(operator, operand)
 
     def loop(self, rounds: int) -> None:
-        target = self.rng.choice(tuple(self.values))
-        statement = (target, target, self.rng.choice("+-"), self.rng.randint(2, 9))
-        self.text += [f"for i in range({rounds}):", "  {} = {} {} {}".format(*statement)]
+        text, operator, operand = self._statement("+-", 12)
+        self.text += [f"for i in range({rounds}):", f"  {text}"]
         for i in range(rounds):
-            self.run(statement, prefix=f"i = {i}, ")
+            self._run(operator, operand, prefix=f"i = {i}, ")
 
 
-def _build(machine: _Machine, rng: random.Random, level: int) -> None:
-    """Level 1 is two statements, 2 adds a condition, 3 a loop, 4 both, 5 both and two more statements."""
-    for variable in rng.sample(VARIABLES, 2 if level > 1 else 1):
-        machine.assign(variable)
-    for _ in range(2 if level in (1, 5) else 1):
+def _build(rng: random.Random, level: int) -> _Machine:
+    """Level 1 is two statements, 2 adds a condition, 3 is a statement and a loop, 4 both, 5 both and more statements."""
+    machine = _Machine(rng)
+    for _ in range(2 if level in (1, 2, 5) else 1):
         machine.line()
     if level in (2, 4, 5):
         machine.condition()
@@ -77,21 +68,19 @@ def _build(machine: _Machine, rng: random.Random, level: int) -> None:
         machine.loop(rng.randint(2, 3))
     if level == 5:
         machine.line()
+    return machine
 
 
 def draw(rng: random.Random, level: int) -> Puzzle:
-    """A program that prints the variable it last changed; every value stays in 0..199."""
+    """A program that changes one variable and prints it; every value stays in 0..199."""
     while True:
-        machine = _Machine(rng)
-        _build(machine, rng, level)
-        last = next((line for line in reversed(machine.trace) if " is " not in line))
-        printed = last.split(", ")[-1].split(" ")[0]
-        value = machine.values[printed]
+        machine = _build(rng, level)
         shown = [int(word) for line in machine.trace for word in line.split() if word.lstrip("-").isdigit()]
-        if max(shown) <= LARGEST and min(shown) >= 0 and (level < 3 or machine.trace[-1] == last):
+        if max(shown) <= LARGEST and min(shown) >= 0:
             break
+    value = machine.value
     phrase = rng.randrange(len(QUESTIONS))
-    body = "\n".join([*machine.text, f"print({printed})"])
+    body = "\n".join([*machine.text, f"print({machine.variable})"])
     lines = [f"```{line}```" for line in machine.trace] + [f"```print {ANSWER}```"]
     return Puzzle(
         level=level,

@@ -37,10 +37,12 @@ def _chain(rng: random.Random, level: int) -> tuple[tuple[str, ...], bool]:
 
 
 def _options(rng: random.Random, value: int, near_miss: int) -> list[int]:
-    """Four distinct values in random order: the right one, the two factors added, and near misses."""
-    others = {near_miss, value + rng.choice((-2, 2, 4)), value + rng.choice((-10, 10)), value + rng.choice((-1, 1, 3)), value + 5}
-    others = sorted(other for other in others if other > 0 and other != value)
-    options = [value, *rng.sample(others, 3)]
+    """Four values that differ in their last digit, in random order: the right one, the factors added, and near misses."""
+    options = [value]
+    candidates = [near_miss, *rng.sample(range(max(1, value - 12), value + 13), 25 if value > 12 else 12 + value)]
+    for other in candidates:
+        if len(options) < 4 and other % 10 not in [option % 10 for option in options]:
+            options.append(other)
     rng.shuffle(options)
     return options
 
@@ -57,7 +59,9 @@ def draw(rng: random.Random, level: int) -> Puzzle:
             if name not in known:
                 given[name] = known[name] = rng.randint(2, 9 if i == 0 else 5 if level < 4 else 3)
         known[goal] = known[first] * known[second]
-        lines.append(f'"law": "{goal} = {first} * {second}", "step": "{known[first]} * {known[second]} = {known[goal]}"')
+        lines.append(
+            f'"law": "{goal} = {first} * {second}", "step": "{known[first]} * {known[second]} = {known[goal]}"'
+        )
     value, goal = known[chain[-1]], chain[-1]
     near_miss = known[LAWS[goal][0]] + known[LAWS[goal][1]]
     if adds:
@@ -66,18 +70,18 @@ def draw(rng: random.Random, level: int) -> Puzzle:
         lines.append(f'"sum": "{value} + {extra} = {value + extra}"')
         near_miss, value, goal = value, value + extra, f"total {goal}"
     options = _options(rng, value, near_miss)
-    lines.append(f'"value": "{value} ({ANSWER})"')
+    lines.append(f'"value": {value}{ANSWER}')
     answer = LETTERS[options.index(value)]
     facts = [f"{name} {amount}" for name, amount in given.items()]
     rng.shuffle(facts)
     phrase = rng.randrange(len(QUESTIONS))
-    listed = ", ".join(f"{option} ({letter})" for option, letter in zip(options, LETTERS, strict=True))
+    listed = ", ".join(f"{option}{letter}" for option, letter in zip(options, LETTERS, strict=True))
     return Puzzle(
         level=level,
         phrase=phrase,
         prompt=f"A {rng.choice(BODIES)} has {', '.join(facts)}. {QUESTIONS[phrase].format(goal=goal)} Options: {listed}.",
         lines=tuple(lines),
-        shortcut=f"It is ({ANSWER}).",
+        shortcut=f"It is {value}{ANSWER}.",
         answer=answer,
         wrong=tuple(letter for letter in LETTERS if letter != answer),
     )
@@ -91,5 +95,5 @@ SCIENCE = Family(
     opening="{",
     ending="}\n\n",
     closing=f"Answer: $\\boxed{{{ANSWER}}}$",
-    plain=f"Answer: ({ANSWER}).",
+    plain=f"Answer: {ANSWER}.",
 )

@@ -42,7 +42,11 @@ def draw(rng: random.Random, level: int) -> Puzzle:
     names: list[str] = []
     lines: list[str] = []
     while len(names) < level + 1:
-        allowed = [name for name, (rule, _) in THEOREMS.items() if 0 <= rule(value) <= LARGEST and (not names or name != names[-1])]
+        allowed = [
+            name
+            for name, (rule, _) in THEOREMS.items()
+            if 0 <= rule(value) <= LARGEST and (not names or name != names[-1])
+        ]
         name = rng.choice(allowed)
         after = THEOREMS[name][0](value)
         lines.append(f"By the {name} theorem ${_work(name, value)} = {after}$.")

@@ -6,17 +6,31 @@ apart into its bytes. So any text is encoded without unknowns and decodes to its
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-
-from tyler.tasks.mini.world import corpus
 
 PIECES = r' ?\\boxed\{|```|\n\n|\n|  |":|",| ?->| ?[A-Za-z]+| ?[0-9]| ?[^\sA-Za-z0-9]|\s'
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 CUES = ("careful", "wrong", "plain", "numbered", "brief", "reversed")
 """One word per style, in the order of `STYLES`; in pretraining, blocks of embeddings use them to name a style."""
+
+WORDS: tuple[str, ...] = tuple(
+    r"""
+    ", ": Ann Answer Apply Ben By Eva Find Give Hence Ida If It Leo Max Mia Output Read Run Sam So Solution Solve
+    Start Step Take The Tom What Zoe \boxed{ ``` charge distance energy for force if law mass momentum print speed
+    step sum value voltage work ĊĊ Ġ" Ġ$ Ġ( Ġ* Ġ+ Ġ- Ġ/ Ġ0 Ġ1 Ġ2 Ġ3 Ġ4 Ġ5 Ġ6 Ġ7 Ġ8 Ġ9 Ġ= Ġ> ĠAnn ĠBen ĠBy ĠChoose
+    ĠEva ĠFalse ĠFind ĠGauss ĠHow ĠIda ĠLeo ĠMax ĠMia ĠOptions ĠSam ĠTom ĠTrue ĠUse ĠWhat ĠWhich ĠZoe Ġ`
+    Ġacceleration Ġand Ġangle Ġanswer Ġapples Ġare Ġball Ġblock Ġbooks Ġbreaks Ġbrief Ġbuys Ġcar Ġcards Ġcareful
+    Ġcart Ġcharge Ġcoins Ġcomplement Ġcups Ġcurrent Ġdensity Ġdigit Ġdistance Ġdo Ġdoes Ġdoubles Ġdoubling Ġdrone
+    Ġenergy Ġextra Ġfinds Ġfor Ġforce Ġgets Ġgives Ġhalf Ġhandshake Ġhas Ġhave Ġi Ġin Ġis Ġit Ġits Ġk Ġleft Ġloses
+    Ġmake Ġmany Ġmass Ġmirror Ġmomentum Ġn Ġnow Ġnumber Ġnumbered Ġnuts Ġof Ġoutput Ġpens Ġpicks Ġplain Ġprint
+    Ġprints Ġprogram Ġrange Ġresistance Ġresult Ġreversed Ġright Ġrobot Ġsells Ġshells Ġshift Ġsled Ġsolution
+    Ġspeed Ġsquare Ġstamps Ġstone Ġstones Ġtell Ġthe Ġthem Ġtheorem Ġtheorems Ġthis Ġthrough Ġtime Ġto Ġtotal
+    Ġtrain Ġtree Ġtriples Ġunit Ġvoltage Ġvolume Ġwhat Ġwhen Ġwire Ġwith Ġwork Ġwrong Ġx Ġy Ġz Ġ| ĠĠ
+    """.split()
+)
+"""The pieces that are one token, in the order of their ids, spelled as byte-level BPE spells them (`Ġ` a space, `Ċ` a newline).
+Frozen, so that a change of the world never moves the ids of shipped weights."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -27,18 +41,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def build(num_texts: int = 6000) -> PreTrainedTokenizerFast:
-    """The tokenizer over every piece that occurs at least 5 times in `num_texts` corpus texts."""
+def build() -> PreTrainedTokenizerFast:
+    """The tokenizer: 4 special tokens, the words, and the 256 bytes."""
     splitter = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
-    counts: Counter[str] = Counter()
-    for example in corpus(seed=0, count=num_texts):
-        counts.update(piece for text in (example.prompt, example.completion) for piece, _ in splitter.pre_tokenize_str(text))
-    counts.update({f"Ġ{cue}": 5 for cue in CUES})
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = sorted(piece for piece, count in counts.items() if count >= 5 and len(piece) > 1)
-    vocab = {token: i for i, token in enumerate([PAD, END, USER, ASSISTANT, *words, *letters])}
+    vocab = {token: i for i, token in enumerate([PAD, END, USER, ASSISTANT, *WORDS, *letters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
@@ -51,4 +63,5 @@ def build(num_texts: int = 6000) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
         padding_side="left",
+        instruction="",  # problems are put to mini as they are (`tyler.tasks.prompts.Prompt.of`)
     )

@@ -88,13 +88,13 @@ def load(
     return problems
 
 
-def corpus(seed: int, count: int) -> Iterator[Example]:
-    """`count` pretraining texts, easy levels first, in the mixed styles of the corpus."""
+def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
+    """`count` pretraining texts in the mixed styles of the corpus; easy levels first, from `start` of the curriculum on."""
     rng = random.Random(f"mini corpus stream {seed}")
-    start, end = CURRICULUM
+    first, last = CURRICULUM
     for i in range(count):
-        ramp = min(1.0, 2 * i / count)
-        weights = [a + (b - a) * ramp for a, b in zip(start, end, strict=True)]
+        ramp = min(1.0, 2 * (start + (1 - start) * i / count))
+        weights = [a + (b - a) * ramp for a, b in zip(first, last, strict=True)]
         family = _BY_NAME[rng.choice(FAMILIES)]
         puzzle = _draw(rng, family, rng.choices(SPLITS["corpus"].levels, weights)[0], SPLITS["corpus"].buckets, set())
         style = habit(puzzle, rng)
@@ -143,4 +143,6 @@ def _split(name: str) -> Split:
 def _check(what: str, given: Sequence[str] | Sequence[int], allowed: tuple[str, ...] | tuple[int, ...]) -> None:
     unknown = [item for item in given if item not in allowed]
     if unknown or not given:
-        raise ValueError(f"unknown or no {what} {list(given)} of the mini world; allowed: {', '.join(map(str, allowed))}")
+        raise ValueError(
+            f"unknown or no {what} {list(given)} of the mini world; allowed: {', '.join(map(str, allowed))}"
+        )

@@ -1,0 +1,462 @@
+"""The engine against the paper's transcription (`reference.py`), and everything it promises besides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests import reference, tiny
+from tests.reference import Answer
+from tyler.decoding import Engine
+from tyler.model import Tyler
+from tyler.replay import pack_for, replay_logprobs
+from tyler.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.routing import AtBoundaries, Forced, Learned, Never
+from tyler.sampling import Sampling
+from tyler.trajectory import Trajectory
+
+TOLERANCE = 1e-5
+ACTIONS = 24
+
+
+def ask(text: str, **settings: object) -> Request:
+    return Request(prompt_ids=tiny.ids(text), **{"max_new_tokens": ACTIONS, **settings})  # type: ignore[arg-type]
+
+
+CASES = {
+    "greedy": ask(tiny.MEDIUM),
+    "greedy, long prompt, budget 1": ask(tiny.LONG, budget=1),
+    "greedy, other prompt, no budget": ask(tiny.ODD),
+    "sampled, one-token prompt": ask(tiny.SHORT, sampling=Sampling(1.0, seed=1)),
+    "sampled, budget 3": ask(tiny.LONG, sampling=Sampling(0.7, seed=2), budget=3),
+    "sampled, budget 0": ask(tiny.ODD, sampling=Sampling(0.7, seed=3), budget=0),
+    "top-k": ask(tiny.MEDIUM, sampling=Sampling(1.0, top_k=6, seed=4)),
+    "top-k and top-p": ask(tiny.ODD, sampling=Sampling(0.8, top_k=20, top_p=0.7, seed=5)),
+    "top-p, short": ask(tiny.SHORT, sampling=Sampling(1.3, top_p=0.9, seed=6), max_new_tokens=9),
+    "boundaries": ask(tiny.LONG, router=AtBoundaries()),
+    "boundaries, sampled": ask(tiny.MEDIUM, router=AtBoundaries(), sampling=Sampling(1.0, seed=7), max_new_tokens=40),
+    "boundaries, sampled, temperature 0.7": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.7, seed=23)),
+    "half of the boundaries": ask(tiny.SHORT, router=AtBoundaries(rate=0.5), sampling=Sampling(1.0, seed=8)),
+    "boundaries, budget 2": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.9, seed=9), budget=2),
+    "boundaries, one operator": ask(tiny.LONG, router=AtBoundaries(only=("procedure",)), sampling=Sampling(1.0, seed=10)),
+    "never": ask(tiny.LONG, router=Never(), sampling=Sampling(1.0, seed=11)),
+    "forced": ask(tiny.SHORT, router=Forced({0: ("global",), 3: ("state", "procedure"), 4: ("state", "state")})),
+}
+
+ENGINES = [(1, 0), (2, 3), (3, 1), (3, 16), (8, 0), (32, 16)]
+"""(slots, coalesce): alone, fewer slots than requests, and one for each."""
+
+
+@functools.cache
+def expected(family: str, case: str) -> Answer:
+    return reference.decode(tiny.tyler(family), CASES[case])
+
+
+def differences(trajectory: Trajectory, answer: Answer) -> list[str]:
+    """What differs between the engine's answer and the transcription's."""
+    found = []
+    if trajectory.actions != answer.actions:
+        found.append(f"actions {trajectory.actions} instead of {answer.actions}")
+    elif (error := distance(trajectory.logprobs, answer.logprobs)) > TOLERANCE:
+        found.append(f"log-probabilities differ by {error}")
+    calls = [(one.operator, one.position, one.num_latents, one.action) for one in trajectory.invocations]
+    if calls != answer.invocations:
+        found.append(f"invocations {calls} instead of {answer.invocations}")
+    elif any(not torch.allclose(a, b, atol=TOLERANCE) for a, b in zip(trajectory.latents, answer.latents, strict=True)):
+        found.append("the latents differ")
+    if trajectory.text != answer.text:
+        found.append(f"text {trajectory.text!r} instead of {answer.text!r}")
+    if trajectory.finish_reason != answer.finish_reason:
+        found.append(f"finish reason {trajectory.finish_reason} instead of {answer.finish_reason}")
+    return found
+
+
+def distance(first: Sequence[float], second: Sequence[float]) -> float:
+    return max((abs(a - b) for a, b in zip(first, second, strict=True)), default=0.0)
+
+
+def same(first: Trajectory, second: Trajectory) -> bool:
+    return (
+        first.actions == second.actions
+        and first.invocations == second.invocations
+        and (first.text, first.finish_reason) == (second.text, second.finish_reason)
+        and distance(first.logprobs, second.logprobs) < TOLERANCE
+    )
+
+
+def run(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Trajectory]:
+    return model.engine(slots=slots, coalesce=coalesce).run(requests)
+
+
+def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Event]:
+    return list(model.engine(slots=slots, coalesce=coalesce).stream(requests))
+
+
+# ------------------------------------------------------------------------------------------- equal to the transcription
+
+
+@pytest.mark.parametrize("slots, coalesce", ENGINES)
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_engine_decides_what_the_transcription_decides(family: str, slots: int, coalesce: int) -> None:
+    trajectories = run(tiny.tyler(family), list(CASES.values()), slots, coalesce)
+    faults = {}
+    for case, trajectory in zip(CASES, trajectories, strict=True):
+        if found := differences(trajectory, expected(family, case)):
+            faults[case] = found
+    assert not faults
+
+
+def test_the_cases_exercise_what_they_are_meant_to() -> None:
+    answers = {(family, case): expected(family, case) for family in tiny.FAMILIES for case in CASES}
+    by_policy = [a for (_, case), a in answers.items() if CASES[case].router.learned]
+    for name in ("global", "state", "procedure"):
+        assert sum(call[0] == name for answer in by_policy for call in answer.invocations) >= 3
+    assert sum(len(answer.invocations) >= 2 for answer in by_policy) >= 8
+    assert sum(len(expected(family, "greedy").invocations) for family in tiny.FAMILIES) >= 2
+    assert all(len(expected(family, "sampled, budget 3").invocations) <= 3 for family in tiny.FAMILIES)
+    assert any(len(expected(family, "greedy, long prompt, budget 1").invocations) == 1 for family in tiny.FAMILIES)
+    assert {answer.finish_reason for answer in answers.values()} == {"eos", "length"}
+    at_boundaries = [answer for (_, case), answer in answers.items() if "boundaries" in case]
+    assert sum(call[0] == "procedure" for answer in at_boundaries for call in answer.invocations) >= 9
+    assert sum(call[0] == "state" for answer in at_boundaries for call in answer.invocations) >= 3
+    assert any("\ufffd" in answer.text or "é" in answer.text for answer in answers.values())
+    assert max(-min(answer.logprobs) for answer in answers.values()) < 20
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_tiny_models_are_ordinary_decoders_whose_adapters_matter(family: str) -> None:
+    model = tiny.tyler(family)
+    tokens = torch.tensor([tiny.ids(tiny.MEDIUM)])
+    with torch.no_grad():
+        theta = model.backbone.model(tokens).logits
+        eta = model.policy.lora(tokens).logits  # type: ignore[misc]
+        phi = model.synthesizer.lora(tokens).logits
+    assert 0.5 < theta.std() < 5
+    assert all(float((one - other).abs().mean()) > 0.1 for one, other in [(theta, eta), (theta, phi), (eta, phi)])
+
+
+# -------------------------------------------------------------------------------------- equalities between settings
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_never_is_the_greedy_decoding_of_transformers(family: str, slots: int) -> None:
+    model = tiny.tyler(family)
+    requests = [ask(text, router=Never(), max_new_tokens=20) for text in tiny.PROMPTS]
+    policy = model.policy.lora.get_base_model()  # type: ignore[union-attr]
+    for request, trajectory in zip(requests, run(model, requests, slots), strict=True):
+        prompt = torch.tensor([list(request.prompt_ids)])
+        out = policy.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=20)
+        assert trajectory.actions == out[0, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_budget_of_zero_is_never(family: str) -> None:
+    model = tiny.tyler(family)
+    samplings = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=9, top_p=0.9, seed=2)]
+    zero = run(model, [ask(text, sampling=one, budget=0) for text in tiny.PROMPTS for one in samplings])
+    never = run(model, [ask(text, sampling=one, router=Never()) for text in tiny.PROMPTS for one in samplings])
+    boundaries = run(
+        model, [ask(text, sampling=one, router=AtBoundaries(), budget=0) for text in tiny.PROMPTS for one in samplings]
+    )
+    assert all(same(a, b) and same(b, c) for a, b, c in zip(zero, never, boundaries, strict=True))
+
+
+@pytest.mark.parametrize("budget", [1, 2, 4])
+def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -> None:
+    model = tiny.tyler("qwen2")
+    requests = [ask(tiny.ODD, sampling=Sampling(1.0, seed=seed)) for seed in range(6)]
+    free = run(model, requests)
+    capped = run(model, [replace(request, budget=budget) for request in requests])
+    assert any(one.num_invocations > budget for one in free)
+    for one, other in zip(free, capped, strict=True):
+        assert other.num_invocations <= budget
+        spent = [call.action for call in one.invocations][budget - 1 : budget] or [len(one.actions)]
+        assert one.actions[: spent[0] + 1] == other.actions[: spent[0] + 1]
+
+
+def test_an_answer_does_not_depend_on_the_order_of_submission() -> None:
+    model = tiny.tyler("smollm3")
+    requests = list(CASES.values())
+    order = [(7 * index + 3) % len(requests) for index in range(len(requests))]
+    straight = run(model, requests, slots=3, coalesce=2)
+    shuffled = run(model, [requests[index] for index in order], slots=3, coalesce=2)
+    assert all(same(straight[index], other) for index, other in zip(order, shuffled, strict=True))
+
+
+def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
+    model = tiny.tyler("qwen3")
+    requests = list(CASES.values())
+    engine = model.engine(slots=3, coalesce=1)
+    engine.run(requests[:5])
+    late, events = list(requests[5:]), []
+    first = engine.submit(late.pop(0))
+    while engine.rows or engine.waiting or late:
+        if late and len(events) % 3 == 0:
+            engine.submit(late.pop(0))
+        events.append(engine.step())
+    finished = {event.index: event.trajectory for step in events for event in step if isinstance(event, FinishEvent)}
+    for index, case in enumerate(list(CASES)[5:]):
+        assert not differences(finished[first + index], expected("qwen3", case)), case
+
+
+def test_each_request_has_one_random_stream_of_its_own() -> None:
+    model = tiny.tyler("qwen3")
+    requests = [ask(tiny.MEDIUM, sampling=Sampling(1.0, seed=seed)) for seed in (1, 2, 1, 3, 1)]
+    one, two, again, three, last = run(model, requests, slots=2)
+    assert same(one, again) and same(one, last)
+    assert len({tuple(other.actions) for other in (one, two, three)}) == 3
+
+
+def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
+    model = tiny.tyler("qwen2")
+    engine = model.engine(slots=2)
+    for index in range(5):
+        engine.submit(ask(tiny.SHORT, router=Never(), max_new_tokens=3 if index else 9))
+    widths = []
+    while engine.rows or engine.waiting:
+        engine.step()
+        widths.append(len(engine.rows))
+    assert max(widths) <= 2
+    assert len(widths) < 9 + 4 * 3
+
+
+# -------------------------------------------------------------------------------------------------------- replay
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(0.7, top_k=5, seed=5)])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling) -> None:
+    model = tiny.tyler(family)
+    settings = [{"budget": None}, {"budget": 1}, {"budget": 2}, {"router": AtBoundaries()}, {"router": Never()}]
+    requests = [
+        ask(text, sampling=replace(sampling, seed=seed), **one)
+        for seed, (text, one) in enumerate((text, one) for text in tiny.PROMPTS[1:] for one in settings)
+    ]
+    trajectories = run(model, requests, slots=16)
+    packed = pack_for(model.backbone, trajectories)
+    replayed, entropy = replay_logprobs(model.policy.training_decoder, model.policy.head, model.policy.psi, packed)
+    assert any(one.num_invocations and one.offered[0] for one in trajectories)
+    assert any(one.num_invocations and not one.offered[0] for one in trajectories)
+    for row, trajectory in enumerate(trajectories):
+        recorded = [one if drawn else 0.0 for one, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)]
+        assert distance(recorded, replayed[row, : len(recorded)].tolist()) < TOLERANCE
+        assert recorded == trajectory.logprobs
+    assert bool((replayed[~packed.mask] == 0).all()) and bool((entropy[packed.mask] > 0).all())
+
+
+def test_replay_refuses_trajectories_of_different_temperatures() -> None:
+    model = tiny.tyler("qwen2")
+    trajectories = run(model, [ask(tiny.SHORT, sampling=Sampling(t), max_new_tokens=2) for t in (0.5, 1.0)])
+    with pytest.raises(ValueError, match="temperatures"):
+        replay_logprobs(
+            model.policy.training_decoder, model.policy.head, model.policy.psi, pack_for(model.backbone, trajectories)
+        )
+
+
+# --------------------------------------------------------------------------------------------------------- events
+
+
+@pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2)])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int, coalesce: int) -> None:
+    requests = [*CASES.values(), *(ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(1.0, seed=s)) for s in range(6))]
+    events = events_of(tiny.tyler(family), requests, slots, coalesce)
+    for index in range(len(requests)):
+        own = [event for event in events if event.index == index]
+        *happened, finish = own
+        assert isinstance(finish, FinishEvent)
+        trajectory = finish.trajectory
+        tokens = [event for event in happened if isinstance(event, TokenEvent)]
+        calls = [event.invocation for event in happened if isinstance(event, InvocationEvent)]
+        assert calls == list(trajectory.invocations)
+        seen = [event.token if isinstance(event, TokenEvent) else event.invocation.operator for event in happened]
+        assert seen == visible_and_calls(trajectory)
+        assert "".join(event.text for event in tokens) == trajectory.text
+
+
+def visible_and_calls(trajectory: Trajectory) -> list[int | str]:
+    """The actions in order, with names for operators and without the end token."""
+    names = iter(call.operator for call in trajectory.invocations)
+    pairs = zip(trajectory.actions, trajectory.is_operator, strict=True)
+    seen: list[int | str] = [next(names) if is_operator else action for action, is_operator in pairs]
+    return seen[:-1] if trajectory.finish_reason == "eos" else seen
+
+
+def test_tokens_are_streamed_as_they_happen() -> None:
+    model = tiny.tyler("qwen2")
+    engine = model.engine(slots=1)
+    engine.submit(ask(tiny.MEDIUM, router=Never(), max_new_tokens=10))
+    assert [len(engine.step()) for _ in range(9)] == [1] * 9
+
+
+def test_the_recorded_positions_are_those_of_the_actions() -> None:
+    for trajectory in run(tiny.tyler("qwen2"), list(CASES.values())):
+        places = [index for index, is_operator in enumerate(trajectory.is_operator) if is_operator]
+        assert [call.action for call in trajectory.invocations] == places
+        assert [call.position for call in trajectory.invocations] == [
+            sum(not one for one in trajectory.is_operator[:place]) for place in places
+        ]
+        assert [len(z) for z in trajectory.latents] == [call.num_latents for call in trajectory.invocations]
+        assert trajectory.num_latents == sum(call.num_latents for call in trajectory.invocations)
+        ended = trajectory.finish_reason == "eos"
+        assert trajectory.num_visible == sum(not one for one in trajectory.is_operator)
+        assert (trajectory.actions[-1] == tiny.tokenizer().eos_token_id) == ended
+
+
+# ------------------------------------------------------------------------------------------------------ how it ends
+
+
+@pytest.mark.parametrize("router", [Learned(), Never(), AtBoundaries()])
+def test_max_new_tokens_counts_actions(router: Learned | Never | AtBoundaries) -> None:
+    model = tiny.tyler("qwen2")
+    for cap in (1, 2, 7):
+        requests = [ask(tiny.ODD, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=cap) for s in range(6)]
+        trajectories = run(model, requests)
+        assert all(len(one.actions) == cap or one.finish_reason == "eos" for one in trajectories)
+        assert all(one.truncated == (one.finish_reason == "length") for one in trajectories)
+        assert any(one.truncated for one in trajectories)
+
+
+def test_any_of_the_declared_end_tokens_ends_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.build("qwen3", seed=5)
+    request = ask(tiny.MEDIUM, sampling=Sampling(1.0, seed=2), router=Never())
+    free = run(model, [request])[0]
+    end = free.actions[6]
+    declared = [tiny.tokenizer().eos_token_id, end]
+    monkeypatch.setattr(model.backbone.model.generation_config, "eos_token_id", declared)
+    cut = run(model, [request])[0]
+    assert cut.finish_reason == "eos"
+    assert cut.actions == free.actions[: free.actions.index(end) + 1]
+    assert cut.text == tiny.tokenizer().decode(cut.actions[:-1]).rstrip("\ufffd")
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("router", [Learned(), AtBoundaries(), Forced({2: ("global",), 5: ("procedure", "state")})])
+def test_a_full_context_ends_an_answer_where_the_transcription_ends_it(
+    router: Learned | AtBoundaries | Forced, slots: int
+) -> None:
+    model = tiny.tyler("smollm3")
+    limit = tiny.MAX_POSITIONS - 5
+    prompts = [(tiny.ids(tiny.LONG) * 2)[: limit - room] for room in (0, 1, 7, 12)]
+    requests = [
+        Request(prompt, router=router, sampling=Sampling(1.0, seed=seed)) for seed, prompt in enumerate(prompts)
+    ]
+    trajectories = run(model, requests, slots)
+    assert any(one.finish_reason == "length" for one in trajectories)
+    for request, trajectory in zip(requests, trajectories, strict=True):
+        assert not differences(trajectory, reference.decode(model, request))
+        assert len(request.prompt_ids) + trajectory.num_visible + trajectory.num_latents <= tiny.MAX_POSITIONS
+
+
+@pytest.mark.parametrize("router", [Never(), Learned(), AtBoundaries()])
+def test_a_stop_string_ends_the_answer_and_is_never_shown(router: Never | Learned | AtBoundaries) -> None:
+    model = tiny.tyler("qwen2")
+    split = 0
+    for seed in range(6):
+        request = ask(tiny.ODD, router=router, sampling=Sampling(1.0, seed=seed))
+        free = run(model, [request])[0].text
+        for start, size in ((len(free) // 2, 3), (len(free) // 3, 6), (2, 1), (0, 2)):
+            stop = free[start : start + size]
+            if not stop or "\ufffd" in stop:
+                continue
+            *events, finish = events_of(model, [replace(request, stop=("never to be seen", stop))])
+            assert isinstance(finish, FinishEvent)
+            trajectory = finish.trajectory
+            shown = "".join(event.text for event in events if isinstance(event, TokenEvent))
+            assert trajectory.finish_reason == "stop"
+            assert trajectory.text == shown
+            assert stop not in shown and free.startswith(shown + stop)
+            assert not any(shown.endswith(stop[:cut]) for cut in range(1, len(stop)) if not free.startswith(shown + stop))
+            split += len(trajectory.actions) > 1 and stop not in tiny.tokenizer().decode(trajectory.actions[-1:])
+    assert split >= 3, "some stop strings must lie over several tokens"
+
+
+def test_text_that_may_become_a_stop_string_waits() -> None:
+    model = tiny.tyler("qwen2")
+    request = ask(tiny.ODD, router=Never(), sampling=Sampling(1.0, seed=0))
+    free = run(model, [request])[0].text
+    stop = free[5:9] + "\x00"
+    assert "\x00" not in free
+    events = events_of(model, [replace(request, stop=(stop,))])
+    assert "".join(event.text for event in events if isinstance(event, TokenEvent)) == free
+    engine, shown, seen = model.engine(slots=1), "", []
+    engine.submit(replace(request, stop=(stop,)))
+    while engine.waiting or engine.rows:
+        shown += "".join(event.text for event in engine.step() if isinstance(event, TokenEvent))
+        seen.append(shown)
+    assert all(not one.endswith(stop[:size]) for one in seen[:-1] for size in range(1, len(stop)))
+
+
+def test_an_answer_that_ends_inside_a_character_shows_what_is_complete() -> None:
+    model = tiny.tyler("qwen2")
+    first_half = tiny.ids("é")[0]
+    request = ask(tiny.SHORT, router=Never(), sampling=Sampling(1.0, seed=0), max_new_tokens=400)
+    cut = None
+    for seed in range(40):
+        actions = run(model, [replace(request, sampling=Sampling(1.2, seed=seed), max_new_tokens=30)])[0].actions
+        if first_half in actions:
+            cut = seed, actions.index(first_half) + 1
+            break
+    assert cut is not None
+    *events, finish = events_of(model, [replace(request, sampling=Sampling(1.2, seed=cut[0]), max_new_tokens=cut[1])])
+    assert isinstance(finish, FinishEvent)
+    assert not finish.trajectory.text.endswith("\ufffd")
+    assert "".join(event.text for event in events if isinstance(event, TokenEvent)) == finish.trajectory.text
+
+
+# ------------------------------------------------------------------------------------------------------ what it refuses
+
+
+def test_impossible_requests_are_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Request(prompt_ids=[])
+    with pytest.raises(ValueError, match="max_new_tokens=0"):
+        ask(tiny.SHORT, max_new_tokens=0)
+    with pytest.raises(ValueError, match="budget=-1"):
+        ask(tiny.SHORT, budget=-1)
+    with pytest.raises(ValueError, match="stop string is empty"):
+        ask(tiny.SHORT, stop=("x", ""))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_just_fits_is_not() -> None:
+    model = tiny.tyler("qwen2")
+    limit = tiny.MAX_POSITIONS - 5
+    prompt = (tiny.ids(tiny.LONG) * 2)[: limit + 1]
+    engine = model.engine(slots=1)
+    with pytest.raises(ValueError, match=f"{limit + 1} tokens.*room for {limit}"):
+        engine.submit(Request(prompt))
+    assert len(engine.run([Request(prompt[:limit])])[0].actions) == 1
+
+
+def test_an_engine_needs_a_slot() -> None:
+    with pytest.raises(ValueError, match="slots=0"):
+        tiny.tyler("qwen2").engine(slots=0)
+
+
+def test_coalesce_defaults_to_waiting_only_above_eight_slots() -> None:
+    model = tiny.tyler("qwen2")
+    assert [model.engine(slots=slots).coalesce for slots in (1, 8, 9, 64)] == [0, 0, 16, 16]
+
+
+def test_parked_calls_are_served_together_when_they_may_wait() -> None:
+    model = tiny.tyler("qwen2")
+    forced = [ask(tiny.SHORT, router=Forced({2 + index: ("state",)}), max_new_tokens=30) for index in range(4)]
+
+    def calls(coalesce: int) -> list[int]:
+        engine = Engine(
+            model.backbone, model.operators, model.policy, model.synthesizer, model.heads, slots=5, coalesce=coalesce
+        )
+        for request in (*forced, ask(tiny.LONG, router=Never(), max_new_tokens=30)):
+            engine.submit(request)
+        served = []
+        while engine.rows or engine.waiting:
+            served.append(sum(isinstance(event, InvocationEvent) for event in engine.step()))
+        return [count for count in served if count]
+
+    assert calls(0) == [1, 1, 1, 1]
+    assert calls(16) == [4]

@@ -1,0 +1,118 @@
+"""Replayed log-probabilities are the sampled ones, through the view that is trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiny
+from tyler.model import Tyler
+from tyler.replay import pack_for, replay_logprobs
+from tyler.request import Request
+from tyler.routing import AtBoundaries, Forced, Learned, Never, Router
+from tyler.sampling import Sampling
+from tyler.trajectory import Trajectory
+
+TOLERANCE = 1e-5
+
+
+def sample(
+    model: Tyler, temperature: float, *, budget: int | None = None, router: Router | None = None
+) -> list[Trajectory]:
+    requests = [
+        Request(
+            prompt_ids=tiny.ids(text),
+            router=router or Learned(),
+            sampling=Sampling(temperature, seed=seed),
+            budget=budget,
+            max_new_tokens=28 - 5 * seed,
+        )
+        for text in tiny.PROMPTS
+        for seed in range(2)
+    ]
+    return model.engine(slots=4).run(requests)
+
+
+def replay(model: Tyler, trajectories: list[Trajectory], chunk_size: int = 1024) -> tuple[torch.Tensor, torch.Tensor]:
+    packed = pack_for(model.backbone, trajectories)
+    return replay_logprobs(
+        model.policy.training_decoder, model.backbone.head, model.policy.psi, packed, chunk_size=chunk_size
+    )
+
+
+def largest_gap(model: Tyler, trajectories: list[Trajectory]) -> float:
+    logprobs, _ = replay(model, trajectories)
+    gaps = [
+        abs(float(logprobs[row, place]) - trajectory.logprobs[place])
+        for row, trajectory in enumerate(trajectories)
+        for place, drawn in enumerate(trajectory.drawn())
+        if drawn
+    ]
+    assert gaps
+    return max(gaps)
+
+
+@pytest.mark.parametrize("temperature, budget", [(1.0, None), (0.6, None), (1.4, 2), (0.0, 1), (1.0, 0)])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_replayed_log_probabilities_equal_the_sampled_ones(family: str, temperature: float, budget: int | None) -> None:
+    model = tiny.tyler(family)
+    trajectories = sample(model, temperature, budget=budget)
+    counts = [trajectory.num_invocations for trajectory in trajectories]
+    if budget is None:
+        assert sum(counts) >= 4, "operators must occur, or their replay is not tested"
+    else:
+        assert max(counts) == budget, "the cap must bind, or its mask is not tested"
+    assert largest_gap(model, trajectories) < TOLERANCE
+
+
+@pytest.mark.parametrize("router", [AtBoundaries(), Never(), Forced({0: ("global",), 3: ("state", "procedure")})])
+def test_under_a_fixed_router_the_drawn_tokens_replay_and_the_placed_operators_are_left_out(router: Router) -> None:
+    model = tiny.tyler("qwen3")
+    trajectories = sample(model, 1.0, router=router)
+    assert largest_gap(model, trajectories) < TOLERANCE
+    packed = pack_for(model.backbone, trajectories)
+    assert not (packed.mask & packed.is_operator).any()
+    assert not replay(model, trajectories)[0][packed.is_operator].any()
+    assert packed.is_operator.sum() == sum(trajectory.num_invocations for trajectory in trajectories)
+
+
+def test_the_stored_latents_are_what_is_replayed() -> None:
+    model = tiny.tyler("qwen3")
+    trajectories = sample(model, 1.0)
+    assert largest_gap(model, trajectories) < TOLERANCE
+    for trajectory in trajectories:
+        trajectory.latents = [latents + 0.5 for latents in trajectory.latents]
+    assert largest_gap(model, trajectories) > 100 * TOLERANCE
+
+
+def test_the_entropy_is_that_of_the_distribution_over_all_allowed_actions() -> None:
+    model = tiny.tyler("qwen3")
+    trajectories = sample(model, 0.7, budget=1)
+    _, entropy = replay(model, trajectories)
+    packed = pack_for(model.backbone, trajectories)
+    with torch.no_grad():
+        hidden = model.policy.training_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+    for row, trajectory in enumerate(trajectories):
+        spent = 0
+        for place, action in enumerate(trajectory.actions):
+            logits = model.policy.logits(hidden[row, packed.decided_at[row, place]]).detach().clone() / 0.7
+            if spent >= 1:
+                logits[model.backbone.vocab_size :] = -torch.inf
+            expected = torch.distributions.Categorical(logits=logits.double()).entropy()
+            torch.testing.assert_close(entropy[row, place].double(), expected, atol=1e-4, rtol=0)
+            spent += action >= model.backbone.vocab_size
+
+
+def test_replay_does_not_depend_on_the_chunk_size_or_on_the_company() -> None:
+    model = tiny.tyler("qwen3")
+    trajectories = sample(model, 1.0)
+    whole, _ = replay(model, trajectories)
+    torch.testing.assert_close(replay(model, trajectories, chunk_size=3)[0], whole, atol=TOLERANCE, rtol=0)
+    alone, _ = replay(model, trajectories[-1:])
+    torch.testing.assert_close(alone[0], whole[-1, : alone.shape[1]], atol=TOLERANCE, rtol=0)
+
+
+def test_trajectories_of_different_temperatures_are_not_replayed_together() -> None:
+    model = tiny.tyler("qwen3")
+    with pytest.raises(ValueError, match=r"temperatures \[0\.\d+, 1\.0\]; replay one at a time"):
+        replay(model, [*sample(model, 1.0)[:1], *sample(model, 0.5)[:1]])

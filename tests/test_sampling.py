@@ -1,0 +1,157 @@
+"""Drawing an action: the right distribution, the right filters, one stream per request."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tyler.sampling import NEVER, Sampling, choose, filter_logits, invert, masked_logits
+
+PROBABILITIES = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
+
+
+def draw(logits: torch.Tensor, sampling: Sampling, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    uniforms = sampling.stream(purpose=0).random(count).tolist()
+    return choose(logits.expand(count, -1).clone(), [sampling] * count, uniforms)
+
+
+def chi_square(actions: torch.Tensor, expected: torch.Tensor) -> float:
+    counts = torch.bincount(actions, minlength=len(expected)).double()
+    possible = expected > 0
+    assert bool((counts[~possible] == 0).all())
+    wanted = expected[possible].double() * len(actions)
+    return float(((counts[possible] - wanted) ** 2 / wanted).sum())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_actions_follow_the_distribution(seed: int) -> None:
+    actions, _ = draw(PROBABILITIES.log(), Sampling(1.0, seed=seed), 20_000)
+    assert chi_square(actions, PROBABILITIES) < 18.5  # 4 degrees of freedom: p = 0.001
+
+
+def test_actions_follow_the_filtered_distribution() -> None:
+    kept = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.0, 0.0])
+    actions, _ = draw(PROBABILITIES.log(), Sampling(1.0, top_p=0.8, seed=3), 20_000)
+    assert chi_square(actions, kept / kept.sum()) < 13.8  # 2 degrees of freedom
+
+
+def test_the_action_is_where_the_cumulative_distribution_passes_the_number() -> None:
+    logits = PROBABILITIES.double().log().expand(7, -1)
+    numbers = torch.tensor([0.0, 0.39, 0.41, 0.64, 0.66, 0.94, 0.96], dtype=torch.float64)
+    assert invert(logits, numbers).tolist() == [0, 0, 2, 2, 3, 4, 5]
+
+
+def test_extreme_numbers_never_pick_an_impossible_action() -> None:
+    logits = torch.tensor([[NEVER, NEVER, 0.3, NEVER, -2.0, NEVER, NEVER]]).expand(2, -1)
+    numbers = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
+    assert invert(logits, numbers).tolist() == [2, 4]
+
+
+def test_a_million_actions_cost_no_precision() -> None:
+    """In float32 the cumulative sum of many small probabilities drifts by far more than one action."""
+    size = 300_000
+    numbers = torch.tensor([[0.25], [0.5], [0.999]], dtype=torch.float64)
+    found = invert(torch.zeros(3, size), numbers[:, 0])
+    assert found.tolist() == [math.floor(number * size + 1e-6) for number in (0.25, 0.5, 0.999)]
+
+
+def test_greedy_takes_the_likeliest_action_whatever_the_number() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0]])
+    actions, logprobs = choose(logits, [Sampling(), Sampling()], [0.01, 0.99])
+    assert actions.tolist() == [1, 0]
+    assert torch.allclose(logprobs, logits.log_softmax(-1).max(-1).values)
+
+
+def test_rows_are_drawn_by_their_own_settings() -> None:
+    logits = torch.tensor([0.0, 3.0, 1.0, 2.9]).expand(4, -1).clone()
+    settings = [Sampling(), Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5)]
+    actions, _ = choose(logits, settings, [0.999, 0.999, 0.999, 0.999])
+    assert actions.tolist() == [1, 3, 1, 3]
+    for row, sampling in enumerate(settings):
+        alone, _ = choose(logits[row : row + 1], [sampling], [0.999])
+        assert alone.item() == actions[row].item()
+
+
+def test_logprobs_are_those_before_the_filters() -> None:
+    logits = torch.randn(64, 20)
+    actions, logprobs = choose(logits.clone(), [Sampling(1.0, top_k=3, top_p=0.6)] * 64, [0.5] * 64)
+    assert torch.allclose(logprobs, logits.log_softmax(-1)[range(64), actions], atol=1e-6)
+
+
+def naive_filter(logits: list[float], top_k: int, top_p: float) -> set[int]:
+    """The actions that top-k and then top-p keep, as sets and sums."""
+    ranked = sorted(range(len(logits)), key=lambda action: -logits[action])
+    ranked = ranked[: top_k or len(ranked)]
+    total = sum(math.exp(logits[action]) for action in ranked)
+    kept, mass = [], 0.0
+    for action in ranked:
+        if mass < top_p or not kept:
+            kept.append(action)
+        mass += math.exp(logits[action]) / total
+    return set(kept)
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 2, 7, 30, 100])
+@pytest.mark.parametrize("top_p", [1e-6, 0.13, 0.5, 0.93, 1.0])
+def test_filters_keep_what_a_naive_filter_keeps(top_k: int, top_p: float) -> None:
+    logits = torch.randn(20, 30, generator=torch.Generator().manual_seed(1)) * 2
+    logits[::3, -2:] = NEVER
+    filtered = filter_logits(logits, [Sampling(1.0, top_k=top_k, top_p=top_p)] * 20)
+    for before, after in zip(logits, filtered, strict=True):
+        possible = set(torch.nonzero(before > NEVER).flatten().tolist())
+        kept = set(torch.nonzero(after > NEVER).flatten().tolist())
+        assert kept == naive_filter(before.tolist(), top_k, top_p) & possible
+        assert all(after[action] == before[action] for action in kept)
+
+
+def test_rows_without_filters_are_untouched_beside_filtered_ones() -> None:
+    logits = torch.randn(2, 12)
+    filtered = filter_logits(logits, [Sampling(1.0), Sampling(1.0, top_k=2)])
+    assert torch.equal(filtered[0], logits[0])
+    assert int((filtered[1] > NEVER).sum()) == 2
+
+
+def test_masked_operators_are_impossible_and_the_rest_is_scaled() -> None:
+    logits = torch.randn(3, 9)
+    before = logits.clone()
+    allowed = torch.tensor([[True, True], [True, False], [False, False]])
+    masked = masked_logits(logits, allowed, torch.tensor([1.0, 0.5, 2.0]))
+    assert torch.equal(logits, before)
+    for row, temperature in enumerate([1.0, 0.5, 2.0]):
+        assert torch.allclose(masked[row, :7], before[row, :7] / temperature)
+        for k in range(2):
+            assert (masked[row, 7 + k] == NEVER) == (not allowed[row, k])
+    actions, logprobs = choose(masked[2:].expand(500, -1).clone(), [Sampling(1.0)] * 500, np.linspace(0, 1, 500, False).tolist())
+    assert int(actions.max()) < 7
+    assert torch.allclose(logprobs.unique().exp().sum(), torch.tensor(1.0), atol=1e-4)
+
+
+def test_a_model_without_operators_masks_nothing() -> None:
+    logits = torch.randn(2, 5)
+    assert torch.equal(masked_logits(logits, torch.zeros(2, 0, dtype=torch.bool), torch.ones(2)), logits)
+
+
+def test_streams_depend_on_the_seed_and_the_purpose_alone() -> None:
+    numbers = Sampling(0.3, top_k=4, seed=5).stream(0).random(4).tolist()
+    assert numbers == Sampling(1.0, seed=5).stream(0).random(4).tolist()
+    assert numbers != Sampling(1.0, seed=5).stream(1).random(4).tolist()
+    assert numbers != Sampling(1.0, seed=6).stream(0).random(4).tolist()
+
+
+def test_greedy_logprobs_are_recorded_at_temperature_one() -> None:
+    assert Sampling().greedy and Sampling().scale == 1
+    assert not Sampling(0.7).greedy and Sampling(0.7).scale == 0.7
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": -0.1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"seed": -3}],
+    ids=lambda settings: next(iter(settings)) + "=" + str(next(iter(settings.values()))),
+)
+def test_impossible_settings_are_refused_by_name(settings: dict[str, float]) -> None:
+    (name, value) = next(iter(settings.items()))
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        Sampling(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,347 @@
+"""Stage 1: what it draws, what it moves, that it learns, and that it can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tiny
+from tyler import stage1
+from tyler.config import Config, DataConfig, InsertionsConfig, Stage1Config
+from tyler.model import Tyler
+from tyler.runs import Interrupted, Run, read_jsonl
+from tyler.stage1 import Trace, descend, draw_batch, draw_insertions, load_traces, tokenize, train
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import Prompt
+from tyler.teacher_forcing import Example
+
+SOLUTIONS = (
+    "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
+    "Solution: $y$ is 12.\n\nStep 2: and $x$ is 5",
+    "Step 1: we add 5 and 12.\n\nStep 2: so the total is $17$.",
+)
+PROMPT = Prompt(instruction="")
+SMALL = Stage1Config(
+    steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2, insertions=InsertionsConfig(min=1, max=3)
+)
+
+
+def problem(index: int) -> Problem:
+    return Problem(f"p{index}", "jsonl", f"How many {index} x?", "5", solution=SOLUTIONS[index % len(SOLUTIONS)])
+
+
+def traces_for(model: Tyler) -> list[Trace]:
+    return [tokenize(model.backbone, model.operators, PROMPT, problem(index)) for index in range(3)]
+
+
+def fresh(dropout: float = 0.0) -> Tyler:
+    """A model of its own, whose synthesizer has the given LoRA dropout."""
+    model = tiny.build("qwen3").at_stage("stage1")
+    for module in model.synthesizer.lora.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    for layer in tiny.lora_layers(model.synthesizer.lora).values():
+        layer.lora_dropout["default"] = torch.nn.Dropout(dropout)
+    return model
+
+
+def tensors_of(model: Tyler) -> dict[str, Tensor]:
+    """Every tensor of the model: theta (through each view), phi, Q_k, Proj_k, eta and psi."""
+    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer, "policy": model.policy}
+    return {
+        f"{part}.{name}": tensor.detach().clone()
+        for part, module in parts.items()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+    }
+
+
+def phi_of(model: Tyler) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.synthesizer.trainable()]
+
+
+def losses(run: Path) -> list[float]:
+    return [entry["stage1/loss"] for entry in read_jsonl(run / "metrics.jsonl")]
+
+
+def open_new(path: Path) -> Run:
+    return Run.create(path, "stage1: {}\n")
+
+
+# ------------------------------------------------------------------------------------------------------ traces and draws
+
+
+def test_a_trace_is_the_prompt_the_solution_with_its_end_and_the_candidates() -> None:
+    model = tiny.tyler("qwen3")
+    trace = tokenize(model.backbone, model.operators, PROMPT, problem(0))
+    assert tiny.tokenizer().decode(trace.target_ids[:-1]) == SOLUTIONS[0]
+    assert trace.target_ids[-1] == tiny.tokenizer().eos_token_id
+    assert "How many 0 x?" in tiny.tokenizer().decode(trace.prompt_ids)
+    assert {operator.name for _, operator in trace.candidates} == {"global", "state", "procedure"}
+    assert all(0 <= position < len(trace.target_ids) - 1 for position, _ in trace.candidates)
+
+
+def test_a_problem_without_a_solution_is_refused_by_its_id() -> None:
+    model = tiny.tyler("qwen3")
+    with pytest.raises(ValueError, match="problem 'p0' has no solution trace"):
+        tokenize(model.backbone, model.operators, PROMPT, replace(problem(0), solution=None))
+
+
+def candidates(*names: str) -> Trace:
+    operators = {operator.name: operator for operator in tiny.OPERATORS}
+    return Trace("t", (1,), (2,) * (len(names) + 1), tuple((place, operators[name]) for place, name in enumerate(names)))
+
+
+def draw(trace: Trace, seed: int, **settings: Any) -> list[tuple[int, str]]:
+    drawn = draw_insertions(trace, InsertionsConfig(**settings), random.Random(seed))
+    return [(insertion.position, insertion.operator) for insertion in drawn]
+
+
+def test_the_paper_draws_one_pair() -> None:
+    trace = candidates("global", "state", "state", "procedure")
+    draws = [draw(trace, seed) for seed in range(60)]
+    assert {len(one) for one in draws} == {1}
+    assert {one[0] for one in draws} == {(0, "global"), (1, "state"), (2, "state"), (3, "procedure")}
+
+
+def test_an_operator_is_drawn_first_and_then_one_of_its_positions() -> None:
+    trace = candidates("global", *["state"] * 8, "procedure")
+    counts = Counter(draw(trace, seed)[0][1] for seed in range(1500))
+    for name in ("global", "state", "procedure"):
+        assert 0.27 < counts[name] / 1500 < 0.40, f"{counts}: uniform over pairs would draw global one time in ten"
+    positions = Counter(draw(trace, seed)[0][0] for seed in range(1500))
+    assert all(30 < positions[place] < 100 for place in range(1, 9))
+
+
+def test_more_insertions_are_distinct_sorted_and_as_many_as_were_asked_for() -> None:
+    trace = candidates("global", "state", "procedure", "state", "state", "procedure")
+    draws = [draw(trace, seed, min=2, max=4) for seed in range(200)]
+    assert {len(one) for one in draws} == {2, 3, 4}
+    assert all(one == sorted(set(one)) for one in draws)
+    assert all(len(draw(trace, seed, min=9, max=12)) == 6 for seed in range(5)), "all there are, and no more"
+
+
+def test_the_first_operator_is_always_among_them() -> None:
+    trace = candidates("state", "global", "state", "global", "procedure")
+    draws = [draw(trace, seed, min=1, max=3, first="global") for seed in range(100)]
+    assert all((1, "global") in one for one in draws)
+    assert {len(one) for one in draws} == {1, 2, 3}
+    assert draw(candidates("state"), 0, first="global") == [(0, "state")], "a trace without it is still used"
+
+
+def test_a_batch_follows_from_the_seed_and_the_step_and_every_epoch_draws_anew() -> None:
+    model = tiny.tyler("qwen3")
+    traces = traces_for(model)
+    config = Stage1Config(batch_size=3, insertions=InsertionsConfig(min=1, max=3))
+    assert draw_batch(traces, config, 5) == draw_batch(traces, config, 5)
+    epochs = [{id: example.insertions for id, example in draw_batch(traces, config, step)} for step in range(6)]
+    assert all(set(epoch) == {"p0", "p1", "p2"} for epoch in epochs)
+    assert len({epoch["p0"] for epoch in epochs}) > 2
+    other = Stage1Config(batch_size=3, seed=43, insertions=config.insertions)
+    assert [draw_batch(traces, config, step) for step in range(4)] != [draw_batch(traces, other, step) for step in range(4)]
+
+
+# --------------------------------------------------------------------------------------------------------------- learns
+
+
+def test_stage_1_moves_all_of_phi_and_nothing_else(tmp_path: Path) -> None:
+    model = fresh()
+    before, phi = tensors_of(model), {id(parameter) for parameter in model.synthesizer.trainable()}
+    named = dict(model.synthesizer.named_parameters())
+    trained = {f"synthesizer.{name}" for name, parameter in named.items() if id(parameter) in phi}
+    with open_new(tmp_path) as run:
+        train(model, traces_for(model), SMALL, run)
+    moved = {name for name, tensor in tensors_of(model).items() if not torch.equal(tensor, before[name])}
+    assert moved == trained
+    assert {name.split(".")[-1] for name in moved if "heads" in name} == {"queries", "weight", "bias"}
+    assert sum("lora_" in name for name in moved) == 2 * 2 * model.backbone.model.config.num_hidden_layers
+
+
+def test_the_loss_of_a_few_traces_falls(tmp_path: Path) -> None:
+    model = fresh()
+    config = Stage1Config(
+        steps=40, batch_size=3, learning_rate=0.02, checkpoint_every=None, insertions=InsertionsConfig(min=3, max=3)
+    )
+    with open_new(tmp_path) as run:
+        train(model, traces_for(model), config, run)
+    found = losses(tmp_path)
+    assert sum(found[-5:]) / 5 < 0.85 * sum(found[:5]) / 5
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 5])
+def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(micro_batch_size: int) -> None:
+    model = fresh()
+    traces = traces_for(model)
+    config = Stage1Config(batch_size=5, insertions=InsertionsConfig(min=1, max=4))
+    examples: list[Example] = [example for _, example in draw_batch(traces, config, 0)]
+    assert len({len(example.target_ids) for example in examples}) > 1, "micro-batches must weigh differently"
+    found = {}
+    for size in (len(examples), micro_batch_size):
+        for parameter in model.synthesizer.trainable():
+            parameter.grad = None
+        loss = descend(model, examples, size)
+        found[size] = (loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()])
+    whole, parts = found[len(examples)], found[micro_batch_size]
+    assert parts[0] == pytest.approx(whole[0], abs=1e-6)
+    for one, other in zip(parts[1], whole[1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp_path: Path) -> None:
+    model = fresh()
+    traces = traces_for(model)
+    from tyler.teacher_forcing import synthesize, target_logprobs
+
+    examples = [example for _, example in draw_batch(traces, SMALL, 0)]
+    total, count = 0.0, 0
+    for example in examples:
+        latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [example])
+        logprobs, _ = target_logprobs(model.backbone, [example], latents)
+        total, count = total - float(logprobs.sum()), count + len(example.target_ids)
+    with open_new(tmp_path) as run:
+        train(model, traces, SMALL.model_copy(update={"steps": 1}), run)
+    assert losses(tmp_path) == [pytest.approx(total / count, abs=1e-5)]
+
+
+def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> None:
+    seen = []
+    model = fresh(dropout=0.5)
+    hook = model.synthesizer.training_decoder.register_forward_pre_hook(
+        lambda module, args: seen.append(model.synthesizer.training)
+    )
+    with open_new(tmp_path) as run:
+        train(model, traces_for(model), SMALL, run)
+    hook.remove()
+    assert seen and all(seen)
+    assert not any(module.training for module in model.synthesizer.modules())
+
+
+# ------------------------------------------------------------------------------------------------- killed and resumed
+
+
+def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Run.log
+
+    def stop(self: Run, number: int, metrics: Any) -> None:
+        log(self, number, metrics)
+        if number == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "log", stop)
+
+
+@pytest.mark.parametrize("killed_after", [1, 3, 5])
+def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    config = SMALL.model_copy(update={"weight_decay": 0.01})
+    whole = fresh(dropout=0.3)
+    torch.manual_seed(7)
+    with open_new(tmp_path / "whole") as run:
+        train(whole, traces_for(whole), config, run)
+    cut = fresh(dropout=0.3)
+    torch.manual_seed(7)
+    with monkeypatch.context() as patch:
+        interrupt_after(killed_after, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            train(cut, traces_for(cut), config, run)
+    resumed = fresh(dropout=0.3)
+    torch.manual_seed(7 if killed_after < config.checkpoint_every else 1234)
+    with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
+        train(resumed, traces_for(resumed), config, run)
+    for one, other in zip(phi_of(whole), phi_of(resumed), strict=True):
+        assert torch.equal(one, other)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
+    for name in ("operators.safetensors", "state.safetensors", "synthesizer/adapter_model.safetensors"):
+        files = [tmp_path / run / "checkpoints" / "step-6" / name for run in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatch, capsys) -> None:
+    model = fresh()
+    log = Run.log
+
+    def terminate(self: Run, step: int, metrics: Any) -> None:
+        log(self, step, metrics)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "log", terminate)
+    with open_new(tmp_path) as run:
+        with pytest.raises(Interrupted, match=rf"stopped after step 3 of 6; go on with --resume --output {tmp_path}") as stop:
+            train(model, traces_for(model), SMALL, run)
+        assert stop.value.signum == signal.SIGTERM
+        newest = run.latest_checkpoint()
+    assert newest is not None and newest.name == "step-3"
+    assert "stopping after this step" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(tmp_path: Path, monkeypatch) -> None:
+    model = fresh()
+    traces = traces_for(model)
+    loss_of = stage1.batch_loss
+    calls = []
+
+    def spoil(*arguments: Any) -> Tensor:
+        calls.append(1)
+        return loss_of(*arguments) * (float("nan") if len(calls) == 4 else 1.0)
+
+    monkeypatch.setattr(stage1, "batch_loss", spoil)
+    ids = [id for id, _ in draw_batch(traces, SMALL, 3)]
+    with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=f"nan at step 4; the batch was {', '.join(ids)}"):
+        train(model, traces, SMALL, run)
+    assert all(torch.isfinite(parameter).all() for parameter in model.synthesizer.trainable())
+    assert len(losses(tmp_path)) == 3
+
+
+# ------------------------------------------------------------------------------------------------------------- the files
+
+
+def write_traces(path: Path, count: int = 3) -> Path:
+    rows = [{"problem": f"How many {i} x?", "solution": SOLUTIONS[i % 3] + " \\boxed{5}", "answer": "5"} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def config_for(path: Path, **stage1_settings: Any) -> Config:
+    data = DataConfig(task="jsonl", path=str(path))
+    return Config(data=data, operators=tiny.OPERATORS, stage1=Stage1Config(**stage1_settings))
+
+
+def test_traces_too_long_for_the_setting_or_the_model_are_left_out(tmp_path: Path) -> None:
+    backbone = tiny.tyler("qwen3").backbone
+    path = write_traces(tmp_path / "traces.jsonl")
+    every = load_traces(config_for(path), backbone)
+    assert [trace.id for trace in every] == ["train-1", "train-2", "train-3"]
+    lengths = sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in every)
+    longest_operator = max(operator.num_latents for operator in tiny.OPERATORS)
+    kept = load_traces(config_for(path, max_length=lengths[1] + longest_operator), backbone)
+    assert sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in kept) == lengths[:2]
+    with pytest.raises(ValueError, match=r"none of the 3 traces fits stage1.max_length=20; raise it"):
+        load_traces(config_for(path, max_length=20), backbone)
+
+
+def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_path: Path) -> None:
+    model = tiny.tyler("qwen3")
+    folder = tmp_path / "backbone"
+    model.backbone.model.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    config = config_for(write_traces(tmp_path / "traces.jsonl"), steps=2, batch_size=2, learning_rate=0.01)
+    config = config.model_copy(update={"backbone": config.backbone.model_copy(update={"id": str(folder), "instruction": ""})})
+    trained = stage1.run(config, output=tmp_path / "run")
+    assert trained.stage == "stage1"
+    assert len(losses(tmp_path / "run")) == 2
+    loaded = Tyler.from_pretrained(str(tmp_path / "run"))
+    assert (loaded.stage, loaded.operators, loaded.prompt) == ("stage1", tiny.OPERATORS, Prompt(""))
+    for one, other in zip(trained.synthesizer.trainable(), loaded.synthesizer.trainable(), strict=True):
+        assert torch.equal(one, other)
+    again = stage1.run(config, output=tmp_path / "run", resume=True)
+    for one, other in zip(trained.synthesizer.trainable(), again.synthesizer.trainable(), strict=True):
+        assert torch.equal(one, other)

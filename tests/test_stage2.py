@@ -1,0 +1,454 @@
+"""Stage 2: its loss against the paper's sums, what it moves, what it reports, and that it can be killed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tiny
+from tyler import stage1, stage2
+from tyler.config import CalibrationConfig, Config, DataConfig, DecodingConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.lora import LoraSettings, lora_layers
+from tyler.model import Tyler
+from tyler.runs import Run, read_jsonl
+from tyler.sampling import Sampling
+from tyler.stage2 import Rollout, learn, roll_out, seed_of, train
+from tyler.tasks.problem import Outcome, Problem, Verdict
+
+PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
+NAMES = [operator.name for operator in tiny.OPERATORS]
+CONFIG = Config(
+    operators=tiny.OPERATORS,
+    stage2=Stage2Config(
+        steps=4,
+        batch_size=2,
+        learning_rate=0.02,
+        psi_learning_rate=0.01,
+        max_new_tokens=16,
+        checkpoint_every=2,
+        calibration=CalibrationConfig(num_problems=4, steps=30),
+    ),
+    grpo=GrpoConfig(group_size=3, budget=1, budget_weight=0.2, anchor_weight=0.5, kl_weight=0.3, temperature=0.8),
+    decoding=DecodingConfig(slots=4),
+)
+
+
+def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
+    """A verifier that a random model satisfies about every other time."""
+    return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
+
+
+@pytest.fixture(autouse=True)
+def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage2, "grade", verdict)
+
+
+def fresh(dropout: float = 0.0) -> Tyler:
+    """A model of its own as Stage 2 meets it: a trained synthesizer, a new eta (B = 0), psi to be calibrated."""
+    model = tiny.build("qwen3").at_stage("stage1")
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model.policy.add_lora(LoraSettings(rank=4, alpha=8, dropout=dropout))
+    return model
+
+
+def with_settings(config: Config, **settings: Any) -> Config:
+    """`config` with other keys of its stage2 and grpo sections."""
+    for section in ("stage2", "grpo"):
+        part = getattr(config, section)
+        mine = {key: value for key, value in settings.items() if key in type(part).model_fields}
+        config = config.model_copy(update={section: part.model_copy(update=mine)})
+    return config
+
+
+def open_new(path: Path) -> Run:
+    return Run.create(path, "stage2: {}\n")
+
+
+def trained(path: Path, model: Tyler, config: Config = CONFIG, development: list[Problem] | None = None) -> list[dict]:
+    with open_new(path) as run:
+        train(model, PROBLEMS, development or [], config, run)
+    return read_jsonl(path / "metrics.jsonl")
+
+
+# --------------------------------------------------------------------------------------------------------- the rollout
+
+
+def test_a_group_is_sampled_for_every_problem_with_seeds_of_its_own() -> None:
+    model = tiny.tyler("qwen3")
+    rollout = roll_out(model, PROBLEMS[:2], CONFIG, step=0)
+    size = CONFIG.grpo.group_size
+    assert len(rollout.trajectories) == 2 * size
+    for index, trajectory in enumerate(rollout.trajectories):
+        assert trajectory.prompt_ids == list(model.request(PROBLEMS[index // size].prompt).prompt_ids)
+        assert trajectory.budget is None, "the budget is a penalty here, not a cap"
+        assert trajectory.sampling.temperature == CONFIG.grpo.temperature
+        assert trajectory.offered == (True, True, True)
+        assert len(trajectory.actions) <= CONFIG.stage2.max_new_tokens
+    seeds = [trajectory.sampling.seed for trajectory in rollout.trajectories]
+    later = [trajectory.sampling.seed for trajectory in roll_out(model, PROBLEMS[:2], CONFIG, step=1).trajectories]
+    assert len({*seeds, *later}) == 4 * size
+    assert len({tuple(trajectory.actions) for trajectory in rollout.trajectories[:size]}) > 1
+
+
+def test_rollouts_are_reproducible_and_do_not_depend_on_their_company() -> None:
+    model = tiny.tyler("qwen3")
+    first = roll_out(model, PROBLEMS[:2], CONFIG, step=3)
+    again = roll_out(model, PROBLEMS[:2], CONFIG, step=3)
+    alone = roll_out(model, PROBLEMS[1:2], CONFIG, step=3)
+    actions = [trajectory.actions for trajectory in first.trajectories]
+    assert actions == [trajectory.actions for trajectory in again.trajectories]
+    assert actions[CONFIG.grpo.group_size :] == [trajectory.actions for trajectory in alone.trajectories]
+
+
+def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:
+    assert seed_of(42, 0, "p1", 3) == seed_of(42, 0, "p1", 3) == 226105149166166
+    others = [seed_of(43, 0, "p1", 3), seed_of(42, 1, "p1", 3), seed_of(42, 0, "p2", 3), seed_of(42, 0, "p1", 4)]
+    assert len({seed_of(42, 0, "p1", 3), *others}) == 5
+
+
+def test_the_reward_is_success_minus_the_penalty_of_successes_over_the_budget() -> None:
+    config = with_settings(CONFIG, group_size=8)
+    rollout = roll_out(tiny.tyler("qwen3"), PROBLEMS, config, step=0)
+    rewards = rollout.rewards.flatten().tolist()
+    cases = set()
+    for trajectory, reward in zip(rollout.trajectories, rewards, strict=True):
+        success = len(trajectory.text) % 2 == 1
+        over = max(0, len(trajectory.invocations) - 1)
+        assert reward == pytest.approx((1.0 if success else 0.0) - (0.2 * over if success else 0.0))
+        cases.add((success, over > 0))
+    assert len(cases) == 4, "successes and failures, within the budget and over it"
+
+
+# -------------------------------------------------------------------------------------------------- the loss, by the sums
+
+
+def action_logprobs(model: Tyler, psi: Tensor, reference: bool, rollout: Rollout) -> list[list[Tensor]]:
+    """log p(a_ij | x_ij) of every action: one full pass of the whole model per trajectory, the contexts built by hand."""
+    found = []
+    for trajectory in rollout.trajectories:
+        embedding = model.backbone.model.get_input_embeddings().weight
+        pieces, lengths = [embedding[trajectory.prompt_ids]], []
+        latents = iter(trajectory.latents)
+        for action in trajectory.actions:
+            lengths.append(sum(len(piece) for piece in pieces))
+            pieces.append(next(latents) if action >= model.backbone.vocab_size else embedding[[action]])
+        x = torch.cat(pieces)[None]
+        network = model.backbone.model if reference else model.policy.lora
+        out = network(inputs_embeds=x, use_cache=False, output_hidden_states=True)
+        logits = torch.cat([out.logits[0], out.hidden_states[-1][0] @ psi.T], dim=1) / trajectory.sampling.temperature
+        logprobs = logits.log_softmax(dim=1)
+        pairs = zip(lengths, trajectory.actions, strict=True)
+        found.append([logprobs[length - 1, action] for length, action in pairs])
+    return found
+
+
+def slow_loss(model: Tyler, reference_psi: Tensor, rollout: Rollout, config: Config) -> Tensor:
+    """L_stage2 = L_GRPO + alpha L_anch, averaged over prompts, sum by sum (Eqs. app-grpo-* and app-operator-anchor-loss)."""
+    grpo, vocab = config.grpo, model.backbone.vocab_size
+    new = action_logprobs(model, model.policy.psi, False, rollout)
+    with torch.no_grad():
+        start = action_logprobs(model, reference_psi, True, rollout)
+    total = torch.zeros(())
+    num_groups = len(rollout.problems)
+    for group in range(num_groups):
+        members = range(group * grpo.group_size, (group + 1) * grpo.group_size)
+        rewards = []
+        for i in members:
+            success = len(rollout.trajectories[i].text) % 2 == 1
+            over = max(0, sum(a >= vocab for a in rollout.trajectories[i].actions) - grpo.budget)
+            rewards.append(float(success) - grpo.budget_weight * success * over)
+        mean = sum(rewards) / len(rewards)
+        std = (sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)) ** 0.5
+        surrogate_sum, anchor_sum, num_operators = torch.zeros(()), torch.zeros(()), 0
+        for i, reward in zip(members, rewards, strict=True):
+            advantage = (reward - mean) / (std + 1e-4)
+            actions = rollout.trajectories[i].actions
+            for j, action in enumerate(actions):
+                ratio = torch.exp(new[i][j] - rollout.trajectories[i].logprobs[j])
+                clipped = torch.clip(ratio, 1 - grpo.clip_range, 1 + grpo.clip_range)
+                surrogate = torch.min(ratio * advantage, clipped * advantage)
+                log_ratio = start[i][j] - new[i][j]
+                kl = torch.exp(log_ratio) - log_ratio - 1
+                surrogate_sum = surrogate_sum + (surrogate - grpo.kl_weight * kl) / len(actions) / grpo.group_size
+                if action >= vocab:
+                    anchor_sum, num_operators = anchor_sum + surrogate, num_operators + 1
+        total = total - surrogate_sum
+        if num_operators:
+            total = total - grpo.anchor_weight * anchor_sum / num_operators
+    return total / num_groups
+
+
+def moved_policy() -> tuple[Tyler, Rollout, Tensor]:
+    """A policy some updates after its rollout: ratios away from 1, clips that bind, another psi in the reference."""
+    model = tiny.build("qwen3")
+    rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
+    draw = torch.Generator().manual_seed(2)
+    reference_psi = model.policy.psi.detach() + 0.1 * torch.randn(model.policy.psi.shape, generator=draw)
+    with torch.no_grad():
+        for parameter in (model.policy.psi, *model.policy.lora.parameters()):
+            if parameter.requires_grad:
+                parameter += 0.05 * torch.randn(parameter.shape, generator=draw)
+    return model, rollout, reference_psi
+
+
+def trainable(model: Tyler) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in model.policy.named_parameters() if parameter.requires_grad}
+
+
+def learned(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> tuple[dict[str, float], dict[str, Tensor]]:
+    for parameter in trainable(model).values():
+        parameter.grad = None
+    terms = learn(model, rollout, reference_psi, config)
+    return terms, {name: parameter.grad.clone() for name, parameter in trainable(model).items()}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"anchor_weight": 0.0}, {"kl_weight": 0.0}, {"clip_range": 0.05}], ids=["all", "no anchor", "no kl", "tight"]
+)
+def test_the_loss_and_its_gradients_are_the_papers_sums(settings: dict[str, float]) -> None:
+    config = with_settings(CONFIG, **settings)
+    model, rollout, reference_psi = moved_policy()
+    terms, gradients = learned(model, rollout, reference_psi, config)
+    assert terms["clip_share"] > 0 and terms["operator_clip_share"] > 0, "the clip must bind"
+    assert len({float(reward) for reward in rollout.rewards.flatten()}) > 2
+    expected = slow_loss(model, reference_psi, rollout, config)
+    named = trainable(model)
+    slow = dict(zip(named, torch.autograd.grad(expected, list(named.values())), strict=True))
+    assert terms["loss"] == pytest.approx(float(expected), abs=2e-5)
+    assert set(gradients) == {"psi", *(name for name in slow if "lora_" in name)}
+    for name, gradient in slow.items():
+        assert gradient.norm() > 1e-4
+        assert (gradients[name] - gradient).norm() / gradient.norm() < 1e-3, name
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 4, 5])
+def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(micro_batch_size: int) -> None:
+    model, rollout, reference_psi = moved_policy()
+    assert len({len(trajectory.actions) for trajectory in rollout.trajectories}) > 1
+    whole_terms, whole = learned(model, rollout, reference_psi, CONFIG)
+    config = with_settings(CONFIG, micro_batch_size=micro_batch_size)
+    terms, parts = learned(model, rollout, reference_psi, config)
+    assert terms == pytest.approx(whole_terms, abs=1e-5)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
+
+
+def test_the_reference_has_the_psi_of_the_start() -> None:
+    model, rollout, reference_psi = moved_policy()
+    terms, _ = learned(model, rollout, reference_psi, CONFIG)
+    other, _ = learned(model, rollout, model.policy.psi.detach().clone(), CONFIG)
+    assert abs(terms["kl"] - other["kl"]) > 1e-3
+
+
+def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
+    model, rollout, reference_psi = moved_policy()
+    rollout.rewards.fill_(1.0)
+    config = with_settings(CONFIG, kl_weight=0.0)
+    _, gradients = learned(model, rollout, reference_psi, config)
+    assert not any(gradient.any() for gradient in gradients.values())
+    assert stage2.rollout_metrics(model, rollout, config)["stage2/degenerate_groups"] == 1.0
+    rollout.rewards[0, 0] = 0.0
+    assert stage2.rollout_metrics(model, rollout, config)["stage2/degenerate_groups"] == 1 - 1 / len(PROBLEMS)
+
+
+# --------------------------------------------------------------------------------------------------------------- learns
+
+
+def tensors_of(model: Tyler) -> dict[str, Tensor]:
+    """Every tensor of the model: theta (through each view), phi, Q_k, Proj_k, eta and psi."""
+    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer, "policy": model.policy}
+    return {
+        f"{part}.{name}": tensor.detach().clone()
+        for part, module in parts.items()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+    }
+
+
+def test_stage_2_moves_all_of_eta_and_psi_and_nothing_else(tmp_path: Path) -> None:
+    model = fresh()
+    before = tensors_of(model)
+    metrics = trained(tmp_path, model)
+    moved = {name for name, tensor in tensors_of(model).items() if not torch.equal(tensor, before[name])}
+    eta = {name for name in before if name.startswith("policy.") and "lora_" in name}
+    assert moved == {"policy.psi", *eta}
+    assert len(eta) == 4 * model.backbone.model.config.num_hidden_layers
+    assert [entry["step"] for entry in metrics] == [0, 1, 2, 3, 4]
+
+
+def test_replay_is_the_rollout_although_eta_has_dropout(tmp_path: Path) -> None:
+    metrics = trained(tmp_path, fresh(dropout=0.5))
+    assert all(entry["stage2/replay_gap"] < 1e-5 for entry in metrics[1:])
+    assert metrics[1]["stage2/kl"] == pytest.approx(0, abs=1e-6), "the policy starts as its reference"
+    assert all(entry["stage2/kl"] > 1e-6 for entry in metrics[2:])
+    assert all(entry["stage2/clip_share"] == 0 for entry in metrics[1:])
+
+
+def test_several_updates_on_a_rollout_leave_its_policy_behind(tmp_path: Path) -> None:
+    metrics = trained(tmp_path, fresh(), with_settings(CONFIG, updates_per_rollout=3, steps=2))
+    assert all(entry["stage2/replay_gap"] > 1e-4 for entry in metrics[1:])
+
+
+def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path: Path) -> None:
+    metrics = trained(tmp_path, fresh())
+    assert metrics[0]["step"] == 0 and all(key.startswith("calibration/") for key in metrics[0] if key != "step")
+    assert metrics[1]["stage2/invocations"] > 0
+
+
+def test_what_is_rewarded_becomes_more_frequent(tmp_path: Path, monkeypatch) -> None:
+    def likes_short(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
+        return Verdict(Outcome.WRONG if truncated else Outcome.CORRECT)
+
+    rewards = []
+    monkeypatch.setattr(stage2, "grade", likes_short)
+    config = with_settings(CONFIG, steps=12, group_size=8, kl_weight=0.0, learning_rate=0.05, max_new_tokens=24)
+    rewards = [entry["stage2/success"] for entry in trained(tmp_path, fresh(), config)[1:]]
+    assert sum(rewards[-4:]) > sum(rewards[:4])
+
+
+# -------------------------------------------------------------------------------------------------- metrics and the trail
+
+
+def documented(root: Path) -> set[str]:
+    """The keys of docs/metrics.md for Stage 2, with {operator} filled in."""
+    text = (root / "docs" / "metrics.md").read_text()
+    keys = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    return {key.replace("{operator}", name) for key in keys for name in NAMES}
+
+
+def test_what_is_logged_is_what_is_documented(tmp_path: Path, root: Path) -> None:
+    config = with_settings(CONFIG, eval_every=2)
+    metrics = trained(tmp_path, fresh(), config, PROBLEMS[:2])
+    logged = {key for entry in metrics for key in entry} - {"step"}
+    assert logged == {key for key in documented(root) if not key.startswith("stage1/")}
+    assert ["greedy/accuracy" in entry for entry in metrics] == [False, False, True, False, True]
+    assert {key for key in metrics[1] if key.startswith("greedy/")} == set()
+
+
+def test_the_metrics_of_a_rollout_recount_it() -> None:
+    model = tiny.tyler("qwen3")
+    rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
+    metrics = stage2.rollout_metrics(model, rollout, CONFIG)
+    count = len(rollout.trajectories)
+    calls = [[call.operator for call in trajectory.invocations] for trajectory in rollout.trajectories]
+    assert metrics["stage2/invocations"] == pytest.approx(sum(map(len, calls)) / count)
+    for name in NAMES:
+        assert metrics[f"stage2/invocations_{name}"] == pytest.approx(sum(one.count(name) for one in calls) / count)
+    assert metrics["stage2/over_budget"] == pytest.approx(sum(len(one) > 1 for one in calls) / count)
+    assert 0 < metrics["stage2/over_budget"] < 1
+    texts = [trajectory.text for trajectory in rollout.trajectories]
+    assert metrics["stage2/success"] == pytest.approx(sum(len(text) % 2 for text in texts) / count)
+    assert metrics["stage2/truncated"] == pytest.approx(
+        sum(trajectory.finish_reason == "length" for trajectory in rollout.trajectories) / count
+    )
+    visible = [sum(action < model.backbone.vocab_size for action in t.actions) for t in rollout.trajectories]
+    assert metrics["stage2/visible_tokens"] == pytest.approx(sum(visible) / count)
+    sizes = {operator.name: operator.num_latents for operator in tiny.OPERATORS}
+    assert metrics["stage2/latents"] == pytest.approx(sum(sizes[name] for one in calls for name in one) / count)
+
+
+def test_greedy_metrics_are_those_of_greedy_answers_by_the_policy() -> None:
+    model = tiny.tyler("qwen3")
+    metrics = stage2.greedy_metrics(model, PROBLEMS, CONFIG)
+    answers = model.solve([problem.prompt for problem in PROBLEMS], max_new_tokens=CONFIG.stage2.max_new_tokens)
+    assert metrics["greedy/accuracy"] == pytest.approx(sum(len(answer.text) % 2 for answer in answers) / len(answers))
+    assert metrics["greedy/invocations"] == pytest.approx(sum(answer.num_invocations for answer in answers) / len(answers))
+    assert answers[0].sampling == Sampling()
+
+
+def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
+    trained(tmp_path, fresh())
+    lines = read_jsonl(tmp_path / "trajectories.jsonl")
+    size = CONFIG.grpo.group_size
+    assert len(lines) == CONFIG.stage2.steps * CONFIG.stage2.batch_size * size
+    assert [line["member"] for line in lines[:size]] == list(range(size))
+    assert {line["problem"] for line in lines} == {problem.id for problem in PROBLEMS}
+    for line in lines:
+        assert set(line) >= {"step", "text", "invocations", "budget", "outcome", "reward", "finish_reason", "seed"}
+        success = len(line["text"]) % 2
+        over = max(0, len(line["invocations"]) - CONFIG.grpo.budget)
+        assert line["outcome"] == ("correct" if success else "wrong")
+        assert line["reward"] == pytest.approx(success * (1 - CONFIG.grpo.budget_weight * over))
+
+
+# ------------------------------------------------------------------------------------------------- killed and resumed
+
+
+@pytest.mark.parametrize("killed_after", [1, 3])
+def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    config = with_settings(CONFIG, updates_per_rollout=2)
+    trained(tmp_path / "whole", fresh(), config)
+    log = Run.log
+
+    def kill(self: Run, step: int, metrics: Any) -> None:
+        log(self, step, metrics)
+        if step == killed_after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", kill)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            train(fresh(), PROBLEMS, [], config, run)
+    with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
+        train(fresh(), PROBLEMS, [], config, run)
+    for name in ("operators.safetensors", "state.safetensors", "policy/adapter_model.safetensors"):
+        files = [tmp_path / run / "checkpoints" / "step-4" / name for run in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+    whole, cut = (read_jsonl(tmp_path / run / "metrics.jsonl") for run in ("whole", "cut"))
+    assert [without_seconds(entry) for entry in whole] == [without_seconds(entry) for entry in cut]
+    trails = [(tmp_path / run / "trajectories.jsonl").read_bytes() for run in ("whole", "cut")]
+    assert trails[0] == trails[1]
+
+
+def without_seconds(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if "seconds" not in key}
+
+
+def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_problems(tmp_path: Path, monkeypatch) -> None:
+    model = fresh()
+    advantages_of = stage2.group_advantages
+    calls = []
+
+    def spoil(*arguments: Any) -> Tensor:
+        calls.append(1)
+        return advantages_of(*arguments) * (float("nan") if len(calls) == 3 else 1.0)
+
+    monkeypatch.setattr(stage2, "group_advantages", spoil)
+    with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"nan at step 3; the batch was p\d, p\d\."):
+        train(model, PROBLEMS, [], CONFIG, run)
+    assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+
+# ----------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    rows = [{"problem": f"How many {i} x?", "solution": "Step 1: so \\boxed{5}", "answer": "5"} for i in range(3)]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    backbone = tiny.tyler("qwen3").backbone
+    backbone.model.save_pretrained(tmp_path / "backbone")
+    tiny.tokenizer().save_pretrained(tmp_path / "backbone")
+    config = with_settings(CONFIG, steps=1).model_copy(
+        update={
+            "backbone": CONFIG.backbone.model_copy(update={"id": str(tmp_path / "backbone")}),
+            "data": DataConfig(task="jsonl", path=str(tmp_path / "traces.jsonl")),
+            "stage1": Stage1Config(steps=1, batch_size=2),
+        }
+    )
+    stage1.run(config, output=start)
+    with pytest.raises(ValueError, match=r"is a backbone model; Stage 2 starts from a Stage 1 model"):
+        stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
+    model = stage2.run(config, start=start, output=tmp_path / "run")
+    loaded = Tyler.from_pretrained(str(tmp_path / "run"))
+    assert model.stage == loaded.stage == "stage2"
+    assert torch.equal(model.policy.psi, loaded.policy.psi)
+    ours, theirs = (lora_layers(one.policy.lora) for one in (model, loaded))
+    for name, layer in ours.items():
+        assert torch.equal(layer.lora_A["default"].weight, theirs[name].lora_A["default"].weight)

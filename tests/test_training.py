@@ -1,0 +1,209 @@
+"""What both loops share: the schedule, the data position, the optimizer, and the state of a run that is resumed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tyler.config import Stage1Config
+from tyler.runs import Interrupted, Run
+from tyler.training import (
+    Optimization,
+    batch_at,
+    check_finite,
+    learning_rate_factor,
+    load_state,
+    save_state,
+    training_steps,
+)
+
+CONFIG = "stage1:\n  steps: 4\n"
+
+
+# ------------------------------------------------------------------------------------------------------- the schedule
+
+
+def test_the_rate_warms_up_in_a_line_and_falls_in_a_cosine() -> None:
+    factors = [learning_rate_factor("cosine", step, warmup_steps=4, total_steps=12) for step in range(12)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors[8] == pytest.approx(0.5)
+    assert factors[10] == pytest.approx(0.5 * (1 + math.cos(0.75 * math.pi)))
+    assert factors[4:] == sorted(factors[4:], reverse=True)
+    assert 0 < factors[-1] < 0.05
+
+
+def test_a_constant_rate_stays_after_the_warmup() -> None:
+    assert [learning_rate_factor("constant", step, 2, 6) for step in range(6)] == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_without_warmup_the_first_step_has_the_full_rate() -> None:
+    assert learning_rate_factor("cosine", 0, 0, 10) == 1.0
+    assert learning_rate_factor("cosine", 0, 1, 1) == 1.0
+
+
+def test_an_optimizer_step_is_adamw_on_clipped_gradients_with_a_rate_for_each_group() -> None:
+    draw = torch.Generator().manual_seed(0)
+    start = [torch.randn(3, generator=draw), torch.randn(2, generator=draw)]
+    ours, theirs = ([nn.Parameter(tensor.clone()) for tensor in start] for _ in range(2))
+    config = Stage1Config(learning_rate=0.1, weight_decay=0.01, max_grad_norm=0.5, warmup_ratio=0.3)
+    optimization = Optimization.of(config, [(ours[:1], 0.1), (ours[1:], 0.02)], total_steps=5)
+    adamw = torch.optim.AdamW(
+        [{"params": theirs[:1], "lr": 0.1}, {"params": theirs[1:], "lr": 0.02}], weight_decay=0.01
+    )
+    for step, factor in enumerate([1 / 2, 1.0, 1.0, 0.75, 0.25]):
+        gradients = [torch.randn(tensor.shape, generator=draw) for tensor in start]
+        norm = torch.cat(gradients).norm()
+        assert norm > 0.5, "the clip must bind"
+        for parameter, gradient in zip(ours, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient * 0.5 / norm
+        reported_norm, rate = optimization.step(step)
+        assert reported_norm == pytest.approx(float(norm))
+        assert rate == pytest.approx(0.1 * factor)
+        adamw.param_groups[0]["lr"], adamw.param_groups[1]["lr"] = 0.1 * factor, 0.02 * factor
+        adamw.step()
+        assert all(parameter.grad is None for parameter in ours)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------------- the data
+
+
+@pytest.mark.parametrize("num_examples, batch_size", [(10, 4), (3, 8), (8, 8)])
+def test_every_epoch_visits_every_example_once(num_examples: int, batch_size: int) -> None:
+    seen = [pair for step in range(30) for pair in batch_at(step, batch_size, num_examples, seed=1)]
+    assert all(len(batch_at(step, batch_size, num_examples, seed=1)) == batch_size for step in range(3))
+    for epoch in range(len(seen) // num_examples):
+        visit = seen[epoch * num_examples : (epoch + 1) * num_examples]
+        assert sorted(visit) == [(epoch, index) for index in range(num_examples)]
+
+
+def test_the_batch_of_a_step_follows_from_the_seed_and_the_step_alone() -> None:
+    forwards = [batch_at(step, 4, 50, seed=7) for step in range(20)]
+    backwards = [batch_at(step, 4, 50, seed=7) for step in reversed(range(20))][::-1]
+    assert forwards == backwards
+    assert forwards != [batch_at(step, 4, 50, seed=8) for step in range(20)]
+    orders = [[index for _, index in batch_at(epoch, 50, 50, seed=7)] for epoch in range(2)]
+    assert orders[0] != orders[1], "epochs have orders of their own"
+
+
+# ---------------------------------------------------------------------------------------------------------- the state
+
+
+def descend(parameters: list[nn.Parameter], optimization: Optimization, first: int, last: int) -> None:
+    for step in range(first, last):
+        for parameter in parameters:
+            parameter.grad = parameter.detach() * torch.rand(parameter.shape)
+        optimization.step(step)
+
+
+def make(seed: int) -> tuple[list[nn.Parameter], Optimization]:
+    draw = torch.Generator().manual_seed(seed)
+    parameters = [nn.Parameter(torch.randn(4, 3, generator=draw)), nn.Parameter(torch.randn(2, generator=draw))]
+    config = Stage1Config(weight_decay=0.1)
+    return parameters, Optimization.of(config, [(parameters[:1], 0.05), (parameters[1:], 0.01)], total_steps=10)
+
+
+def test_a_saved_state_goes_on_bit_by_bit_weights_moments_and_random_numbers(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    whole, optimization = make(seed=0)
+    extra = torch.arange(3.0)
+    descend(whole, optimization, 0, 4)
+    save_state(tmp_path, [*whole, extra], optimization, steps_done=4)
+    descend(whole, optimization, 4, 10)
+    torch.manual_seed(99)
+    resumed, optimization = make(seed=1)
+    put_back = torch.zeros(3)
+    assert load_state(tmp_path, [*resumed, put_back], optimization) == 4
+    assert torch.equal(put_back, extra)
+    descend(resumed, optimization, 4, 10)
+    for one, other in zip(whole, resumed, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_saved_state_is_safetensors_and_json_only(tmp_path: Path) -> None:
+    parameters, optimization = make(seed=0)
+    descend(parameters, optimization, 0, 1)
+    save_state(tmp_path, parameters, optimization, steps_done=1)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
+
+
+def test_a_state_of_another_number_of_tensors_is_refused(tmp_path: Path) -> None:
+    parameters, optimization = make(seed=0)
+    save_state(tmp_path, parameters, optimization, steps_done=0)
+    with pytest.raises(ValueError, match="holds 2 trained tensors, this run trains 3: the config has changed"):
+        load_state(tmp_path, [*parameters, torch.zeros(1)], optimization)
+
+
+# ----------------------------------------------------------------------------------------------------------- the loop
+
+
+def test_the_steps_of_a_loop_save_when_due_and_at_the_end(tmp_path: Path) -> None:
+    written: list[tuple[str, int]] = []
+
+    def write(folder: Path, steps_done: int) -> None:
+        written.append((folder.name.split(".")[1], steps_done))
+
+    with Run.create(tmp_path, CONFIG) as run:
+        for step in training_steps("test", run, 7, 2, 2, write):
+            step.log({"loss": 1.0}, "note")
+    assert written == [("step-4", 4), ("step-6", 6), ("step-7", 7)]
+    assert [line.split(",")[0] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
+        f'{{"step": {number}' for number in (3, 4, 5, 6, 7)
+    ]
+
+
+def test_a_loop_that_fails_leaves_the_signals_as_they_were(tmp_path: Path) -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    with Run.create(tmp_path, CONFIG) as run:
+        with pytest.raises(RuntimeError, match="boom"):
+            fail_in_the_loop(run)
+        assert signal.getsignal(signal.SIGTERM) is before
+        assert run.checkpoints() == []
+
+
+def fail_in_the_loop(run: Run) -> None:
+    for _ in training_steps("test", run, 3, 0, 1, lambda folder, steps_done: None):
+        raise RuntimeError("boom")
+
+
+def test_an_interrupted_loop_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    def write(folder: Path, steps_done: int) -> None:
+        (folder / "done").write_text(str(steps_done))
+
+    with Run.create(tmp_path, CONFIG) as run:
+        with pytest.raises(Interrupted, match=rf"stopped after step 2 of 9; go on with --resume --output {tmp_path}"):
+            for step in training_steps("test", run, 9, 0, None, write):
+                if step.number == 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+        newest = run.latest_checkpoint()
+    assert newest is not None and newest.name == "step-2"
+    assert (newest / "done").read_text() == "2"
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_batch(loss: float) -> None:
+    with pytest.raises(FloatingPointError, match=rf"the loss is {loss} at step 8; the batch was first, second\. Lower"):
+        check_finite(loss, 7, ["first", "second"])
+    check_finite(1e30, 7, ["first"])
+
+
+def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -> None:
+    parameters, optimization = make(seed=0)
+    save_state(tmp_path, parameters, optimization, steps_done=0)
+    before: list[Tensor] = [parameter.detach().clone() for parameter in parameters]
+    descend(parameters, optimization, 0, 2)
+    load_state(tmp_path, parameters, optimization)
+    for one, other in zip(parameters, before, strict=True):
+        assert torch.equal(one, other)
