@@ -8,6 +8,7 @@ rule; it shares no line with the engine.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -27,7 +28,9 @@ class Answer:
 
     actions: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    invocations: list[tuple[str, int, int, int]] = field(default_factory=list)  # operator, position, num_latents, action
+    invocations: list[tuple[str, int, int, int]] = field(
+        default_factory=list
+    )  # operator, position, num_latents, action
     latents: list[Tensor] = field(default_factory=list)
     text: str = ""
     finish_reason: str = ""
@@ -63,7 +66,9 @@ def synthesize(model: Tyler, operator: str, x: Tensor) -> Tensor:
     head = model.heads[operator]
     queries = head.queries
     together = torch.cat([x, queries])[None]
-    hidden = model.synthesizer.lora(inputs_embeds=together, use_cache=False, output_hidden_states=True).hidden_states[-1]
+    hidden = model.synthesizer.lora(inputs_embeds=together, use_cache=False, output_hidden_states=True).hidden_states[
+        -1
+    ]
     return hidden[0, len(x) :] @ head.proj.weight.T + head.proj.bias
 
 
@@ -108,7 +113,9 @@ def stop_position(text: str, request: Request) -> int | None:
 def is_full(model: Tyler, request: Request, num_actions: int, length: int) -> bool:
     """No action is left, or the longest operator would no longer fit the model's positions."""
     longest = max((head.queries.shape[0] for head in model.heads.values()), default=1)
-    return num_actions >= request.max_new_tokens or length + longest > model.backbone.model.config.max_position_embeddings
+    return (
+        num_actions >= request.max_new_tokens or length + longest > model.backbone.model.config.max_position_embeddings
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the policy routes
@@ -257,7 +264,7 @@ def planned(model: Tyler, request: Request, visible: list[int]) -> list[tuple[in
     assert isinstance(router, AtBoundaries)
     texts = [known_text(model, visible[:count]) for count in range(len(visible) + 1)]
     lengths = [len(text) for text in texts]
-    spans = list(zip(lengths, lengths[1:], strict=False))
+    spans = list(itertools.pairwise(lengths))
     draws = numbers(request, purpose=1)
     calls: dict[tuple[int, str], bool] = {}
     for boundary in BoundaryScanner({operator.boundary for operator in model.operators}).feed(texts[-1]):

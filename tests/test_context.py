@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 import torch
+from tests import tiny
 from torch import Tensor, nn
 
-from tests import tiny
 from tyler.context import BLOCK, Context, Reader, round_up
 
 ROWS = 4

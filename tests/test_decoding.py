@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from tests import reference, tiny
 from tests.reference import Answer
+
 from tyler.decoding import Engine
 from tyler.model import Tyler
 from tyler.replay import pack_for, replay_logprobs
@@ -42,7 +42,9 @@ CASES = {
     "boundaries, sampled, temperature 0.7": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.7, seed=23)),
     "half of the boundaries": ask(tiny.SHORT, router=AtBoundaries(rate=0.5), sampling=Sampling(1.0, seed=8)),
     "boundaries, budget 2": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.9, seed=9), budget=2),
-    "boundaries, one operator": ask(tiny.LONG, router=AtBoundaries(only=("procedure",)), sampling=Sampling(1.0, seed=10)),
+    "boundaries, one operator": ask(
+        tiny.LONG, router=AtBoundaries(only=("procedure",)), sampling=Sampling(1.0, seed=10)
+    ),
     "never": ask(tiny.LONG, router=Never(), sampling=Sampling(1.0, seed=11)),
     "forced": ask(tiny.SHORT, router=Forced({0: ("global",), 3: ("state", "procedure"), 4: ("state", "state")})),
 }
@@ -169,7 +171,7 @@ def test_a_budget_of_zero_is_never(family: str) -> None:
 @pytest.mark.parametrize("budget", [1, 2, 4])
 def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -> None:
     model = tiny.tyler("qwen2")
-    requests = [ask(tiny.ODD, sampling=Sampling(1.0, seed=seed)) for seed in range(6)]
+    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed in range(4) for text in tiny.PROMPTS]
     free = run(model, requests)
     capped = run(model, [replace(request, budget=budget) for request in requests])
     assert any(one.num_invocations > budget for one in free)
@@ -228,7 +230,9 @@ def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
 # -------------------------------------------------------------------------------------------------------- replay
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(0.7, top_k=5, seed=5)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(0.7, top_k=5, seed=5)]
+)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling) -> None:
     model = tiny.tyler(family)
@@ -264,7 +268,10 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
 @pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2)])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int, coalesce: int) -> None:
-    requests = [*CASES.values(), *(ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(1.0, seed=s)) for s in range(6))]
+    requests = [
+        *CASES.values(),
+        *(ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(1.0, seed=s)) for s in range(6)),
+    ]
     events = events_of(tiny.tyler(family), requests, slots, coalesce)
     for index in range(len(requests)):
         own = [event for event in events if event.index == index]
@@ -371,7 +378,9 @@ def test_a_stop_string_ends_the_answer_and_is_never_shown(router: Never | Learne
             assert trajectory.finish_reason == "stop"
             assert trajectory.text == shown
             assert stop not in shown and free.startswith(shown + stop)
-            assert not any(shown.endswith(stop[:cut]) for cut in range(1, len(stop)) if not free.startswith(shown + stop))
+            assert not any(
+                shown.endswith(stop[:cut]) for cut in range(1, len(stop)) if not free.startswith(shown + stop)
+            )
             split += len(trajectory.actions) > 1 and stop not in tiny.tokenizer().decode(trajectory.actions[-1:])
     assert split >= 3, "some stop strings must lie over several tokens"
 

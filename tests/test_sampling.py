@@ -124,7 +124,9 @@ def test_masked_operators_are_impossible_and_the_rest_is_scaled() -> None:
         assert torch.allclose(masked[row, :7], before[row, :7] / temperature)
         for k in range(2):
             assert (masked[row, 7 + k] == NEVER) == (not allowed[row, k])
-    actions, logprobs = choose(masked[2:].expand(500, -1).clone(), [Sampling(1.0)] * 500, np.linspace(0, 1, 500, False).tolist())
+    actions, logprobs = choose(
+        masked[2:].expand(500, -1).clone(), [Sampling(1.0)] * 500, np.linspace(0, 1, 500, False).tolist()
+    )
     assert int(actions.max()) < 7
     assert torch.allclose(logprobs.unique().exp().sum(), torch.tensor(1.0), atol=1e-4)
 

@@ -50,8 +50,6 @@ def fresh(dropout: float = 0.0) -> Tyler:
     for module in model.synthesizer.lora.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
-    for layer in tiny.lora_layers(model.synthesizer.lora).values():
-        layer.lora_dropout["default"] = torch.nn.Dropout(dropout)
     return model
 
 

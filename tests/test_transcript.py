@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests import tiny
 from transformers import AutoTokenizer
 
-from tests import tiny
 from tyler.transcript import Transcript, is_partition, token_spans
 
 
@@ -34,7 +34,7 @@ def test_texts_join_to_what_the_tokenizer_decodes() -> None:
 def test_texts_do_not_depend_on_when_they_are_looked_at() -> None:
     random = Random(1)
     for _ in range(50):
-        tokens = [random.choice(tiny.ids("a😀é→$x") + [7, 30]) for _ in range(20)]
+        tokens = [random.choice([*tiny.ids("a😀é→$x"), 7, 30]) for _ in range(20)]
         eager, lazy = Transcript(tiny.tokenizer()), transcript(tokens)
         seen = []
         for token in tokens:

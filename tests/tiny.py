@@ -62,7 +62,7 @@ PROMPTS = (SHORT, MEDIUM, LONG, ODD)
 
 @functools.cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer whose pieces are mostly the beginnings of structures; three characters are split in bytes."""
+    """A byte-level tokenizer whose pieces are mostly the beginnings of structures; three characters are split."""
     alphabet = dict(zip(range(256), byte_characters(), strict=True))
     texts = ["\n", *ASCII, *STRUCTURAL, *PLAIN]
     pieces = ["".join(alphabet[byte] for byte in text.encode()) for text in texts] + [alphabet[byte] for byte in BYTES]
@@ -119,7 +119,7 @@ def randomize(model: PreTrainedModel, generator: torch.Generator) -> None:
         elif name.endswith("bias"):
             normal(parameter, std=0.3)
         elif "embed_tokens" in name or "lm_head" in name:
-            normal(parameter, std=0.35)
+            normal(parameter, std=0.28)
             likely = ids_of(STRUCTURAL)
             parameter[likely] *= 1.35
         else:
@@ -148,7 +148,7 @@ def build_backbone(family: str, seed: int = 0) -> Backbone:
 
 
 @torch.no_grad()
-def build(family: str, seed: int = 0, operators: tuple[Operator, ...] = OPERATORS, psi_scale: float = 0.6) -> Tyler:
+def build(family: str, seed: int = 0, operators: tuple[Operator, ...] = OPERATORS, psi_scale: float = 0.48) -> Tyler:
     """A model that looks trained: phi, eta, queries, projections and psi are random and all matter."""
     generator = torch.Generator().manual_seed(seed + 1)
     settings = LoraSettings(rank=4, alpha=8)

@@ -54,21 +54,23 @@ class Backbone:
         location = str(files("tyler") / "assets" / "mini") if id == MINI else id
         arguments = {"revision": revision, "trust_remote_code": False}
         try:
-            check_supported(id, AutoConfig.from_pretrained(location, **arguments))
-            model = AutoModelForCausalLM.from_pretrained(
-                location,
-                dtype=resolve_dtype(dtype, device),
-                attn_implementation="sdpa",
-                use_safetensors=True,
-                **arguments,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
-        except OSError as error:
+            config = AutoConfig.from_pretrained(location, **arguments)
+        except (OSError, ValueError) as error:
             raise FileNotFoundError(
-                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a Hub id, or a local folder with "
+                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a Hub id or a folder with "
                 "config.json, safetensors weights and a tokenizer. For a gated model accept its terms on its page and "
                 "run `hf auth login`; without network set the path of a downloaded copy."
             ) from error
+        check_supported(id, config)
+        model = AutoModelForCausalLM.from_pretrained(
+            location,
+            config=config,
+            dtype=resolve_dtype(dtype, device),
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            **arguments,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
 

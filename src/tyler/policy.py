@@ -25,8 +25,8 @@ class Policy(nn.Module):
         super().__init__()
         self.lora = lora
         self.psi = nn.Parameter(torch.zeros(num_operators, backbone.dim, device=backbone.device))
-        self._theta = (backbone.model,)  # in a tuple, so that theta is not registered as a submodule
-        self._folded: PreTrainedModel | None = None
+        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
+        self._folded: list[PreTrainedModel] = []
 
     def add_lora(self, settings: LoraSettings) -> None:
         """Give the policy its own LoRA eta, starting equal to the backbone."""
@@ -50,10 +50,10 @@ class Policy(nn.Module):
         """The decoder stack for rollouts: folded, brought up to date with eta."""
         if self.lora is None:
             return self.reference_decoder
-        if self._folded is None:
-            self._folded = folded_view(self.lora, self._theta[0])
-        fold(self.lora, self._folded)
-        return cast(PreTrainedModel, self._folded.base_model)
+        if not self._folded:
+            self._folded.append(folded_view(self.lora, self._theta[0]))
+        fold(self.lora, self._folded[0])
+        return cast(PreTrainedModel, self._folded[0].base_model)
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""

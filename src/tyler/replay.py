@@ -31,7 +31,7 @@ def replay_logprobs(
     if not bool((packed.temperature == temperature).all()):
         raise ValueError(
             f"the trajectories were sampled at temperatures {sorted(set(packed.temperature.tolist()))}; "
-            "replay one temperature at a time"
+            "replay one at a time"
         )
     states = decision_states(decoder, packed)
     chosen = chosen_logprobs(

@@ -7,7 +7,7 @@ engine asks them after every visible token and knows nothing about how they deci
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -147,14 +147,18 @@ class AtBoundaries:
 
 
 class BoundarySchedule:
-    """Boundaries of the visible text, mapped to token positions as they become certain."""
+    """Boundaries of the visible text, mapped to tokens and released in the order of their positions.
+
+    A scanner may be certain of one boundary while it still doubts an earlier one, so a boundary waits until nothing
+    before it is undecided.
+    """
 
     def __init__(self, operators: Sequence[Operator], rate: float, random: np.random.Generator) -> None:
         self._operators, self._rate, self._random = operators, rate, random
         self._scanner = BoundaryScanner({operator.boundary for operator in operators})
         self._ends: list[int] = []
-        self._placed: set[Call] = set()
-        self._calls: list[Call] = []
+        self._found: list[tuple[int, int]] = []  # (position, operator), sorted, not yet released
+        self._placed: set[tuple[int, int]] = set()
         self._take(self._scanner.feed(""))
 
     def observe(self, pieces: Sequence[str]) -> None:
@@ -164,23 +168,27 @@ class BoundarySchedule:
             self._take(self._scanner.feed(piece))
 
     def due(self) -> Call | None:
-        return self._calls.pop(0) if self._calls else None
+        while self._found and self._found[0][0] <= self._certain():
+            position, operator = self._found.pop(0)
+            if self._random.random() < self._rate:
+                return Call(position, self._operators[operator].name)
+        return None
 
     def settled(self) -> int:
-        """Tokens that end before the scanner's undecided text. While a call waits, nothing after it is settled."""
-        certain = bisect_right(self._ends, self._scanner.settled)
-        return min(certain, self._calls[0].position) if self._calls else certain
+        return min(self._certain(), self._found[0][0]) if self._found else self._certain()
+
+    def _certain(self) -> int:
+        """Visible tokens that end before the scanner's undecided text."""
+        return bisect_right(self._ends, self._scanner.settled)
 
     def _take(self, boundaries: list[Boundary]) -> None:
-        """Queue the calls at newly certain boundaries; each operator at most once per visible position."""
+        """Queue the operators of newly certain boundaries; each at most once per visible position."""
         for boundary in boundaries:
             position = upcoming_token(boundary, self._ends)
-            for operator in self._operators:
-                call = Call(position, operator.name)
-                if operator.boundary == boundary.rule and call not in self._placed:
-                    self._placed.add(call)
-                    if self._random.random() < self._rate:
-                        self._calls.append(call)
+            for index, operator in enumerate(self._operators):
+                if operator.boundary == boundary.rule and (position, index) not in self._placed:
+                    self._placed.add((position, index))
+                    insort(self._found, (position, index))
 
 
 def upcoming_token(boundary: Boundary, ends: Sequence[int]) -> int:

@@ -57,8 +57,8 @@ class Synthesizer(nn.Module):
         self.lora = lora
         self.heads = nn.ModuleDict({op.name: Head(op.num_latents, backbone.dim) for op in operators})
         self.heads.to(backbone.device)
-        self._theta = (backbone.model,)  # in a tuple, so that theta is not registered as a submodule
-        self._folded: PreTrainedModel | None = None
+        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
+        self._folded: list[PreTrainedModel] = []
 
     @classmethod
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
@@ -74,10 +74,10 @@ class Synthesizer(nn.Module):
 
     def decoder(self) -> PreTrainedModel:
         """The folded decoder stack, brought up to date with phi."""
-        if self._folded is None:
-            self._folded = folded_view(self.lora, self._theta[0])
-        fold(self.lora, self._folded)
-        return cast(PreTrainedModel, self._folded.base_model)
+        if not self._folded:
+            self._folded.append(folded_view(self.lora, self._theta[0]))
+        fold(self.lora, self._folded[0])
+        return cast(PreTrainedModel, self._folded[0].base_model)
 
     def mapping(self) -> dict[str, Head]:
         """Every operator with its own head."""

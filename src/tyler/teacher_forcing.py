@@ -168,10 +168,10 @@ def target_logprobs(
 
 
 def first_latent(example: Example) -> int:
-    """Context position of the first latent; without insertions, everything but the last position."""
+    """Context position of the first latent; without insertions, the last position that predicts a target."""
     if example.insertions:
         return len(example.prompt_ids) + example.insertions[0].position
-    return len(example.prompt_ids) + len(example.target_ids) - 1
+    return len(example.prompt_ids) + len(example.target_ids) - 2
 
 
 def embed_ids(backbone: Backbone, ids: Sequence[int]) -> Float[Tensor, "seq dim"]:

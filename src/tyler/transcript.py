@@ -46,7 +46,7 @@ class Transcript(Sequence[str]):
 
     @property
     def text(self) -> str:
-        return self._decode(self.tokens)
+        return self._decode(self.tokens).rstrip("\ufffd")
 
 
 def token_spans(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -133,15 +133,20 @@ def _quantity(goal: str, given: dict[str, int]) -> int:
     return _quantity(LAWS[goal][0], given) * _quantity(LAWS[goal][1], given)
 
 
+def _within(span: str, value: int) -> bool:
+    low, _, high = span.removesuffix("+").partition("-")
+    return int(low) <= value <= (int(high) if high else value)
+
+
 def test_the_right_option_follows_from_the_laws_and_only_one_option_does():
     for problem in load("train", count=300, families=("science",)):
         facts = problem.prompt.split(" has ")[1].split(". ")[0].split(", ")
         given = {fact.rsplit(" ", 1)[0]: int(fact.rsplit(" ", 1)[1]) for fact in facts}
         goal = next(name for name in LAWS if f" {name}" in problem.prompt.split(". ", 1)[1])
         value = _quantity(goal, given) + given.get(f"extra {goal}", 0)
-        options = dict(re.findall(r"(\d+)([A-D])\b", problem.prompt))
+        options = dict(re.findall(r"([A-D])\) ([0-9+-]+)", problem.prompt))
+        assert [letter for letter, span in options.items() if _within(span, value)] == [problem.answer]
         assert len(options) == 4
-        assert options[str(value)] == problem.answer
 
 
 def test_letters_are_spread_evenly_so_that_guessing_gives_a_quarter():

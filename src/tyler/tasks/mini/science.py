@@ -7,6 +7,10 @@ import random
 from tyler.tasks.mini.puzzle import ANSWER, Family, Puzzle
 
 LETTERS = ("A", "B", "C", "D")
+BOUNDS = (20, 40, 80)
+RANGES = ("0-19", "20-39", "40-79", "80+")
+"""The options: four ranges, rising from A to D."""
+
 BODIES = ("car", "ball", "stone", "train", "block", "cart", "robot", "sled", "drone", "wire")
 LAWS = {
     "force": ("mass", "acceleration"),
@@ -36,23 +40,17 @@ def _chain(rng: random.Random, level: int) -> tuple[tuple[str, ...], bool]:
     return CHAINS[3][0] if level == 5 else rng.choice(CHAINS[3]), level == 5
 
 
-def _options(rng: random.Random, value: int, near_miss: int) -> list[int]:
-    """Four values that differ in their last digit, in random order: the right one, the factors added, and near misses."""
-    options = [value]
-    candidates = [near_miss, *rng.sample(range(max(1, value - 12), value + 13), 25 if value > 12 else 12 + value)]
-    for other in candidates:
-        if len(options) < 4 and other % 10 not in [option % 10 for option in options]:
-            options.append(other)
-    rng.shuffle(options)
-    return options
+def _letter(value: int) -> str:
+    """The letter of the range that holds `value`."""
+    return LETTERS[sum(value >= bound for bound in BOUNDS)]
 
 
-def draw(rng: random.Random, level: int) -> Puzzle:
-    """A body with given quantities, one to three laws in a row, and four options."""
+def _worked(rng: random.Random, level: int) -> tuple[str, int, dict[str, int], list[str]]:
+    """The goal, its value, the given quantities and the worked fields of one drawn chain of laws."""
     chain, adds = _chain(rng, level)
     given: dict[str, int] = {}
-    lines = []
     known: dict[str, int] = {}
+    lines = []
     for i, goal in enumerate(chain):
         first, second = LAWS[goal]
         for name in (first, second):
@@ -62,26 +60,32 @@ def draw(rng: random.Random, level: int) -> Puzzle:
         lines.append(
             f'"law": "{goal} = {first} * {second}", "step": "{known[first]} * {known[second]} = {known[goal]}"'
         )
-    value, goal = known[chain[-1]], chain[-1]
-    near_miss = known[LAWS[goal][0]] + known[LAWS[goal][1]]
-    if adds:
-        extra = rng.randint(2, 20)
-        given[f"extra {goal}"] = extra
-        lines.append(f'"sum": "{value} + {extra} = {value + extra}"')
-        near_miss, value, goal = value, value + extra, f"total {goal}"
-    options = _options(rng, value, near_miss)
-    lines.append(f'"value": {value}{ANSWER}')
-    answer = LETTERS[options.index(value)]
+    goal, value = chain[-1], known[chain[-1]]
+    if not adds:
+        return goal, value, given, lines
+    extra = rng.randint(2, 20)
+    lines.append(f'"sum": "{value} + {extra} = {value + extra}"')
+    return f"total {goal}", value + extra, {**given, f"extra {goal}": extra}, lines
+
+
+def draw(rng: random.Random, level: int) -> Puzzle:
+    """A body with given quantities, one to three laws in a row, and four ranges; each letter is right equally often."""
+    answer = rng.choice(LETTERS)
+    while True:
+        goal, value, given, lines = _worked(rng, level)
+        if _letter(value) == answer:
+            break
+    lines.append(f'"value": {value} ({ANSWER})')
     facts = [f"{name} {amount}" for name, amount in given.items()]
     rng.shuffle(facts)
     phrase = rng.randrange(len(QUESTIONS))
-    listed = ", ".join(f"{option}{letter}" for option, letter in zip(options, LETTERS, strict=True))
+    listed = ", ".join(f"{letter}) {span}" for letter, span in zip(LETTERS, RANGES, strict=True))
     return Puzzle(
         level=level,
         phrase=phrase,
         prompt=f"A {rng.choice(BODIES)} has {', '.join(facts)}. {QUESTIONS[phrase].format(goal=goal)} Options: {listed}.",
         lines=tuple(lines),
-        shortcut=f"It is {value}{ANSWER}.",
+        shortcut=f"It is ({ANSWER}).",
         answer=answer,
         wrong=tuple(letter for letter in LETTERS if letter != answer),
     )
@@ -95,5 +99,5 @@ SCIENCE = Family(
     opening="{",
     ending="}\n\n",
     closing=f"Answer: $\\boxed{{{ANSWER}}}$",
-    plain=f"Answer: {ANSWER}.",
+    plain=f"Answer: ({ANSWER}).",
 )

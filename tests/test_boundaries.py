@@ -1,0 +1,576 @@
+"""Boundaries: every trap by name, one rule online and offline, token positions on real tokenizers, fair sampling."""
+
+from __future__ import annotations
+
+import json
+import random
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tyler import boundaries
+from tyler.boundaries import (
+    LOOKAHEAD,
+    RULES,
+    Boundary,
+    BoundaryScanner,
+    Rule,
+    candidates,
+    dollar_opens,
+    find_boundaries,
+    piece_offsets,
+    sample_candidates,
+    token_boundaries,
+)
+from tyler.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
+
+MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}
+
+
+def marked(text: str) -> str:
+    """The text with a mark at every boundary but the one at position 0."""
+    shown, last = "", 0
+    for boundary in find_boundaries(text):
+        if boundary.position or boundary.rule != "answer_start":
+            shown += text[last : boundary.position] + MARKS[boundary.rule]
+            last = boundary.position
+    return shown + text[last:]
+
+
+def check(expected: str) -> None:
+    """Whether the marks in `expected` are exactly the boundaries of the text without them."""
+    text = expected
+    for mark in MARKS.values():
+        text = text.replace(mark, "")
+    assert marked(text) == expected
+
+
+def tokenizer(data_dir: Path, name: str) -> Any:
+    """A real tokenizer, from the folder of real data."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(data_dir / "tokenizers" / name)
+
+
+# ------------------------------------------------------------------------------------------------------- answer starts
+
+
+def test_position_0_is_an_answer_start() -> None:
+    assert find_boundaries("7") == [Boundary(0, "answer_start")]
+
+
+def test_the_first_feed_reports_position_0_even_before_any_text() -> None:
+    scanner = BoundaryScanner()
+    assert scanner.feed("") == [Boundary(0, "answer_start")]
+    assert scanner.feed("7") == scanner.close() == []
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "Let me solve⟨g⟩ it.",
+        "Now let's solve⟨g⟩ it.",
+        "Let’s think step by step⟨g⟩. Then",
+        "Solution:⟨g⟩ We add.",
+        "SOLUTION:⟨g⟩ We add.",
+        "**Solution:**⟨g⟩ We add.",
+        "**Solution**:⟨g⟩ We add.",
+        "**Solution**\n⟨g⟩We add.",
+        "## Solution\n\n⟨g⟩⟨s⟩We add.",
+        "Proof.⟨g⟩ We add.",
+        "Answer:⟨g⟩ 5",
+        "thoughts\n</think>\n\n⟨g⟩⟨s⟩We add.",
+    ],
+)
+def test_a_cue_starts_an_answer(expected: str) -> None:
+    check(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me solver on",
+        "outlet me solve x",
+        "the Solution: we add",
+        "Solutions: 1 and 2",
+        "Final answer: 5",
+        "Solution:",
+        "Answer:5",
+        "## Solution to part b",
+        "Let me solve",
+    ],
+)
+def test_what_only_looks_like_a_cue_starts_nothing(text: str) -> None:
+    assert marked(text) == text
+
+
+def test_each_cue_counts_once() -> None:
+    check("Let me solve⟨g⟩ this. Let us solve that. Let me solve it.\nSolution:⟨g⟩ a\nSolution: b\nAnswer:⟨g⟩ c")
+
+
+def test_the_first_docstring_of_a_code_block_starts_an_answer() -> None:
+    check('⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n')
+
+
+def test_a_docstring_that_ends_the_block_starts_nothing() -> None:
+    check('⟨p⟩```python\n"""only this"""\n```\nafter')
+
+
+# --------------------------------------------------------------------------------------------------------------- steps
+
+
+@pytest.mark.parametrize("gap", ["\n\n", "\n\n\n\n", "\n  \n", "\n \t\n\n", "\r\n\r\n"])
+def test_a_run_of_blank_lines_is_one_step(gap: str) -> None:
+    check(f"We add.{gap}⟨s⟩Then we stop.")
+
+
+MARKERS = (
+    "Step 3:", "STEP 3:", "**Step 3:**", "**Step 3**:", "### Step 3", "### Step 3:", "**Step 3**", "Step 3.", "Step 3 -",
+    "3.", "3)", "  12.", "**3.**", "### 3.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_an_enumerated_marker_is_a_step(marker: str) -> None:
+    check(f"We add.\n{marker}⟨s⟩ Then we stop.")
+
+
+def test_a_step_title_in_bold_is_a_step() -> None:
+    check("**Step 1:⟨s⟩ Find x.**\na")
+    check("a\n**Step 2:⟨s⟩ Find x.** b")
+
+
+def test_a_marker_after_a_blank_line_is_no_second_step() -> None:
+    check("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then")
+
+
+def test_a_heading_and_the_blank_line_after_it_are_one_step() -> None:
+    check("We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop")
+
+
+def test_a_step_title_and_its_text_are_two_steps() -> None:
+    check("We add.\n\n⟨s⟩### Step 2: Add\n\n⟨s⟩Then")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "We get\n1.5 apples",
+        "We get\n1,234 apples",
+        "We get 3. Then 4. And",
+        "so it is\n3.\nIndeed",
+        "born in\n1995. Then",
+        "see Step 3: there",
+        "all\nStep 3 of it",
+        "a\n- b\n* c",
+        "version\n2.x and",
+    ],
+)
+def test_what_only_looks_like_a_marker_is_no_step(text: str) -> None:
+    assert marked(text) == text
+
+
+def test_blank_lines_and_numbers_in_code_are_no_steps() -> None:
+    check("a\n\n⟨s⟩⟨p⟩```python\nx = 1\n\n\n1. y\n# Step 2: z\n```\n\n⟨s⟩b")
+
+
+def test_blank_lines_and_numbers_in_display_formulas_are_no_steps() -> None:
+    check("a ⟨p⟩\\[\n1. x\n\n2. y\n\\] b ⟨p⟩$$x\n\ny$$ c ⟨p⟩\\begin{align*}\n\n3. z\n\\end{align*} d")
+
+
+@pytest.mark.parametrize("tail", ["\n\n", "\n\n  ", "\n \n", "\n3. ", "\nStep 3:", "\nStep 3:\n\n"])
+def test_the_end_of_the_text_has_no_boundary(tail: str) -> None:
+    assert marked("We add." + tail) == "We add." + tail
+
+
+def test_blank_lines_before_the_first_word_are_no_step() -> None:
+    check("\n\n  \nWe add.")
+
+
+# ---------------------------------------------------------------------------------------------------------- structures
+
+
+FORMULAS = (
+    "$x$", "$$x$$", r"\(x\)", r"\[x\]", r"\begin{align*}x&=1\\[2ex] y\end{align*}", r"\begin{equation}x\end{equation}",
+    "$5$", "$16.$", "$-14,$", "$2^2$", r"$5 \times 3$", "$.4$", "$5 + 3 = 8$", "$4x + 1$", "$1, 2, 3$", r"$10\%$",
+    "$180(8-2) = 1080$", "$(0,3),$", "$|x|$", r"$\text{a \$5 bill}$", "$x\n= 1$", r"$$\frac{\$14.40}{.4}$$",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_only_the_opening_of_a_formula_is_a_structure(formula: str) -> None:
+    check(f"So ⟨p⟩{formula} and ⟨p⟩{formula}.")
+    check(f"So ⟨p⟩{formula}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"It costs \$5 and \$7.",
+        "It costs $5 and $7.",
+        "It costs $1,234.50, or $1.",
+        "It costs $5.",
+        "It costs $5",
+        "She has $5 + $7 = $12 now.",
+        "She has $5+$7=$12 now.",
+        "It is 3*$5=$<<3*5=15>>15.",
+        "It is $.10 each, $60/15 hours, $2/tile and $5k.",
+        "It is $1000 x 20/100 = $200.",
+        "From $5-$7 to $8.",
+        "a $ b",
+        "a $",
+    ],
+)
+def test_money_is_no_structure(text: str) -> None:
+    assert marked(text) == text
+
+
+def test_formulas_after_money_are_found() -> None:
+    check("It costs $5 and $1,234.50, so ⟨p⟩$x$ is ⟨p⟩$y + 5$, not $7.\n\n⟨s⟩So ⟨p⟩$z$.")
+
+
+def test_the_end_of_a_formula_taken_for_money_opens_nothing() -> None:
+    check("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$, we get ⟨p⟩$x$.")
+    check("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$s and ⟨p⟩$x$.")
+
+
+def test_a_blank_line_ends_a_formula_that_nobody_closes() -> None:
+    check("So ⟨p⟩$x is 5\n\n⟨s⟩and ⟨p⟩$y$ and ⟨p⟩\\(z\n\n⟨s⟩and ⟨p⟩$w$.")
+
+
+def test_a_formula_that_nobody_closes_does_not_swallow_the_next() -> None:
+    check("Set ⟨p⟩$HOME to ⟨p⟩$x$ and ⟨p⟩$y$.")
+
+
+def test_inline_code_hides_what_looks_like_structure() -> None:
+    check('Write `$x`, `a $ {"b": 1}` and `\n3. c` for ⟨p⟩$x$.')
+
+
+def test_dollars_in_code_are_no_structure() -> None:
+    check("⟨p⟩```bash\necho $HOME $x$ \\( \n```\nand ⟨p⟩$x$")
+    check("⟨p⟩~~~\n$x$\n```\n$y$\n~~~\nand ⟨p⟩$x$")
+    check('⟨p⟩[asy]\nlabel("$x$");\n\n1. y\n[/asy] and ⟨p⟩$x$')
+
+
+def test_a_fence_closes_only_on_one_as_long() -> None:
+    check("⟨p⟩````\n```\n$x$\n```\n````\n⟨p⟩$y$")
+
+
+def test_a_fence_opens_behind_a_list_marker() -> None:
+    check("a\n1.⟨s⟩ ⟨p⟩```python\n$x$\n   ```\n⟨p⟩$y$")
+
+
+def test_backticks_that_close_on_their_line_are_no_fence() -> None:
+    check("⟨p⟩```x``` and ⟨p⟩$y$\n\n⟨s⟩Now")
+
+
+def test_a_latex_quote_hides_nothing() -> None:
+    check("the ``seven'' and ⟨p⟩$x$")
+
+
+@pytest.mark.parametrize("env", ["pmatrix", "document", "cases"])
+def test_an_environment_that_is_no_formula_by_itself_is_no_structure(env: str) -> None:
+    assert marked(rf"a \begin{{{env}}} b") == rf"a \begin{{{env}}} b"
+
+
+def test_every_key_of_an_object_is_a_structure() -> None:
+    check('So {⟨p⟩"answer": 5, ⟨p⟩"why": ["a", "b"],\n  ⟨p⟩"more": {⟨p⟩"x" : "$y$, {", "no\\"", 1: "z"}} and ⟨p⟩$x$')
+
+
+def test_keys_count_in_json_blocks_and_not_in_other_code() -> None:
+    check('⟨p⟩```json\n{\n  ⟨p⟩"a": 1,\n  ⟨p⟩"b": 2\n}\n```\n⟨p⟩```python\n{"a": 1}\n```\n')
+
+
+def test_a_key_too_long_for_the_lookahead_counts() -> None:
+    check('{⟨p⟩"a name that is rather long": 1, ⟨p⟩"b": 1}')
+
+
+@pytest.mark.parametrize("text", ['{"red", "blue"}', "{1, 2}", "{ }", '\\text{"a"}', '["a", "b"]', '"a": 1'])
+def test_what_only_looks_like_an_object_is_no_structure(text: str) -> None:
+    assert marked(f"So {text}.") == f"So {text}."
+
+
+def test_an_object_that_nobody_closes_ends_at_a_blank_line_or_a_fence() -> None:
+    check('So {⟨p⟩"a": 1\n\n⟨s⟩and ⟨p⟩$x$')
+    check('⟨p⟩```json\n{⟨p⟩"a": [1\n```\nand ⟨p⟩$x$')
+
+
+@pytest.mark.parametrize(
+    "text", ["$5 + 3 + 4 + 5 + 6", "$123456789012345678", "$1 $", "$x", "$", "$.", "$<", "$ 5", "$7 a"]
+)
+def test_a_dollar_is_decided_within_the_lookahead_and_stays_decided(text: str) -> None:
+    whole = dollar_opens(text + " " * LOOKAHEAD, 0, final=False)
+    assert whole is not None
+    for cut in range(len(text)):
+        assert dollar_opens(text[: cut + 1], 0, final=False) in (None, whole)
+    assert dollar_opens(text, 0, final=True) is not None or text == "$"
+
+
+# -------------------------------------------------------------------------------------------------- online and offline
+
+FRAGMENTS = (
+    "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\\\", "\\$", "\\", "\\begin{align*}", "\\end{align*}", "\\beta", "\\e",
+    "`", "``", "```", "```json", "```python\n", "~", "~~~", "[asy]", "[/asy]", '"""', "'''", "def f():",
+    "{", "}", "[", "]", ",", ":", '"', '"a":', '"a very long name of a field"',
+    "\n", "\n\n", " ", "  ", "\r\n", "\t", "3. ", "2)", "Step 3:", "### Step 2", "**Step 4:**", "Step", "#", "**", "*",
+    "Solution:", "**Solution**", "## Answer", "</think>", "Let me solve", " Let's think step by step.",
+    "5", "1.5", "x", "and", ".", "!", "=", "+", "<<", "(", ")",
+)  # fmt: skip
+
+
+def online(pieces: list[str]) -> list[Boundary]:
+    """What a scanner reports for the pieces, with every promise of `settled` checked on the way."""
+    scanner, found, settled, length = BoundaryScanner(), [], 0, 0
+    for piece in pieces:
+        new = scanner.feed(piece)
+        length += len(piece)
+        assert all(boundary.position >= settled for boundary in new)
+        assert settled <= scanner.settled <= length
+        settled = scanner.settled
+        found += new
+    new = scanner.close()
+    assert all(boundary.position >= settled for boundary in new)
+    assert scanner.settled == length
+    return found + new
+
+
+def check_chunking(text: str, cuts: list[int]) -> None:
+    whole = find_boundaries(text)
+    spans = zip([0, *cuts], [*cuts, len(text)], strict=True)
+    assert online([text[start:end] for start, end in spans]) == whole
+    assert online(list(text)) == whole
+    assert len(set(whole)) == len(whole)
+    assert whole == sorted(whole, key=lambda boundary: boundary.position)
+    assert all(boundary.position < max(1, len(text)) for boundary in whole)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_way_of_cutting_a_text_gives_the_same_boundaries(data: st.DataObject) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from(FRAGMENTS), max_size=40)))
+    check_chunking(text, sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6))))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=60))
+def test_any_unicode_text_can_be_cut_anywhere(text: str) -> None:
+    check_chunking(text, [len(text) // 2])
+
+
+def test_a_long_text_forgets_what_it_has_read_and_loses_nothing() -> None:
+    text = "Some prose that goes on, for $5.\n\nStep 2: $x = 1$ and\n```python\nf()\n\n```\n3. more" * 200
+    check_chunking(text, [1000, 9000])
+    scanner = BoundaryScanner()
+    for piece in text:
+        scanner.feed(piece)
+    assert len(scanner._text) < 1000
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
+def test_decoding_real_solutions_token_by_token_gives_the_same_boundaries(data_dir: Path, name: str) -> None:
+    decode = tokenizer(data_dir, name)
+    for path, key in (("math500_test.jsonl", "solution"), ("gsm8k_test.jsonl", "answer")):
+        for line in (data_dir / path).read_text(encoding="utf-8").splitlines()[:100]:
+            text = json.loads(line)[key]
+            assert online([text[start:end] for start, end in spans(decode, text)]) == find_boundaries(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("We add.\n\n", 9),  # a blank line holds nothing back: its boundary comes after it
+        ("We add.\n\n  ", 9),  # indentation does, for the step that it may start
+        ("We get $", 7),
+        ("We get $5", 7),
+        ("We get $5 an", 12),
+        ("We get $x", 9),
+        ("We get \\", 7),
+        ("We get \\beg", 7),
+        ("We get \\bet", 11),
+        ("We get {", 8),
+        ('We get {"', 8),
+        ("```", 3),
+        ("``", 0),
+        ("word", 4),
+        ("$x + 1$", 7),
+    ],
+)
+def test_settled_holds_back_no_more_than_it_must(text: str, settled: int) -> None:
+    scanner = BoundaryScanner()
+    scanner.feed(text)
+    assert scanner.settled == settled
+
+
+def test_a_closed_scanner_takes_no_more_text() -> None:
+    scanner = BoundaryScanner()
+    scanner.close()
+    with pytest.raises(ValueError, match="start a new one"):
+        scanner.feed("x")
+
+
+# --------------------------------------------------------------------------------------------------- the table of rules
+
+
+def test_only_the_rules_asked_for_are_found() -> None:
+    text = "Let me solve it.\n\nSo $x$."
+    for name in RULES:
+        assert find_boundaries(text, [name]) == [one for one in find_boundaries(text) if one.rule == name]
+    assert find_boundaries(text, []) == []
+
+
+def test_an_unknown_rule_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"'steps'.*'answer_start', 'step', 'structure'"):
+        BoundaryScanner(["steps"])
+
+
+def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = Rule("what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me check(?=\W)"))
+    monkeypatch.setitem(boundaries.RULES, "verify", verify)
+    operator = Operator("verify", num_latents=2, boundary="verify")
+    text = "So 5. Wait, no. Let me check it.\n\nWait, $x$."
+    assert [text[: one.position].split()[-1] for one in find_boundaries(text, ["verify"])] == ["Wait", "check", "Wait"]
+    assert candidates(text, piece_offsets(list(text)), [operator])[0] == (text.index(","), operator)
+
+
+def test_a_rule_may_ask_for_one_kind_of_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(boundaries.RULES, "code", Rule("a code block", side="before", openings=frozenset({"code"})))
+    text = "$x$\n```\na\n```\n"
+    assert find_boundaries(text, ["code"]) == [Boundary(4, "code")]
+
+
+# -------------------------------------------------------------------------------------------------------------- tokens
+
+
+def spans(decode: Any, text: str) -> list[tuple[int, int]]:
+    """The spans of a text's tokens; a character made of several tokens belongs to the last of them."""
+    starts = [
+        start for start, _ in decode(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    ]
+    return list(zip(starts, [*starts[1:], len(text)], strict=True))
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
+def test_boundaries_fall_on_the_right_tokens_of_a_real_tokenizer(data_dir: Path, name: str) -> None:
+    decode = tokenizer(data_dir, name)
+    text = "Let me solve it:\n\nWe get $x$, and ($y$).\n\nStep 2: So\n```python\nf()\n```\n\nDone."
+    offsets = decode(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    pieces = [text[start:end] for start, end in offsets]
+    assert "".join(pieces) == text
+    assert piece_offsets(pieces) == [tuple(span) for span in offsets]
+    assert [(pieces[token], rule) for token, rule in token_boundaries(find_boundaries(text), offsets)] == [
+        ("Let", "answer_start"),
+        (" it", "answer_start"),
+        ("We", "step"),
+        (" $", "structure"),
+        (" ($", "structure"),
+        ("Step", "step"),
+        ("```", "structure"),
+        ("Done", "step"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3"])
+def test_the_offsets_of_a_real_tokenizer_agree_with_its_decoded_pieces(data_dir: Path, name: str) -> None:
+    decode = tokenizer(data_dir, name)
+    for line in (data_dir / "math500_test.jsonl").read_text(encoding="utf-8").splitlines()[:50]:
+        text = json.loads(line)["solution"]
+        tokens = decode(text, add_special_tokens=False, return_offsets_mapping=True)
+        pieces = [decode.decode([token]) for token in tokens["input_ids"]]
+        if "".join(pieces) == text:
+            assert piece_offsets(pieces) == [tuple(span) for span in tokens["offset_mapping"]]
+
+
+def test_a_boundary_after_something_skips_a_token_that_started_before_it() -> None:
+    pieces = ["We add", ".\n\n", "Then", " stop"]
+    assert token_boundaries([Boundary(9, "step"), Boundary(8, "step")], piece_offsets(pieces)) == [(2, "step")]
+
+
+def test_a_boundary_before_something_holds_back_the_token_that_contains_it() -> None:
+    pieces = ["So", " ($", "x", "$,"]
+    assert token_boundaries([Boundary(4, "structure")], piece_offsets(pieces)) == [(1, "structure")]
+
+
+def test_offsets_without_leading_spaces_give_the_same_tokens() -> None:
+    trimmed = [(0, 2), (3, 5), (6, 8)]
+    found = token_boundaries([Boundary(2, "step"), Boundary(3, "structure")], trimmed)
+    assert found == [(1, "step"), (1, "structure")]
+
+
+def test_a_character_made_of_several_tokens_starts_at_the_first() -> None:
+    pieces = ["a\n\n", "", "é", "x"]
+    assert piece_offsets(pieces) == [(0, 3), (3, 3), (3, 4), (4, 5)]
+    assert token_boundaries([Boundary(3, "step")], piece_offsets(pieces)) == [(1, "step")]
+
+
+def test_the_position_after_the_last_token_is_no_candidate() -> None:
+    assert token_boundaries([Boundary(0, "answer_start"), Boundary(3, "step")], []) == []
+    assert token_boundaries([Boundary(3, "step"), Boundary(3, "structure")], [(0, 3)]) == []
+
+
+def test_two_boundaries_of_one_rule_at_one_token_are_one() -> None:
+    assert token_boundaries([Boundary(1, "step"), Boundary(2, "step")], [(0, 3), (3, 4)]) == [(1, "step")]
+
+
+# ------------------------------------------------------------------------------------------------------------ sampling
+
+
+def test_candidates_pair_token_positions_with_operators() -> None:
+    pieces = ["We add", ".\n\n", "So", " $", "x$"]
+    text = "".join(pieces)
+    assert candidates(text, piece_offsets(pieces), PAPER_OPERATORS) == [(0, GLOBAL), (2, STATE), (3, PROCEDURE)]
+    assert candidates(text, piece_offsets(pieces), [STATE]) == [(2, STATE)]
+
+
+def test_operators_may_share_a_rule() -> None:
+    twin = Operator("twin", num_latents=2, boundary="step")
+    assert candidates("a\n\nb", [(0, 3), (3, 4)], [STATE, twin]) == [(1, STATE), (1, twin)]
+
+
+def test_operator_types_are_equally_likely_however_many_positions_they_have() -> None:
+    pairs = [(0, GLOBAL), *((token, STATE) for token in range(1, 5)), *((token, PROCEDURE) for token in range(5, 20))]
+    rng = random.Random(0)
+    drawn = [sample_candidates(pairs, 1, rng)[0] for _ in range(6000)]
+    types = Counter(operator.name for _, operator in drawn)
+    assert all(abs(types[operator.name] - 2000) < 150 for operator in PAPER_OPERATORS)  # 4 standard errors: 146
+    positions = Counter(token for token, operator in drawn if operator == PROCEDURE)
+    assert len(positions) == 15 and max(positions.values()) < 190
+
+
+def test_several_draws_are_distinct_and_sorted() -> None:
+    pairs = [(0, GLOBAL), (2, STATE), (3, PROCEDURE), (6, STATE), (7, PROCEDURE)]
+    for seed in range(50):
+        drawn = sample_candidates(pairs, 3, random.Random(seed))
+        assert len(set(drawn)) == 3
+        assert drawn == sorted(drawn, key=lambda pair: pair[0])
+
+
+def test_asking_for_more_than_there_are_gives_all() -> None:
+    pairs = [(0, GLOBAL), (2, STATE)]
+    assert sample_candidates(pairs, 9, random.Random(0)) == pairs
+    assert sample_candidates([], 1, random.Random(0)) == []
+
+
+def test_the_same_seed_draws_the_same_pairs() -> None:
+    pairs = [(token, operator) for token in range(9) for operator in PAPER_OPERATORS]
+    assert sample_candidates(pairs, 4, random.Random(3)) == sample_candidates(pairs, 4, random.Random(3))
+
+
+# ----------------------------------------------------------------------------------------------------------- real data
+
+
+def test_money_in_gsm8k_is_hardly_ever_taken_for_a_formula(data_dir: Path) -> None:
+    lines = (data_dir / "gsm8k_test.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = [json.loads(line)["answer"] for line in lines]
+    assert sum(text.count("$") for text in answers) == 2625
+    assert sum(len(find_boundaries(text, ["structure"])) for text in answers) <= 1
+
+
+@pytest.mark.slow
+def test_the_measured_half_of_the_page_is_current(root: Path, data_dir: Path) -> None:
+    page = runpy.run_path(str(root / "scripts" / "boundary_counts.py"))["page"]
+    text = (root / "docs" / "boundaries.md").read_text(encoding="utf-8")
+    assert page(text, data_dir) == text, "run `python scripts/boundary_counts.py --data-dir PATH`"

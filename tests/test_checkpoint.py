@@ -1,0 +1,332 @@
+"""Checkpoints: what comes back is bit-equal, plain peft reads the adapters, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import tiny
+from tyler import CheckpointError, Tyler
+from tyler.backbone import Backbone, view
+from tyler.lora import lora_layers
+from tyler.request import Request
+from tyler.routing import Forced, Learned, Never, Router
+from tyler.runs import Run
+from tyler.sampling import Sampling
+from tyler.synthesis import swap
+from tyler.trajectory import Trajectory
+
+EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})
+
+
+@pytest.fixture(scope="session")
+def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny backbone of every family."""
+    folder = tmp_path_factory.mktemp("backbones")
+    for family in tiny.FAMILIES:
+        tiny.tyler(family).backbone.model.save_pretrained(folder / family)
+        tiny.tokenizer().save_pretrained(folder / family)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Stage 2 checkpoint of the qwen3 model; copy it before changing it."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "stage2"
+    tiny.tyler("qwen3").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "copy"))
+
+
+def answers(model: Tyler, router: Router) -> list[Trajectory]:
+    requests = [
+        Request(
+            tiny.ids(text), router=router, sampling=Sampling(0.8 if seed else 0.0, seed=seed), max_new_tokens=24
+        )
+        for text in tiny.PROMPTS
+        for seed in range(2)
+    ]
+    return model.engine(slots=3).run(requests)
+
+
+def assert_bit_equal(first: list[Trajectory], second: list[Trajectory]) -> None:
+    for one, other in zip(first, second, strict=True):
+        assert one.actions == other.actions
+        assert one.logprobs == other.logprobs
+        assert one.invocations == other.invocations
+        for latents, others in zip(one.latents, other.latents, strict=True):
+            assert torch.equal(latents, others)
+
+
+# ------------------------------------------------------------------------------------------------------------ the same
+
+
+@pytest.mark.parametrize("stage", ["stage1", "stage2"])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_saved_model_reloads_to_bit_equal_outputs(family: str, stage: str, backbones: Path, tmp_path: Path) -> None:
+    model = tiny.build(family)
+    if stage == "stage1":
+        model.policy.lora = None
+    model = model.at_stage(stage)
+    model.save_pretrained(tmp_path)
+    loaded = Tyler.from_pretrained(str(tmp_path), backbone=str(backbones / family), device="cpu")
+    assert (loaded.stage, loaded.operators, loaded.prompt) == (stage, model.operators, model.prompt)
+    assert (loaded.policy.lora is None) == (stage == "stage1")
+    before = answers(model, Learned())
+    assert sum(trajectory.num_invocations for trajectory in before) >= 4
+    assert_bit_equal(before, answers(loaded, Learned()))
+    assert_bit_equal(answers(model, EVERYWHERE), answers(loaded, EVERYWHERE))
+
+
+def test_saving_what_was_loaded_writes_the_same_files(saved: Path, backbones: Path, tmp_path: Path) -> None:
+    Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3")).save_pretrained(tmp_path)
+    for name in ("operators.safetensors", "synthesizer/adapter_model.safetensors", "policy/adapter_model.safetensors"):
+        assert (tmp_path / name).read_bytes() == (saved / name).read_bytes(), name
+
+
+def test_a_checkpoint_holds_what_the_contract_says(saved: Path) -> None:
+    names = {str(path.relative_to(saved)) for path in saved.rglob("*") if path.is_file()}
+    adapters = {f"{part}/{name}" for part in ("synthesizer", "policy") for name in ("adapter_config.json", "adapter_model.safetensors")}
+    assert {"tyler.json", "operators.safetensors", "README.md", *adapters} <= names
+    assert {Path(name).suffix for name in names} <= {".json", ".safetensors", ".md"}, "never pickle"
+    tensors = {name: list(tensor.shape) for name, tensor in load_file(saved / "operators.safetensors").items()}
+    dim = tiny.tyler("qwen3").backbone.dim
+    expected = {"psi": [3, dim]}
+    for operator in tiny.OPERATORS:
+        expected |= {
+            f"{operator.name}.queries": [operator.num_latents, dim],
+            f"{operator.name}.proj.weight": [dim, dim],
+            f"{operator.name}.proj.bias": [dim],
+        }
+    assert tensors == expected
+    manifest = json.loads((saved / "tyler.json").read_text())
+    assert manifest["format"] == 1 and manifest["stage"] == "stage2"
+    assert {"torch", "transformers", "peft"} <= set(manifest["versions"])
+
+
+def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: Path) -> None:
+    model = tiny.build("qwen3")
+    with Run.create(tmp_path / "run", "stage2: {}\n") as run:
+        for step in (9, 10):
+            with torch.no_grad():
+                model.policy.psi.fill_(step)
+            run.save_checkpoint(step, model.save_pretrained)
+    loaded = Tyler.from_pretrained(str(tmp_path / "run"), backbone=str(backbones / "qwen3"))
+    assert loaded.policy.psi.unique().tolist() == [10.0]
+
+
+@pytest.mark.parametrize("part", ["synthesizer", "policy"])
+def test_plain_peft_loads_an_adapter_and_computes_what_ours_computes(part: str, saved: Path, backbones: Path) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(backbones / "qwen3")
+    theirs = PeftModel.from_pretrained(plain, str(saved / part)).eval()
+    model = tiny.tyler("qwen3")
+    ours = model.synthesizer.lora if part == "synthesizer" else model.policy.lora
+    ids = torch.tensor([tiny.ids(tiny.MEDIUM)])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, ours(ids).logits, atol=1e-6, rtol=0)
+        assert (ours(ids).logits - model.backbone.model(ids).logits).abs().max() > 0.1, "the adapter must matter"
+
+
+def test_interventions_on_a_loaded_model_equal_those_on_the_saved_one(saved: Path, backbones: Path) -> None:
+    model, loaded = tiny.tyler("qwen3"), Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3"))
+    first = answers(model.with_heads(swap(model.heads, "state", "global")), EVERYWHERE)
+    second = answers(loaded.with_heads(swap(loaded.heads, "state", "global")), EVERYWHERE)
+    assert_bit_equal(first, second)
+    sizes = {operator.name: operator.num_latents for operator in tiny.OPERATORS}
+    called = {(call.operator, call.num_latents) for trajectory in first for call in trajectory.invocations}
+    assert {("global", sizes["state"]), ("state", sizes["global"])} <= called
+
+
+def test_an_intervention_is_a_mapping_and_leaves_the_checkpoint_as_it_is(tmp_path: Path, saved: Path) -> None:
+    model = tiny.tyler("qwen3")
+    model.with_heads(swap(model.heads, "state", "global")).save_pretrained(tmp_path)
+    assert (tmp_path / "operators.safetensors").read_bytes() == (saved / "operators.safetensors").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------- one theta only
+
+
+def test_every_view_shares_the_tensors_of_theta() -> None:
+    model = tiny.build("qwen3")
+    model.engine(slots=1)  # makes the folded views
+    theta = {name: tensor.data_ptr() for name, tensor in model.backbone.model.named_parameters()}
+    targets = set(lora_layers(model.synthesizer.lora))
+    for lora in (model.synthesizer.lora, model.policy.lora):
+        for name, tensor in lora.get_base_model().named_parameters():
+            if "lora_" not in name:
+                assert tensor.data_ptr() == theta[name.replace(".base_layer", "")], f"{name} was copied"
+    for folded in (model.synthesizer._folded, model.policy._folded):
+        copied = {name for name, tensor in folded.named_parameters() if tensor.data_ptr() != theta[name]}
+        assert copied == {f"{name}.weight" for name in targets}, "only what LoRA changes has a copy"
+    assert all(tensor.data_ptr() == theta[name] for name, tensor in view(model.backbone.model).named_parameters())
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_folded_decoder_computes_what_the_peft_view_computes(family: str) -> None:
+    model = tiny.build(family)
+    x = model.backbone.embed(torch.tensor([tiny.ids(tiny.MEDIUM)]))
+    for part in (model.synthesizer, model.policy):
+        for _ in range(2):
+            with torch.no_grad():
+                folded = part.decoder()(inputs_embeds=x, use_cache=False).last_hidden_state
+                through_peft = part.training_decoder(inputs_embeds=x, use_cache=False).last_hidden_state
+                plain = model.backbone.model.base_model(inputs_embeds=x, use_cache=False).last_hidden_state
+                torch.testing.assert_close(folded, through_peft, atol=1e-5, rtol=0)
+                assert (folded - plain).abs().max() > 0.1
+                for layer in lora_layers(part.lora).values():  # trained on, and folded again
+                    layer.lora_B["default"].weight.mul_(-0.5)
+
+
+# ------------------------------------------------------------------------------------------------------ refused by name
+
+
+def change(path: Path, edit: Callable[[dict[str, Tensor]], None]) -> None:
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def refusal(folder: Path, backbones: Path, family: str = "qwen3") -> str:
+    with pytest.raises(CheckpointError) as refused:
+        Tyler.from_pretrained(str(folder), backbone=str(backbones / family))
+    return str(refused.value)
+
+
+LORA_KEY = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+TENSORS = [
+    ("synthesizer/adapter_model.safetensors", LORA_KEY),
+    ("policy/adapter_model.safetensors", LORA_KEY),
+    ("operators.safetensors", "state.queries"),
+    ("operators.safetensors", "global.proj.bias"),
+    ("operators.safetensors", "psi"),
+]
+
+
+@pytest.mark.parametrize("file, key", TENSORS)
+def test_a_missing_tensor_is_refused_by_name(file: str, key: str, copy: Path, backbones: Path) -> None:
+    change(copy / file, lambda tensors: tensors.pop(key))
+    message = refusal(copy, backbones)
+    assert f"missing {key}" in message and file in message
+
+
+@pytest.mark.parametrize("file, key", TENSORS)
+def test_an_extra_tensor_is_refused_by_name(file: str, key: str, copy: Path, backbones: Path) -> None:
+    extra = key.replace("1", "7") if "1" in key else "fourth.queries"
+    change(copy / file, lambda tensors: tensors.update({extra: torch.zeros(2)}))
+    message = refusal(copy, backbones)
+    assert f"extra {extra}" in message and file in message
+
+
+@pytest.mark.parametrize("file, key", TENSORS)
+def test_a_misshapen_tensor_is_refused_with_both_shapes(file: str, key: str, copy: Path, backbones: Path) -> None:
+    right = list(load_file(copy / file)[key].shape)
+    change(copy / file, lambda tensors: tensors.update({key: torch.zeros(1, 5)}))
+    message = refusal(copy, backbones)
+    assert f"misshapen {key}: [1, 5], expected {right}" in message and file in message
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "operators.safetensors",
+        *(f"{part}/{name}" for part in ("synthesizer", "policy") for name in ("adapter_config.json", "adapter_model.safetensors")),
+    ],
+)
+def test_a_missing_file_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
+    (copy / file).unlink()
+    message = refusal(copy, backbones)
+    assert str(copy / file) in message and "missing" in message
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["operators.safetensors", "synthesizer/adapter_model.safetensors", "policy/adapter_config.json", "tyler.json"],
+)
+def test_a_file_cut_in_half_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
+    content = (copy / file).read_bytes()
+    (copy / file).write_bytes(content[: len(content) // 2])
+    assert str(copy / file) in refusal(copy, backbones)
+
+
+def test_another_backbone_is_refused_by_both_fingerprints(saved: Path, backbones: Path, tmp_path: Path) -> None:
+    model = tiny.tyler("qwen3").backbone
+    message = refusal(saved, backbones, family="smollm3")
+    assert model.fingerprint() in message and "tiny-qwen3" in message
+    other = tiny.build_backbone("qwen3", seed=1)
+    other.model.save_pretrained(tmp_path / "other")
+    tiny.tokenizer().save_pretrained(tmp_path / "other")
+    with pytest.raises(CheckpointError, match=f"{model.fingerprint()}.*has {other.fingerprint()}"):
+        Tyler.from_pretrained(str(saved), backbone=str(tmp_path / "other"))
+
+
+def test_a_fingerprint_is_of_the_weights_not_of_the_place(backbones: Path) -> None:
+    for family in tiny.FAMILIES:
+        assert Backbone.load(str(backbones / family)).fingerprint() == tiny.tyler(family).backbone.fingerprint()
+    assert len({tiny.tyler(family).backbone.fingerprint() for family in tiny.FAMILIES}) == len(tiny.FAMILIES)
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    content = json.loads((folder / "tyler.json").read_text())
+    (folder / "tyler.json").write_text(json.dumps({**content, **changes}))
+
+
+@pytest.mark.parametrize("format", [2, 99, 0, "1", None])
+def test_another_format_is_refused_with_the_newest_that_is_read(format: object, copy: Path, backbones: Path) -> None:
+    edit_manifest(copy, format=format)
+    message = refusal(copy, backbones)
+    assert f"has format {format!r}, this version of tyler reads up to 1" in message and "tyler.json" in message
+
+
+def test_an_unknown_stage_is_refused_with_the_known_ones(copy: Path, backbones: Path) -> None:
+    edit_manifest(copy, stage="stage3")
+    assert "stage 'stage3'; known are backbone, stage1, stage2" in refusal(copy, backbones)
+
+
+@pytest.mark.parametrize("key", ["backbone", "operators", "prompt", "stage"])
+def test_a_manifest_without_a_key_is_refused_by_name(key: str, copy: Path, backbones: Path) -> None:
+    content = json.loads((copy / "tyler.json").read_text())
+    del content[key]
+    (copy / "tyler.json").write_text(json.dumps(content))
+    message = refusal(copy, backbones)
+    assert "tyler.json" in message and key in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"operators": [{"name": "two words", "num_latents": 4, "boundary": "step"}]},
+        {"operators": [{"name": "state", "num_latents": 4, "rule": "step"}]},
+        {"operators": 3},
+        {"backbone": "mini"},
+        {"prompt": {"instruction": "", "loud": True}},
+    ],
+    ids=["bad name", "bad field", "no list", "no mapping", "extra field"],
+)
+def test_a_manifest_with_a_wrong_field_is_refused_by_file(changes: dict, copy: Path, backbones: Path) -> None:
+    edit_manifest(copy, **changes)
+    assert "tyler.json" in refusal(copy, backbones)
+
+
+def test_a_manifest_that_is_no_mapping_is_refused_by_file(copy: Path, backbones: Path) -> None:
+    (copy / "tyler.json").write_text("[]")
+    assert "tyler.json" in refusal(copy, backbones)
+
+
+def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: Path, backbones: Path) -> None:
+    loaded = Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3"))
+    training = [name for part in (loaded.policy, loaded.synthesizer) for name, one in part.named_modules() if one.training]
+    assert not training
+    assert_bit_equal(answers(loaded, Never()), answers(tiny.tyler("qwen3"), Never()))

@@ -1,0 +1,202 @@
+"""The documents are true: names on their pages exist, blocks run, metrics and settings are the real ones."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import tyler
+from tyler.config import Config, dump, load_config, parse_config, presets
+
+EQUATIONS = (
+    "next-token-sampling", "ar-update", "latent-update", "lcf-transition", "synth-intermediate", "synth-final",
+    "operator-sft", "trajectory-reward", "stage2-objective", "app-operator-sft", "app-trajectory-reward",
+    "app-budget-penalty", "app-grpo-advantage", "app-grpo-ratio", "app-grpo-token", "app-grpo-objective",
+    "app-operator-mask", "app-operator-anchor-loss", "app-stage2-control-loss",
+)  # fmt: skip
+"""Every \\label{eq:...} of the paper."""
+
+TABLES = ("implementation-details", "unified-ablation", "efficiency-overhead", "efficiency-budget")
+"""The \\label{tab:...} of what the method can be set to."""
+
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md")
+NAME = re.compile(r"`(tyler(?:\.\w+)+)`")
+BLOCK = re.compile(r"^( *)```python( no-run)?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+def pages(root: Path) -> dict[str, str]:
+    found = [path for pattern in PAGES for path in sorted(root.glob(pattern))]
+    return {str(path.relative_to(root)): path.read_text() for path in found}
+
+
+def resolve(name: str) -> Any:
+    """What a dotted name stands for. Raises AttributeError where it stands for nothing."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = member(found, part)
+        return found
+    raise AttributeError(f"no module in {name!r}")
+
+
+def member(owner: Any, name: str) -> Any:
+    """An attribute, a field of a dataclass, or a key of a config section."""
+    if is_dataclass(owner) and name in {field.name for field in fields(owner)}:
+        return name
+    if inspect.isclass(owner) and issubclass(owner, BaseModel) and name in owner.model_fields:
+        return owner.model_fields[name].annotation
+    return getattr(owner, name)
+
+
+def missing(names: list[str]) -> list[str]:
+    lost = []
+    for name in dict.fromkeys(names):
+        try:
+            resolve(name)
+        except AttributeError:
+            lost.append(name)
+    return lost
+
+
+# ------------------------------------------------------------------------------------------------------------ the paper
+
+
+def test_every_name_on_every_page_exists(root: Path) -> None:
+    lost = {page: names for page, text in pages(root).items() if (names := missing(NAME.findall(text)))}
+    assert not lost
+
+
+def test_a_name_that_does_not_exist_is_found_out() -> None:
+    wrong = ["tyler.objectives.no_such_loss", "tyler.no_such_module.x", "tyler.trajectory.Trajectory.no_such_field"]
+    assert missing([*wrong, "tyler.trajectory.Trajectory.synthesis_seconds", "tyler.tasks.grade"]) == wrong
+
+
+def test_every_equation_of_the_paper_has_its_place_in_the_code(root: Path) -> None:
+    lines = [line for line in (root / "docs" / "paper.md").read_text().splitlines() if line.startswith("| Eq.")]
+    for equation in EQUATIONS:
+        found = [line for line in lines if re.search(rf"[ ,]{equation}[ ,|]", line.split("|")[1] + "|")]
+        assert found, f"docs/paper.md has no line for Eq. {equation}"
+        assert any(NAME.search(line) for line in found), f"the line of Eq. {equation} names no code"
+
+
+def test_every_table_of_settings_has_its_place_in_the_code(root: Path) -> None:
+    text = (root / "docs" / "paper.md").read_text()
+    for name in TABLES:
+        assert re.search(rf"^\| Table {name}\b", text, re.MULTILINE), f"docs/paper.md has no line for Table {name}"
+
+
+def test_every_file_that_a_page_names_exists(root: Path) -> None:
+    named = re.compile(r"`((?:src|tests|docs|scripts|benchmarks|configs)/[\w./-]+\.\w+)`")
+    for page, text in pages(root).items():
+        lost = [path for path in named.findall(text) if not (root / path).exists()]
+        assert not lost, f"{page} names files that do not exist"
+
+
+def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
+    link = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+    for page, text in pages(root).items():
+        lost = [target for target in link.findall(text) if not (root / page).parent.joinpath(target).exists()]
+        assert not lost, f"{page} links to what does not exist"
+
+
+def test_pages_speak_of_no_ones_machine(root: Path) -> None:
+    private = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt)/\S+")
+    for page, text in pages(root).items():
+        assert not private.findall(text), f"{page} holds an absolute path"
+
+
+# ----------------------------------------------------------------------------------------------------------- the README
+
+
+def blocks(root: Path) -> list[tuple[str, str]]:
+    """The python blocks of README.md that are to run, with the line where each begins."""
+    path = root / "README.md"
+    if not path.exists():
+        return []
+    text = path.read_text()
+    found = [(text[: match.start()].count("\n") + 1, match) for match in BLOCK.finditer(text)]
+    return [(f"line {line}", inspect.cleandoc(match[3])) for line, match in found if not match[2]]
+
+
+@pytest.mark.skipif(not (Path(__file__).parent.parent / "README.md").exists(), reason="there is no README.md")
+def test_the_readmes_python_runs_as_printed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order and in one namespace, as a reader would type them; ```python no-run marks what needs a download."""
+    found = blocks(root)
+    assert found, "README.md shows no python block that runs"
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    for where, block in found:
+        exec(compile(block, f"README.md, {where}", "exec"), namespace)
+
+
+def test_blocks_are_found_run_in_order_and_left_out_when_marked(tmp_path: Path) -> None:
+    text = "# A\n```python\nx = 1\n```\n\n```python no-run\nfail()\n```\n```sh\nls\n```\n- list\n  ```python\n  y = x\n  ```\n"
+    (tmp_path / "README.md").write_text(text)
+    assert blocks(tmp_path) == [("line 2", "x = 1"), ("line 13", "y = x")]
+
+
+# -------------------------------------------------------------------------------------------------------- configs, names
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads_and_survives_writing(name: str) -> None:
+    config = load_config(name)
+    assert isinstance(config, Config)
+    assert parse_config(dump(config)) == config
+
+
+def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> None:
+    assert {"mini", "paper", "qwen2.5-1.5b", "qwen3-4b", "smollm3-3b"} <= set(presets())
+
+
+def test_every_setting_that_a_page_names_exists(root: Path) -> None:
+    sections = "|".join(Config.model_fields)
+    named = re.compile(rf"`((?:{sections})(?:\.\w+)+)`")
+    for page, text in pages(root).items():
+        lost = [key for key in named.findall(text) if not is_setting(key)]
+        assert not lost, f"{page} names settings that do not exist"
+
+
+def is_setting(key: str) -> bool:
+    section, _, rest = key.partition(".")
+    files = (Path(tyler.__file__).parent / f"{section}.py").exists()
+    try:
+        resolve(f"tyler.config.Config.{key}")
+    except AttributeError:
+        return files and not missing([f"tyler.{key}"])  # `stage2.train` is a function, not a setting
+    return bool(rest)
+
+
+def test_all_is_complete_and_every_name_in_it_resolves() -> None:
+    assert sorted(tyler.__all__) == sorted({*tyler.HOMES, "__version__"})
+    for name, home in tyler.HOMES.items():
+        assert getattr(tyler, name) is getattr(importlib.import_module(f"tyler.{home}"), name)
+    source = inspect.getsource(tyler)
+    for_types = re.findall(r"^    from tyler\.(\w+) import (.+)$", source, re.MULTILINE)
+    listed = {name.strip(): module for module, names in for_types for name in names.split(",")}
+    assert listed == tyler.HOMES, "what type checkers see is what there is"
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        tyler.Nothing  # noqa: B018
+
+
+def test_the_contracts_names_are_exported() -> None:
+    contract = {"Tyler", "AtBoundaries", "Never", "Learned", "Forced", "Sampling", "Operator", "Trajectory", "Invocation"}
+    assert contract <= set(tyler.__all__)
+
+
+def test_the_metrics_of_stage_1_are_documented(root: Path) -> None:
+    text = (root / "docs" / "metrics.md").read_text()
+    keys = re.findall(r"^\| `(stage1/[^`]+)` \|", text, re.MULTILINE)
+    source = "".join((root / "src" / "tyler" / name).read_text() for name in ("stage1.py", "training.py"))
+    assert sorted(keys) == sorted(set(re.findall(r'"(stage1/\w+)"', source)))

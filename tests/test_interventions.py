@@ -1,0 +1,123 @@
+"""Interventions on heads: what is removed, silenced, swapped or shared, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests import reference, tiny
+from tests.test_decoding import differences
+
+from tyler.model import Tyler
+from tyler.request import Request
+from tyler.routing import AtBoundaries, Forced, Learned
+from tyler.sampling import Sampling
+from tyler.synthesis import Heads, remove, share, swap, zero
+from tyler.trajectory import Trajectory
+
+FORCED = Forced({0: ("global",), 2: ("state",), 3: ("procedure", "state")})
+LENGTHS = {"global": 5, "state": 3, "procedure": 2}
+
+
+def request(seed: int = 0, router: Learned | AtBoundaries | Forced = FORCED) -> Request:
+    return Request(tiny.ids(tiny.MEDIUM), router=router, sampling=Sampling(1.0, seed=seed), max_new_tokens=20)
+
+
+def under(model: Tyler, heads: Heads, seed: int = 0) -> Trajectory:
+    return model.with_heads(heads).engine(slots=1).run([request(seed)])[0]
+
+
+def blocks(trajectory: Trajectory) -> list[tuple[str, torch.Tensor]]:
+    return list(zip([call.operator for call in trajectory.invocations], trajectory.latents, strict=True))
+
+
+INTERVENTIONS: dict[str, Callable[[Heads], Heads]] = {
+    "remove": lambda heads: remove(heads, "state"),
+    "zero": lambda heads: zero(heads, "state"),
+    "swap": lambda heads: swap(heads, "state", "global"),
+    "share": lambda heads: share(heads, "procedure"),
+}
+
+
+@pytest.mark.parametrize("name", INTERVENTIONS)
+@pytest.mark.parametrize("router", [FORCED, AtBoundaries(), Learned()], ids=["forced", "boundaries", "learned"])
+def test_an_intervention_is_what_the_transcription_makes_of_it(
+    name: str, router: Learned | AtBoundaries | Forced
+) -> None:
+    model = tiny.tyler("qwen2")
+    changed = model.with_heads(INTERVENTIONS[name](model.heads))
+    requests = [request(seed, router) for seed in range(2)]
+    for one, trajectory in zip(requests, changed.engine(slots=2).run(requests), strict=True):
+        assert not differences(trajectory, reference.decode(changed, one))
+
+
+def test_zero_silences_one_operator_and_keeps_its_number_of_latents() -> None:
+    model = tiny.tyler("qwen2")
+    trajectory = under(model, zero(model.heads, "state"))
+    for operator, latents in blocks(trajectory):
+        assert latents.shape == (LENGTHS[operator], 32)
+        assert bool(latents.any()) == (operator != "state")
+    assert blocks(trajectory)[0][1].equal(blocks(under(model, model.heads))[0][1]), "what came before is unchanged"
+
+
+def test_swap_exchanges_lengths_and_latents() -> None:
+    model = tiny.tyler("qwen2")
+    trajectory = under(model, swap(model.heads, "state", "global"))
+    assert [(name, len(latents)) for name, latents in blocks(trajectory)] == [
+        ("global", 3), ("state", 5), ("procedure", 2), ("state", 5),
+    ]  # fmt: skip
+    state_first = Forced({0: ("state",)})
+    plain = model.engine(slots=1).run([request(router=state_first)])[0]
+    assert torch.allclose(trajectory.latents[0], plain.latents[0], atol=1e-6)
+
+
+def test_swapping_twice_changes_nothing() -> None:
+    model = tiny.tyler("qwen2")
+    assert swap(swap(model.heads, "state", "global"), "global", "state") == dict(model.heads)
+
+
+def test_share_lets_one_head_answer_for_all() -> None:
+    model = tiny.tyler("qwen2")
+    trajectory = under(model, share(model.heads, "procedure"))
+    assert [(name, len(latents)) for name, latents in blocks(trajectory)] == [
+        ("global", 2), ("state", 2), ("procedure", 2), ("state", 2),
+    ]  # fmt: skip
+    assert len(set(share(model.heads, "global").values())) == 1
+
+
+def test_a_removed_operator_has_probability_zero_and_the_others_gain() -> None:
+    model = tiny.tyler("qwen2")
+    without = model.with_heads(remove(model.heads, "state"))
+    full = model.engine(slots=1).run([request(5, Learned())])[0]
+    cut = without.engine(slots=1).run([request(5, Learned())])[0]
+    assert cut.offered == (True, False, True)
+    assert not cut.allowed()[:, 1].any()
+    assert full.actions[0] != cut.actions[0] or cut.logprobs[0] > full.logprobs[0]
+    assert under(model, remove(model.heads, "state")).num_invocations == 2
+
+
+def test_without_any_head_the_policy_decodes_tokens_only() -> None:
+    model = tiny.tyler("qwen2")
+    trajectories = model.with_heads({}).engine(slots=3).run([request(seed, Learned()) for seed in range(3)])
+    assert all(one.num_invocations == 0 for one in trajectories)
+
+
+def test_interventions_leave_the_model_as_it_was() -> None:
+    model = tiny.tyler("qwen2")
+    before = {name: head.state_dict() for name, head in model.heads.items()}
+    kept = {name: {key: value.clone() for key, value in state.items()} for name, state in before.items()}
+    for intervene in INTERVENTIONS.values():
+        intervene(model.heads)
+    assert set(model.heads) == set(LENGTHS)
+    assert all(model.heads[name].state_dict()[key].equal(kept[name][key]) for name in kept for key in kept[name])
+
+
+@pytest.mark.parametrize(
+    "intervene",
+    [lambda heads: remove(heads, "plan"), lambda heads: zero(heads, "plan"), lambda heads: share(heads, "plan"),
+     lambda heads: swap(heads, "plan", "state"), lambda heads: swap(heads, "state", "plan")],
+)  # fmt: skip
+def test_unknown_operators_are_refused_by_name(intervene: Callable[[Heads], Heads]) -> None:
+    with pytest.raises(ValueError, match="no operator 'plan' here; there are global, state, procedure"):
+        intervene(tiny.tyler("qwen2").heads)

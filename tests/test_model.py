@@ -1,0 +1,196 @@
+"""The contract of `Tyler`: what solve and stream take, give and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
+from tyler.model import DEFAULT_ROUTERS
+from tyler.synthesis import remove, share, zero
+from tyler.tasks.prompts import Prompt
+from tyler.trajectory import Trajectory
+
+ACTIONS = 20
+
+
+@pytest.fixture
+def model() -> Tyler:
+    return tiny.tyler("qwen3")
+
+
+def essence(trajectory: Trajectory) -> tuple[object, ...]:
+    return trajectory.actions, trajectory.text, trajectory.invocations, trajectory.finish_reason
+
+
+def test_a_text_gives_a_trajectory_and_a_list_gives_a_list(model: Tyler) -> None:
+    one = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS)
+    many = model.solve([tiny.MEDIUM, tiny.SHORT], max_new_tokens=ACTIONS)
+    assert isinstance(one, Trajectory) and isinstance(many, list)
+    assert essence(many[0]) == essence(one)
+    assert essence(many[1]) == essence(model.solve(tiny.SHORT, max_new_tokens=ACTIONS))
+    assert isinstance(model.solve([tiny.SHORT], max_new_tokens=2), list)
+    assert isinstance(model.solve((tiny.SHORT,), max_new_tokens=2), list)
+    assert model.solve([]) == []
+
+
+def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyler) -> None:
+    problems = [f"How many {index} x?" for index in range(7)]
+    together = model.solve(problems, max_new_tokens=ACTIONS)
+    for slots in (1, 3):
+        again = model.solve(problems, max_new_tokens=ACTIONS, slots=slots)
+        assert [essence(one) for one in again] == [essence(one) for one in together]
+    prompts = [list(model.request(problem).prompt_ids) for problem in problems]
+    assert [trajectory.prompt_ids for trajectory in together] == prompts
+
+
+def test_a_trajectory_tells_what_happened(model: Tyler) -> None:
+    found = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=2))
+    assert sum(trajectory.num_invocations for trajectory in found) > 0
+    vocab = model.backbone.vocab_size
+    for trajectory in found:
+        assert len(trajectory.actions) == len(trajectory.logprobs) == len(trajectory.is_operator) <= ACTIONS
+        assert trajectory.is_operator == [action >= vocab for action in trajectory.actions]
+        assert trajectory.num_visible + trajectory.num_invocations == len(trajectory.actions)
+        assert trajectory.num_latents == sum(len(latents) for latents in trajectory.latents)
+        names = [model.operators[action - vocab].name for action in trajectory.actions if action >= vocab]
+        assert [call.operator for call in trajectory.invocations] == names
+        for call in trajectory.invocations:
+            assert call.position == sum(action < vocab for action in trajectory.actions[: call.action])
+        visible = [action for action in trajectory.actions if action < vocab]
+        assert trajectory.text == model.backbone.tokenizer.decode(visible, skip_special_tokens=True)
+        assert trajectory.finish_reason in ("eos", "length", "stop")
+
+
+@pytest.mark.parametrize("problem", ["", "   ", "\n"])
+def test_an_empty_problem_is_refused(problem: str, model: Tyler) -> None:
+    for ask in (model.solve, model.stream):
+        with pytest.raises(ValueError, match="the problem is empty"):
+            ask(problem)
+    with pytest.raises(ValueError, match="the problem is empty"):
+        model.solve([tiny.SHORT, problem])
+
+
+def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: Tyler) -> None:
+    problem = "x " * tiny.MAX_POSITIONS
+    length = len(model.request(problem).prompt_ids)
+    with pytest.raises(ValueError, match=rf"the prompt has {length} tokens.*context of {tiny.MAX_POSITIONS} positions"):
+        model.solve(problem)
+    with pytest.raises(ValueError, match="shorten the prompt"):
+        next(iter(model.stream(problem)))
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens=0; it must be at least 1"),
+        ({"budget": -1}, "budget=-1; it must be 0 or more, or None"),
+        ({"stop": ("",)}, "a stop string is empty"),
+        ({"router": Forced({0: ("planning",)})}, "operator 'planning'; this model has global, state, procedure"),
+        ({"router": AtBoundaries(only=("planning",))}, "operator 'planning'; this model has global, state, procedure"),
+        ({"slots": 0}, "slots=0; at least 1 is needed"),
+    ],
+)
+def test_impossible_settings_are_refused_with_what_is_possible(settings: dict, message: str, model: Tyler) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.solve([tiny.SHORT], **settings)
+
+
+def test_a_budget_is_a_hard_cap_and_zero_is_never(model: Tyler) -> None:
+    free = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=3))
+    assert max(trajectory.num_invocations for trajectory in free) >= 2
+    for budget in (0, 1):
+        capped = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, sampling=Sampling(1.0, seed=3), budget=budget)
+        assert max(trajectory.num_invocations for trajectory in capped) == budget
+        assert all(trajectory.budget == budget for trajectory in capped)
+    never = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, router=Never())
+    capped = model.solve(list(tiny.PROMPTS), max_new_tokens=ACTIONS, budget=0)
+    assert [essence(one) for one in never] == [essence(one) for one in capped]
+
+
+def test_sampling_is_greedy_by_default_and_reproducible_by_its_seed(model: Tyler) -> None:
+    def solve(sampling: Sampling | None) -> list[int]:
+        return model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, sampling=sampling).actions
+
+    assert solve(None) == solve(Sampling(0.0, seed=9))
+    assert solve(Sampling(1.0, seed=1)) == solve(Sampling(1.0, seed=1))
+    assert len({tuple(solve(Sampling(1.0, seed=seed))) for seed in range(4)}) > 1
+
+
+def test_a_stop_string_ends_the_answer_before_it(model: Tyler) -> None:
+    text = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS).text
+    stop = text[4:7]
+    stopped = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=(stop,))
+    assert (stopped.text, stopped.finish_reason) == (text[: text.index(stop)], "stop")
+
+
+def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:
+    assert DEFAULT_ROUTERS == {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
+    for stage, router in DEFAULT_ROUTERS.items():
+        staged = model.at_stage(stage)
+        assert staged.request(tiny.SHORT).router == router
+        by_default = staged.solve(tiny.ODD, max_new_tokens=ACTIONS)
+        assert essence(by_default) == essence(model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router))
+    assert model.at_stage("stage2").request(tiny.SHORT, router=Never()).router == Never()
+
+
+def test_a_stream_is_the_answer_as_it_happens(model: Tyler) -> None:
+    for router in (Learned(), AtBoundaries()):
+        sampling = Sampling(1.0, seed=5)
+        events = list(model.stream(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling))
+        answer = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router, sampling=sampling)
+        finish = events[-1]
+        assert isinstance(finish, FinishEvent) and essence(finish.trajectory) == essence(answer)
+        tokens = [event for event in events if isinstance(event, TokenEvent)]
+        calls = [event.invocation for event in events if isinstance(event, InvocationEvent)]
+        assert "".join(event.text for event in tokens) == answer.text
+        assert tuple(calls) == answer.invocations and calls
+        assert len(tokens) + len(calls) + 1 == len(events)
+
+
+def test_a_stream_begins_before_the_answer_is_done(model: Tyler) -> None:
+    stream = model.stream(tiny.MEDIUM, max_new_tokens=150, router=Never())
+    assert isinstance(next(stream), TokenEvent)
+    stream.close()
+
+
+def test_an_intervention_is_another_mapping_and_changes_nothing_else(model: Tyler) -> None:
+    router = Forced({0: ("global",), 2: ("state",)})
+    before = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
+    silent = model.with_heads(zero(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
+    assert not silent.latents[1].any() and silent.latents[0].any()
+    without = model.with_heads(remove(model.heads, "state")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
+    assert [call.operator for call in without.invocations] == ["global"]
+    shared = model.with_heads(share(model.heads, "procedure")).solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)
+    assert [call.num_latents for call in shared.invocations] == [model.heads["procedure"].num_latents] * 2
+    assert essence(model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=router)) == essence(before)
+
+
+def test_a_started_model_adds_nothing_to_the_backbone_and_its_latents_have_the_scale_of_embeddings() -> None:
+    backbone = tiny.tyler("qwen3").backbone
+    model = Tyler.start(backbone, tiny.OPERATORS, prompt=Prompt(""))
+    assert model.stage == "backbone"
+    plain = model.solve(tiny.MEDIUM, max_new_tokens=8)
+    ids = torch.tensor([plain.prompt_ids])
+    out = backbone.model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    assert plain.actions == out.tolist()
+    scale = float(backbone.embedding.pow(2).mean().sqrt())
+    routed = model.solve(tiny.ODD, max_new_tokens=ACTIONS, router=Forced({0: ("global", "state", "procedure")}))
+    assert len(routed.latents) == 3
+    for latents in routed.latents:
+        assert 0.5 * scale < float(latents.pow(2).mean().sqrt()) < 2 * scale
+
+
+def test_a_location_that_holds_no_model_is_refused_with_what_is_possible(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="Give 'mini', a local folder"):
+        Tyler.from_pretrained(str(tmp_path))
+
+
+def test_mini_answers_out_of_the_box() -> None:
+    model = Tyler.from_pretrained("mini", device="cpu")
+    trajectory = model.solve("Tom has 12 apples and buys 7 more. How many apples does Tom have?", max_new_tokens=12)
+    assert model.stage == "backbone" and trajectory.num_invocations == 0
+    assert trajectory.text.strip()

@@ -1,0 +1,281 @@
+"""Fixed schedules: the boundaries that Stage 1 uses, found while the text grows, and the engine that obeys them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from tests import tiny
+
+from tyler.boundaries import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
+from tyler.operators import Operator
+from tyler.request import Request
+from tyler.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
+from tyler.sampling import Sampling
+from tyler.synthesis import remove
+from tyler.transcript import Transcript
+
+STEPS = [piece for n in range(1, 41) for piece in (f"Step {n}: ", "so ", "$x^2$", " is", " 4.", "\n\n")]
+"""Forty steps with a formula each."""
+
+
+def start(router: Router, operators: Sequence[Operator] = tiny.OPERATORS, seed: int = 0) -> Schedule:
+    return router.start(operators, Sampling(seed=seed).stream(purpose=1))
+
+
+def calls_in(schedule: Schedule, pieces: Sequence[str]) -> list[Call]:
+    """All calls, in the order in which they come due as the pieces arrive one by one."""
+    calls = due(schedule)
+    for count in range(1, len(pieces) + 1):
+        schedule.observe(pieces[:count])
+        calls += due(schedule)
+    return calls
+
+
+def due(schedule: Schedule) -> list[Call]:
+    calls = []
+    while (call := schedule.due()) is not None:
+        calls.append(call)
+    return calls
+
+
+def random_pieces(seed: int, length: int = 60) -> list[str]:
+    """The texts of random tokens, most of them beginnings of structures; some end inside a character."""
+    random = Random(seed)
+    likely = tiny.ids_of(tiny.STRUCTURAL)
+    usual = tiny.ids_of(tiny.PLAIN)
+    every = range(2, len(tiny.tokenizer()))
+    transcript = Transcript(tiny.tokenizer())
+    transcript.tokens += [random.choice(random.choice([likely, usual, every])) for _ in range(length)]
+    return list(transcript)
+
+
+# ------------------------------------------------------------------------------------------------------ schedules
+
+
+@pytest.mark.parametrize("router", [Learned(), Never()])
+def test_learned_and_never_place_nothing(router: Router) -> None:
+    schedule = start(router)
+    assert calls_in(schedule, STEPS) == []
+    assert schedule.settled() > len(STEPS)
+
+
+def test_only_learned_makes_operators_actions_of_the_policy() -> None:
+    assert Learned().learned
+    assert not any(router.learned for router in (Never(), AtBoundaries(), Forced({})))
+
+
+def test_forced_calls_come_when_their_position_is_reached() -> None:
+    schedule = start(Forced({2: ("state", "procedure"), 0: ("global",), 4: ("state", "state")}))
+    assert due(schedule) == [Call(0, "global")]
+    assert schedule.settled() == 2
+    schedule.observe(["a"])
+    assert due(schedule) == []
+    schedule.observe(["a", "b"])
+    assert due(schedule) == [Call(2, "state"), Call(2, "procedure")]
+    schedule.observe(["a", "b", "c", "d"])
+    assert due(schedule) == [Call(4, "state"), Call(4, "state")]
+    assert schedule.settled() > 1000
+
+
+def test_every_boundary_is_used_at_rate_one_and_none_at_rate_zero() -> None:
+    calls = calls_in(start(AtBoundaries()), STEPS)
+    names = [call.operator for call in calls]
+    assert (names.count("global"), names.count("state"), names.count("procedure")) == (1, 40, 40)
+    assert calls_in(start(AtBoundaries(rate=0.0)), STEPS) == []
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.6])
+def test_the_rate_is_the_share_of_boundaries_used(rate: float) -> None:
+    every = set(calls_in(start(AtBoundaries()), STEPS))
+    used = [calls_in(start(AtBoundaries(rate=rate), seed=seed), STEPS) for seed in range(40)]
+    assert all(set(calls) <= every for calls in used)
+    total = 40 * len(every)
+    expected, deviation = rate * total, (total * rate * (1 - rate)) ** 0.5
+    assert abs(sum(map(len, used)) - expected) < 4 * deviation
+    for name in ("state", "procedure"):
+        share = sum(call.operator == name for calls in used for call in calls)
+        assert abs(share - rate * 1600) < 4 * (1600 * rate * (1 - rate)) ** 0.5
+    assert len({tuple(calls) for calls in used}) == 40, "each request draws for itself"
+
+
+def test_the_same_seed_uses_the_same_boundaries() -> None:
+    router = AtBoundaries(rate=0.5)
+    assert calls_in(start(router, seed=3), STEPS) == calls_in(start(router, seed=3), STEPS)
+
+
+def test_only_restricts_the_operators() -> None:
+    calls = calls_in(start(AtBoundaries(only=("state",))), STEPS)
+    assert len(calls) == 40 and {call.operator for call in calls} == {"state"}
+    assert calls == [call for call in calls_in(start(AtBoundaries()), STEPS) if call.operator == "state"]
+
+
+def test_an_operator_is_called_once_per_visible_position() -> None:
+    pieces = ["We", " know", " ", "$x$$y$ and $z$", " so", "."]
+    assert len(find_boundaries("".join(pieces), ("structure",))) == 3
+    calls = calls_in(start(AtBoundaries()), pieces)
+    assert [call for call in calls if call.operator == "procedure"] == [Call(3, "procedure")]
+
+
+def test_two_operators_of_one_rule_are_both_called() -> None:
+    twins = (Operator("one", 2, "step"), Operator("two", 3, "step"))
+    calls = calls_in(start(AtBoundaries(), twins), ["a", ".\n\n", "b", " c"])
+    assert calls == [Call(2, "one"), Call(2, "two")]
+
+
+def test_a_structure_is_known_after_its_opening_token_and_waits_until_then() -> None:
+    schedule = start(AtBoundaries(only=("procedure",)))
+    pieces = ["Pay", " $", "5", "+", "x_", "1", "$"]
+    seen = []
+    for count in range(1, len(pieces) + 1):
+        schedule.observe(pieces[:count])
+        seen.append((schedule.settled(), due(schedule)))
+    assert [calls for _, calls in seen if calls] == [[Call(1, "procedure")]]
+    placed = next(index for index, (_, calls) in enumerate(seen) if calls)
+    assert placed > 1, "what the amount is shows only later"
+    assert all(settled == 1 for settled, _ in seen[1:placed]), "the opening token may not be shown before"
+
+
+def test_boundaries_found_online_are_those_found_offline() -> None:
+    """As far as the text reached: what the last characters open may still be undecided."""
+    found = {rule: 0 for rule in RULES}
+    for seed in range(300):
+        pieces = random_pieces(seed)
+        schedule = start(AtBoundaries())
+        calls = calls_in(schedule, pieces)
+        online = {(call.position, call.operator) for call in calls if call.position < len(pieces)}
+        offline = {(b, one.name) for b, one in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)}
+        assert online <= offline
+        assert {pair for pair in offline if pair[0] < schedule.settled()} <= online
+        assert len(calls) == len(set(calls))
+        for boundary in find_boundaries("".join(pieces)):
+            found[boundary.rule] += 1
+    assert all(count > 150 for count in found.values()), "the texts must be full of boundaries"
+
+
+def test_no_call_comes_before_what_was_settled() -> None:
+    for seed in range(100):
+        pieces, schedule = random_pieces(seed), start(AtBoundaries())
+        due(schedule)
+        for count in range(1, len(pieces) + 1):
+            settled = schedule.settled()
+            schedule.observe(pieces[:count])
+            assert all(call.position >= min(settled, count) for call in due(schedule))
+            assert settled <= schedule.settled() <= count
+
+
+CROSSING = [
+    ["We.", "\n\n$", "x", "$ is", " 4"],
+    ["We.", "\n\n$", "5", "+", "x_", "1", "$"],
+    ["1. ", "a\n\n\\(", "x", "\\)"],
+    ["We.", "\n\n```", "python\n", "x", "\n```", "\n\n$", "y", "$"],
+]
+"""Tokens that end a step and open a structure at once: O_s belongs behind them, O_p in front."""
+
+
+@pytest.mark.parametrize("pieces", CROSSING)
+def test_calls_come_in_the_order_of_their_positions(pieces: list[str]) -> None:
+    """Else a call would cut latents out of the context that were placed behind its position."""
+    calls = calls_in(start(AtBoundaries()), pieces)
+    positions = [call.position for call in calls]
+    assert positions == sorted(positions)
+    offline = {(b, one.name) for b, one in candidates("".join(pieces), piece_offsets(pieces), tiny.OPERATORS)}
+    assert {(call.position, call.operator) for call in calls} == offline
+
+
+def test_a_call_is_not_behind_tokens_that_are_still_undecided() -> None:
+    for pieces in CROSSING:
+        schedule = start(AtBoundaries())
+        due(schedule)
+        for count in range(1, len(pieces) + 1):
+            schedule.observe(pieces[:count])
+            before = schedule.settled()
+            assert all(call.position <= max(before, schedule.settled()) for call in due(schedule))
+
+
+def test_texts_can_arrive_several_tokens_at_a_time() -> None:
+    for seed in range(30):
+        pieces = random_pieces(seed)
+        schedule, calls = start(AtBoundaries()), []
+        for count in (0, 7, 8, 30, 60):
+            schedule.observe(pieces[:count])
+            calls += due(schedule)
+        assert calls == calls_in(start(AtBoundaries()), pieces)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.01])
+def test_a_rate_is_a_probability(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"rate={rate}"):
+        AtBoundaries(rate=rate)
+
+
+def test_unknown_operators_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"'glob'.*global, state, procedure"):
+        start(AtBoundaries(only=("glob",)))
+    with pytest.raises(ValueError, match=r"'planner'.*global, state, procedure"):
+        start(Forced({3: ("state", "planner")}))
+
+
+# ------------------------------------------------------------------------------------------------------ the engine
+
+
+def boundary_requests(count: int, **settings: object) -> list[Request]:
+    prompts = [tiny.ids(text) for text in (tiny.SHORT, tiny.MEDIUM, tiny.ODD)]
+    return [
+        Request(
+            prompts[seed % 3],
+            sampling=Sampling(1.0, seed=seed),
+            max_new_tokens=40,
+            **{"router": AtBoundaries(), **settings},
+        )  # type: ignore[arg-type]
+        for seed in range(count)
+    ]
+
+
+def test_the_engine_invokes_operators_where_stage_one_trains_them() -> None:
+    held = 0
+    for trajectory in tiny.tyler("qwen2").engine(slots=12).run(boundary_requests(12)):
+        transcript = Transcript(tiny.tokenizer())
+        tokens = [action for action in trajectory.actions if action < trajectory.vocab_size]
+        transcript.tokens += tokens[:-1] if trajectory.finish_reason == "eos" else tokens
+        pieces = list(transcript)
+        text, offsets = "".join(pieces), piece_offsets(pieces)
+        offline = {(b, one.name) for b, one in candidates(text, offsets, tiny.OPERATORS)}
+        online = {(call.position, call.operator) for call in trajectory.invocations}
+        assert {pair for pair in online if pair[0] < len(pieces)} <= offline
+        scanner = BoundaryScanner()
+        scanner.feed("".join(pieces[:-1]))
+        decided = sum(end <= scanner.settled for _, end in offsets[:-1])
+        assert {pair for pair in offline if pair[0] < decided} <= online
+        opening = [(pieces[b], name) for b, name in online if b < len(pieces) and name == "procedure"]
+        assert all(set('$\\`{["') & set(piece) for piece, _ in opening), "O_p stands in front of what opens a structure"
+        held += len(opening)
+    assert held >= 5
+
+
+def test_a_removed_operator_is_never_invoked() -> None:
+    model = tiny.tyler("qwen2")
+    without = model.with_heads(remove(model.heads, "procedure"))
+    requests = [*boundary_requests(6), *boundary_requests(6, router=Learned())]
+    before = [call.operator for one in model.engine(slots=12).run(requests) for call in one.invocations]
+    after = [call.operator for one in without.engine(slots=12).run(requests) for call in one.invocations]
+    assert "procedure" in before
+    assert "procedure" not in after and {"global", "state"} <= set(after)
+
+
+def test_forced_calls_stand_where_they_were_asked_for() -> None:
+    calls = {0: ("state",), 3: ("procedure", "global"), 7: ("state",)}
+    requests = boundary_requests(4, router=Forced(calls))
+    for trajectory in tiny.tyler("qwen3").engine(slots=4).run(requests):
+        placed = [(call.position, call.operator) for call in trajectory.invocations]
+        wanted = [(position, name) for position, names in calls.items() for name in names]
+        assert placed == wanted[: len(placed)]
+        assert len(placed) == 4 or trajectory.num_visible <= 7
+
+
+def test_the_routers_numbers_are_not_the_samplers() -> None:
+    """Else whether an operator is placed would be tied to which token is drawn."""
+    numbers = [Sampling(seed=1).stream(purpose).random(100) for purpose in (0, 1)]
+    assert abs(float(np.corrcoef(*numbers)[0, 1])) < 0.4
