@@ -72,7 +72,8 @@ class Measure:
             if not alive:
                 break
             tokens = self._next([rows[i] for i in alive])
-            alive = [i for i, token in zip(alive, tokens, strict=True) if self._extend(problems[i], i, token, rows, written)]
+            pairs = zip(alive, tokens, strict=True)
+            alive = [i for i, token in pairs if self._extend(problems[i], i, token, rows, written)]
         return [self.tokenizer.decode(ids) for ids in written]
 
     def _next(self, rows: list[Tensor]) -> list[int]:
@@ -99,7 +100,8 @@ def boxed(text: str) -> str | None:
 def report(kind: str, problems: list[Problem], texts: list[str], seconds: float) -> None:
     answers = [boxed(text) for text in texts]
     right = [answer is not None and equal(answer, p.answer) for answer, p in zip(answers, problems, strict=True)]
-    print(f"{kind}: {sum(right)}/{len(right)} = {100 * sum(right) / len(right):.1f}%, no box {answers.count(None)}, {seconds:.0f} s")
+    share = 100 * sum(right) / len(right)
+    print(f"{kind}: {sum(right)}/{len(right)} = {share:.1f}%, no box {answers.count(None)}, {seconds:.0f} s")
     for family in FAMILIES:
         cells = []
         for level in sorted({p.level for p in problems}):
@@ -123,7 +125,9 @@ def main() -> None:
     for kind in args.blocks:
         started = time.perf_counter()
         measure = Measure(model, tokenizer, kind, args.seed)
-        texts = [text for i in range(0, len(problems), args.batch) for text in measure.decode(problems[i : i + args.batch])]
+        texts: list[str] = []
+        for i in range(0, len(problems), args.batch):
+            texts += measure.decode(problems[i : i + args.batch])
         report(kind, problems, texts, time.perf_counter() - started)
 
 

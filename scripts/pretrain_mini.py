@@ -34,7 +34,7 @@ MIXED = 3
 
 @dataclass(frozen=True)
 class Text:
-    """One tokenized example: the prompt with its chat template, the completion with its end token, and its style's cue."""
+    """One tokenized example: the prompt in its chat template, the completion with its end, and its style's cue."""
 
     prompt: list[int]
     completion: list[int]
@@ -99,7 +99,7 @@ class Blocks:
         return taken
 
     def preview(self, text: Text, start: int, length: int, rng: random.Random) -> list[tuple[int, ...]]:
-        """`length` vectors about what comes after `start`: next tokens, the ending, results, mixtures; often the style's cue."""
+        """At most `length` vectors about what comes after `start`; often with the style's cue among them."""
         completion = text.completion
         kind = rng.choice(("ahead", "ahead", "ending", "mixed", "results", "cue"))
         window = completion[start : start + 10 + length]
@@ -198,7 +198,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> Q
 
 
 def collate(rows: list[Row], pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Right-padded tensors: labels, mixed token ids (-1 where none), their weights, noise; and the mask of block positions."""
+    """Right-padded: labels, mixed token ids, their weights, noise [batch seq ...], and where block vectors are."""
     length = -(-max(len(row.ids) for row in rows) // 8) * 8
     labels = torch.full((len(rows), length), IGNORED)
     mixed = torch.full((len(rows), length, MIXED), pad)
@@ -243,7 +243,7 @@ def schedule(step: int, steps: int, decay: float) -> float:
 
 
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write the backbone beside its place first, then file by file into it, so that no half-written file is ever read."""
+    """Write beside the place first, then move file by file, so that no half-written file is ever read."""
     staging = out.with_name(out.name + ".partial")
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
@@ -255,7 +255,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 
 
 def chunks(texts: list[Text], count: int) -> list[list[Text]]:
-    """One step's texts, split by length into `count` chunks: little padding, and every step still sees a fair sample."""
+    """One step's texts, split by length into `count` chunks: little padding, yet every step sees a fair sample."""
     ordered = sorted(texts, key=lambda text: len(text.prompt) + len(text.completion))
     size = -(-len(ordered) // count)
     return [ordered[i : i + size] for i in range(0, len(ordered), size)]

@@ -83,7 +83,7 @@ def test_psi_minimises_the_cross_entropy() -> None:
 
 
 def test_on_a_tiny_model_the_calibrated_policy_fires_at_boundaries_and_rarely_elsewhere() -> None:
-    model = tiny.build("qwen3").at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
     decisions = collect(model)
     psi = fit_psi(decisions, 3, CalibrationConfig(rate=0.3))
     report = calibration_report(decisions, psi, NAMES)
@@ -100,7 +100,7 @@ def test_on_a_tiny_model_the_calibrated_policy_fires_at_boundaries_and_rarely_el
 
 
 def test_decisions_are_the_states_of_the_frozen_policy_with_its_token_mass() -> None:
-    model = tiny.build("qwen3").at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
     decisions = collect(model)
     assert len(decisions.hidden) == len(decisions.token_mass) == len(decisions.operator)
     expected = (decisions.hidden @ model.backbone.head.T).logsumexp(dim=-1)
@@ -114,7 +114,7 @@ def test_decisions_are_the_states_of_the_frozen_policy_with_its_token_mass() -> 
 
 
 def test_calibration_is_deterministic() -> None:
-    model = tiny.build("qwen3").at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
     first, second = (fit_psi(collect(model, seed=3), 3, CalibrationConfig()) for _ in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(collect(model, seed=4).operator, collect(model, seed=3).operator)

@@ -119,5 +119,5 @@ def test_interventions_leave_the_model_as_it_was() -> None:
      lambda heads: swap(heads, "plan", "state"), lambda heads: swap(heads, "state", "plan")],
 )  # fmt: skip
 def test_unknown_operators_are_refused_by_name(intervene: Callable[[Heads], Heads]) -> None:
-    with pytest.raises(ValueError, match="no operator 'plan' here; there are global, state, procedure"):
+    with pytest.raises(ValueError, match=r"no operator 'plan' here; there are global, state, procedure"):
         intervene(tiny.tyler("qwen2").heads)

@@ -185,7 +185,7 @@ def test_a_started_model_adds_nothing_to_the_backbone_and_its_latents_have_the_s
 
 
 def test_a_location_that_holds_no_model_is_refused_with_what_is_possible(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="Give 'mini', a local folder"):
+    with pytest.raises(FileNotFoundError, match="Give 'mini', a Hub id or a folder"):
         Tyler.from_pretrained(str(tmp_path))
 
 

@@ -46,7 +46,7 @@ def traces_for(model: Tyler) -> list[Trace]:
 
 def fresh(dropout: float = 0.0) -> Tyler:
     """A model of its own, whose synthesizer has the given LoRA dropout."""
-    model = tiny.build("qwen3").at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
     for module in model.synthesizer.lora.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout

@@ -51,7 +51,7 @@ def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) 
 
 def fresh(dropout: float = 0.0) -> Tyler:
     """A model of its own as Stage 2 meets it: a trained synthesizer, a new eta (B = 0), psi to be calibrated."""
-    model = tiny.build("qwen3").at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model.policy.add_lora(LoraSettings(rank=4, alpha=8, dropout=dropout))
@@ -187,7 +187,7 @@ def slow_loss(model: Tyler, reference_psi: Tensor, rollout: Rollout, config: Con
 
 def moved_policy() -> tuple[Tyler, Rollout, Tensor]:
     """A policy some updates after its rollout: ratios away from 1, clips that bind, another psi in the reference."""
-    model = tiny.build("qwen3")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
     rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
     draw = torch.Generator().manual_seed(2)
     reference_psi = model.policy.psi.detach() + 0.1 * torch.randn(model.policy.psi.shape, generator=draw)

@@ -106,7 +106,7 @@ def test_log_probabilities_and_every_gradient_equal_those_of_full_passes(family:
 
 
 def test_phi_is_everything_that_gets_a_gradient() -> None:
-    model = tiny.build("qwen3")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
     logprobs, mask = logprobs_of(model, RAGGED)
     stage1_loss(logprobs, mask, int(mask.sum())).backward()
     trained = {id(parameter) for parameter in model.synthesizer.trainable()}

@@ -147,7 +147,7 @@ def test_a_state_of_another_number_of_tensors_is_refused(tmp_path: Path) -> None
 def test_the_steps_of_a_loop_save_when_due_and_at_the_end(tmp_path: Path) -> None:
     written: list[tuple[str, int]] = []
 
-    def write(folder: Path, steps_done: int) -> None:
+    def write(steps_done: int, folder: Path) -> None:
         written.append((folder.name.split(".")[1], steps_done))
 
     with Run.create(tmp_path, CONFIG) as run:
@@ -171,7 +171,7 @@ def test_a_loop_that_fails_leaves_the_signals_as_they_were(tmp_path: Path) -> No
 
 
 def fail_in_the_loop(run: Run) -> None:
-    for _ in training_steps("test", run, 3, 0, 1, lambda folder, steps_done: None):
+    for _ in training_steps("test", run, 3, 0, 1, lambda steps_done, folder: None):
         raise RuntimeError("boom")
 
 
@@ -179,7 +179,7 @@ def test_an_interrupted_loop_saves_and_says_how_to_go_on(tmp_path: Path) -> None
     import os
     import signal
 
-    def write(folder: Path, steps_done: int) -> None:
+    def write(steps_done: int, folder: Path) -> None:
         (folder / "done").write_text(str(steps_done))
 
     with Run.create(tmp_path, CONFIG) as run:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tyler.backbone import Backbone
@@ -62,6 +62,8 @@ class Manifest:
             content = json.loads(path.read_text())
         except json.JSONDecodeError as error:
             raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{path} holds a {type(content).__name__}; it must be a JSON object")
         found = content.get("format")
         if not isinstance(found, int) or not 1 <= found <= FORMAT:
             raise CheckpointError(
@@ -78,7 +80,7 @@ class Manifest:
                 prompt=Prompt(**content["prompt"]),
                 stage=content["stage"],
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path} is incomplete or has a wrong field: {error}") from error
         if manifest.stage not in STAGES:
             raise CheckpointError(f"{path} has stage {manifest.stage!r}; known are {', '.join(STAGES)}")
@@ -122,8 +124,7 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing")
         expected = {name: tuple(tensor.shape) for name, tensor in operator_tensors(synthesizer, policy).items()}
-        with safe_open(path, framework="pt") as file:
-            found = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        found = read_tensors(path)
         check_shapes(path, {key: tuple(tensor.shape) for key, tensor in found.items()}, expected)
     except (FileNotFoundError, ValueError) as error:
         raise CheckpointError(str(error)) from error
@@ -131,6 +132,15 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     synthesizer.heads.load_state_dict(found)
     policy.psi.data.copy_(psi)
     return synthesizer, policy
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a safetensors file. Raises ValueError for a damaged one."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}; copy the checkpoint again") from error
 
 
 def model_card(manifest: Manifest) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -158,7 +159,7 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
                 report.name,
                 f"{report.num_correct}/{len(report.records)}",
                 f"{100 * report.num_correct / len(report.records):.1f}%",
-                f"{100 * low:.1f} to {100 * high:.1f}",
+                f"{100 * low:.1f}–{100 * high:.1f}",
                 f"{100 * report.share(Outcome.NO_BOX):.1f}%",
                 f"{100 * report.share(Outcome.TRUNCATED):.1f}%",
                 f"{report.mean(lambda record: record.visible_tokens):.1f}",
@@ -170,15 +171,19 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     return lines
 
 
+TERMINAL_COLUMNS = ("method", "correct", "accuracy", "95% interval", "visible", "latents", "calls", "seconds")
+
+
 def table(reports: Sequence[Report], title: str) -> Table:
-    """The comparison for a terminal."""
-    result = Table(
-        title=title, title_justify="left", caption="tokens and calls are means per answer", caption_justify="left"
-    )
-    for number, column in enumerate(COLUMNS):
+    """The comparison for a terminal of 80 columns; report.md has the rates of missing and cut-off answers too."""
+    result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, column in enumerate(TERMINAL_COLUMNS):
         result.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     for line in rows(reports):
-        result.add_row(*line)
+        cells = dict(zip(COLUMNS, line, strict=True))
+        result.add_row(*(cells[column] for column in TERMINAL_COLUMNS))
+    result.caption = "tokens and calls are means per answer; seconds are of all answers, batched"
+    result.caption_justify = "left"
     return result
 
 

@@ -7,12 +7,14 @@ plain model, whatever the adapter.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from json import JSONDecodeError
 from pathlib import Path
 from typing import cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -43,7 +45,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
         target_modules=list(settings.target_modules),
         task_type="CAUSAL_LM",
     )
-    return cast(PeftModel, get_peft_model(view(model), config))
+    return cast(PeftModel, get_peft_model(view(model), config).eval())
 
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
@@ -52,7 +54,8 @@ def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing: the folder is not a complete peft adapter")
     check_adapter_keys(model, folder)
-    return PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
+    loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
+    return loaded.eval()  # dropout only where a training loop asks for it
 
 
 def decoder_stack(lora: PeftModel) -> PreTrainedModel:
@@ -78,12 +81,16 @@ def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tup
 
 def check_adapter_keys(model: PreTrainedModel, folder: Path) -> None:
     """ValueError naming every missing, extra or misshapen tensor: peft itself only warns, and the LoRA is lost."""
-    from safetensors import safe_open
-
     path = folder / "adapter_model.safetensors"
-    with safe_open(path, framework="pt") as tensors:
-        found = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-    check_shapes(path, found, expected_shapes(model, LoraConfig.from_pretrained(str(folder))))
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+        with safe_open(path, framework="pt") as tensors:
+            found = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}; copy the checkpoint again") from error
+    except JSONDecodeError as error:
+        raise ValueError(f"{folder / 'adapter_config.json'} is not valid JSON: {error}") from error
+    check_shapes(path, found, expected_shapes(model, config))
 
 
 def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:

@@ -95,6 +95,7 @@ HOSTILE = {
     "texts": "\\boxed{" + "\\text{" * 15_000 + "}" * 15_001,
     "digits": "\\boxed{" + "9" * 100_000 + "}",
     "commas": "\\boxed{1" + ",000" * 25_000 + "}",
+    "units": "\\boxed{7" + ".a" * 50_000 + "!}",
     "power": "\\boxed{9e999999999}",
     "code": "\\boxed{__import__('os').system('exit 1')}",
 }
@@ -103,10 +104,10 @@ HOSTILE = {
 @pytest.mark.parametrize("task", sorted(TASKS))
 @pytest.mark.parametrize("completion", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
-    start = time.perf_counter()
+    start = time.process_time()
     verdict = grade(task, completion, "7")
     assert not verdict.correct
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # ---------------------------------------------------------------------------------------------------------- numbers

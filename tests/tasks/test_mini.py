@@ -1,4 +1,4 @@
-"""The mini world: reproducible, disjoint splits, right answers, a lossless tokenizer and a shipped backbone that can answer."""
+"""The mini world: reproducible, disjoint splits, right answers; a lossless tokenizer; a backbone that can answer."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def backbone():
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(ASSETS, dtype="float32").eval()
+
+
+def _chat(tokenizer, question: str) -> str:
+    messages = [{"role": "user", "content": question}]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
 def _boxed(text: str) -> str | None:
@@ -74,11 +79,11 @@ def test_default_sizes_families_and_levels_are_balanced():
 
 
 def test_unknown_names_are_refused_with_what_is_allowed():
-    with pytest.raises(ValueError, match="'test'.*eval, dev, harder, train, corpus"):
+    with pytest.raises(ValueError, match=r"'test'.*eval, dev, harder, train, corpus"):
         load("test")
-    with pytest.raises(ValueError, match="poetry.*arithmetic, algebra"):
+    with pytest.raises(ValueError, match=r"poetry.*arithmetic, algebra"):
         load("dev", families=("poetry",))
-    with pytest.raises(ValueError, match="9.*1, 2, 3, 4, 5"):
+    with pytest.raises(ValueError, match=r"9.*1, 2, 3, 4, 5"):
         load("dev", levels=(9,))
 
 
@@ -106,7 +111,8 @@ def test_programs_print_what_python_prints():
 
 
 def _holds(equation: str, value: int) -> bool:
-    spelled = re.sub(r"(\d)(?=[xyzn(])", r"\1 * ", re.sub(r"[xyzn]", f"({value})", re.sub(r"(\d)([xyzn])", r"\1 * \2", equation)))
+    multiplied = re.sub(r"(\d)(?=[xyzn(])", r"\1 * ", equation)
+    spelled = re.sub(r"[xyzn]", f"({value})", multiplied)
     left, right = spelled.split(" = ")
     return eval(left, {}) == eval(right, {})
 
@@ -155,7 +161,15 @@ def test_letters_are_spread_evenly_so_that_guessing_gives_a_quarter():
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "same"), [("12", "12", True), (" 012 ", "12", True), ("-3", "3", False), ("B", "B", True), ("b", "B", False), ("1.0", "1", False)]
+    ("answer", "gold", "same"),
+    [
+        ("12", "12", True),
+        (" 012 ", "12", True),
+        ("-3", "3", False),
+        ("B", "B", True),
+        ("b", "B", False),
+        ("1.0", "1", False),
+    ],
 )
 def test_answers_are_equal_by_value_or_by_text(answer, gold, same):
     assert equal(answer, gold) is same
@@ -170,8 +184,7 @@ def test_the_tokenizer_gives_back_every_text(tokenizer):
 
 
 def test_the_chat_template_ends_where_the_answer_starts(tokenizer):
-    chat = tokenizer.apply_chat_template([{"role": "user", "content": "Solve $2x = 4$."}], tokenize=False, add_generation_prompt=True)
-    assert chat == "<|user|>Solve $2x = 4$.<|end|><|assistant|>"
+    assert _chat(tokenizer, "Solve $2x = 4$.") == "<|user|>Solve $2x = 4$.<|end|><|assistant|>"
     assert tokenizer.eos_token == "<|end|>" and tokenizer.pad_token == "<|pad|>"
 
 
@@ -182,10 +195,7 @@ def test_the_shipped_backbone_is_small_and_never_pickled():
 
 def test_the_shipped_backbone_solves_easy_problems(tokenizer, backbone):
     problems = load("dev", count=40, levels=(1,))
-    chats = [
-        tokenizer.apply_chat_template([{"role": "user", "content": p.prompt}], tokenize=False, add_generation_prompt=True) for p in problems
-    ]
-    batch = tokenizer(chats, return_tensors="pt", padding=True)
+    batch = tokenizer([_chat(tokenizer, p.prompt) for p in problems], return_tensors="pt", padding=True)
     written = backbone.generate(**batch, max_new_tokens=80, do_sample=False)[:, batch.input_ids.shape[1] :]
     answers = [_boxed(text) for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
     right = sum(answer is not None and equal(answer, p.answer) for answer, p in zip(answers, problems, strict=True))

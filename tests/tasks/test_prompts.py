@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, prompt_ids, target_ids
@@ -55,6 +55,13 @@ def test_an_empty_instruction_leaves_the_question_alone(qwen):
 def test_without_a_chat_template_the_prompt_is_plain_text_and_a_newline():
     tokenizer = make_plain()
     assert prompt_ids(tokenizer, "what is this ", Prompt(instruction="")) == [0, 1, 2, 4]
+
+
+def test_what_a_tokenizer_puts_in_front_opens_the_prompt_and_not_the_target():
+    tokenizer = make_plain()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing("unknown $A", None, [("unknown", 5)])
+    assert prompt_ids(tokenizer, "what is this ", Prompt(instruction="")) == [5, 0, 1, 2, 4]
+    assert target_ids(tokenizer, "this is") == [2, 1, 3]
 
 
 def test_a_target_is_the_solution_and_the_end_of_the_turn(qwen):

@@ -161,6 +161,8 @@ def test_generated_problems_need_no_file():
     for problem in problems:
         assert problem.solution is not None
         assert grade("mini", problem.solution, problem.answer).correct
+    assert problems == load_problems("mini", "eval", count=4, seed=3)
+    assert problems != load_problems("mini", "eval", count=4, seed=4)
 
 
 @pytest.mark.parametrize("count", [0, -1, 31])

@@ -16,7 +16,7 @@ from pathlib import Path
 from tyler.tasks.answers import boxed_answer, exact_number, plain
 from tyler.tasks.problem import Problem
 
-_LOOSE_SPACE = re.compile(r" ?([^\w\s]) ?")
+_LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
 
 def read(path: str | Path, split: str) -> list[Problem]:
@@ -104,4 +104,4 @@ def _boxed_solution(solution: str, answer: str, where: str) -> str:
 
 def _normalised(text: str) -> str:
     """`text` without LaTeX dress, a final period, and spaces that touch punctuation; words stay apart."""
-    return _LOOSE_SPACE.sub(r"\1", plain(text).removesuffix("."))
+    return _LOOSE_SPACE.sub("", plain(text).removesuffix("."))

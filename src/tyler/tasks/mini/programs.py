@@ -1,4 +1,4 @@
-"""Small programs to run by hand: assignments, a condition, a loop; the solution writes one fenced line per statement run."""
+"""Small programs to run by hand: a condition, a loop; the solution has one fenced line per statement that ran."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Machine:
 
 
 def _build(rng: random.Random, level: int) -> _Machine:
-    """Level 1 is two statements, 2 adds a condition, 3 is a statement and a loop, 4 both, 5 both and more statements."""
+    """Level 1 has two statements, 2 adds a condition, 3 has one and a loop, 4 all three kinds, 5 two statements more."""
     machine = _Machine(rng)
     for _ in range(2 if level in (1, 2, 5) else 1):
         machine.line()

@@ -79,11 +79,12 @@ def draw(rng: random.Random, level: int) -> Puzzle:
     facts = [f"{name} {amount}" for name, amount in given.items()]
     rng.shuffle(facts)
     phrase = rng.randrange(len(QUESTIONS))
+    question = QUESTIONS[phrase].format(goal=goal)
     listed = ", ".join(f"{letter}) {span}" for letter, span in zip(LETTERS, RANGES, strict=True))
     return Puzzle(
         level=level,
         phrase=phrase,
-        prompt=f"A {rng.choice(BODIES)} has {', '.join(facts)}. {QUESTIONS[phrase].format(goal=goal)} Options: {listed}.",
+        prompt=f"A {rng.choice(BODIES)} has {', '.join(facts)}. {question} Options: {listed}.",
         lines=tuple(lines),
         shortcut=f"It is ({ANSWER}).",
         answer=answer,

@@ -14,8 +14,7 @@ PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 CUES = ("careful", "wrong", "plain", "numbered", "brief", "reversed")
 """One word per style, in the order of `STYLES`; in pretraining, blocks of embeddings use them to name a style."""
 
-WORDS: tuple[str, ...] = tuple(
-    r"""
+_WORDS = r"""
     ", ": Ann Answer Apply Ben By Eva Find Give Hence Ida If It Leo Max Mia Output Read Run Sam So Solution Solve
     Start Step Take The Tom What Zoe \boxed{ ``` charge distance energy for force if law mass momentum print speed
     step sum value voltage work ĊĊ Ġ" Ġ$ Ġ( Ġ* Ġ+ Ġ- Ġ/ Ġ0 Ġ1 Ġ2 Ġ3 Ġ4 Ġ5 Ġ6 Ġ7 Ġ8 Ġ9 Ġ= Ġ> ĠAnn ĠBen ĠBy ĠChoose
@@ -27,9 +26,9 @@ WORDS: tuple[str, ...] = tuple(
     Ġprints Ġprogram Ġrange Ġresistance Ġresult Ġreversed Ġright Ġrobot Ġsells Ġshells Ġshift Ġsled Ġsolution
     Ġspeed Ġsquare Ġstamps Ġstone Ġstones Ġtell Ġthe Ġthem Ġtheorem Ġtheorems Ġthis Ġthrough Ġtime Ġto Ġtotal
     Ġtrain Ġtree Ġtriples Ġunit Ġvoltage Ġvolume Ġwhat Ġwhen Ġwire Ġwith Ġwork Ġwrong Ġx Ġy Ġz Ġ| ĠĠ
-    """.split()
-)
-"""The pieces that are one token, in the order of their ids, spelled as byte-level BPE spells them (`Ġ` a space, `Ċ` a newline).
+"""
+WORDS: tuple[str, ...] = tuple(_WORDS.split())
+"""The pieces that are one token, in the order of their ids; `Ġ` spells a space and `Ċ` a newline.
 Frozen, so that a change of the world never moves the ids of shipped weights."""
 
 CHAT_TEMPLATE = (

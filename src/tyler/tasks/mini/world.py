@@ -68,7 +68,7 @@ def load(
     families: Sequence[str] = FAMILIES,
     levels: Sequence[int] | None = None,
 ) -> list[Problem]:
-    """`count` distinct problems of a split, families and levels in turn; the same arguments give the same list anywhere.
+    """`count` distinct problems of a split, families and levels in turn; equal arguments give equal lists anywhere.
 
     Raises ValueError for an unknown split, family or level.
     """
@@ -89,7 +89,7 @@ def load(
 
 
 def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:
-    """`count` pretraining texts in the mixed styles of the corpus; easy levels first, from `start` of the curriculum on."""
+    """`count` pretraining texts in mixed styles; easy levels first, from `start` (0..1) of the curriculum on."""
     rng = random.Random(f"mini corpus stream {seed}")
     first, last = CURRICULUM
     for i in range(count):
