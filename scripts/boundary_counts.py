@@ -188,7 +188,8 @@ ERRORS = """\
 ## Errors of `structure`
 
 True openings are known from the texts: GSM8K as published holds no formula, a GSM8K trace only the box of its last
-paragraph, and MATH escapes every `$` that opens nothing. The reference pairs `$` by pandoc's rule, reading the whole text."""
+paragraph, and MATH escapes every `$` that opens nothing. The reference reads the whole text and pairs `$` by pandoc's
+rule."""
 
 HELD = """\
 ## Tokens held while undecided

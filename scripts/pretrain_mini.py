@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
-The defaults reproduce the recipe of the shipped weights (docs/mini.md). Products run at `medium` precision for speed,
-so two machines agree in what is learned but not bit by bit.
+The defaults are the recipe of the shipped weights in one run; those were trained in several legs, listed in docs/mini.md.
+Products run at `medium` precision for speed, so two machines agree in what is learned but not bit by bit.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--adam-lr", type=float, default=3e-3)
     parser.add_argument("--chunks", type=int, default=4, help="chunks of like length a step is split into")
     parser.add_argument("--decay", type=float, default=0.45, help="share of the steps over which the rates fall")
-    parser.add_argument("--letter-weight", type=float, default=4.0, help="loss weight of the letters of options")
+    parser.add_argument("--letter-weight", type=float, default=2.0, help="loss weight of the letters of options")
     parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
     parser.add_argument("--curriculum-from", type=float, default=0.0, help="where in the curriculum to begin, 0..1")
     parser.add_argument(

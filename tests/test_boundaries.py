@@ -129,8 +129,8 @@ def test_a_run_of_blank_lines_is_one_step(gap: str) -> None:
 
 
 MARKERS = (
-    "Step 3:", "STEP 3:", "**Step 3:**", "**Step 3**:", "### Step 3", "### Step 3:", "**Step 3**", "Step 3.", "Step 3 -",
-    "3.", "3)", "  12.", "**3.**", "### 3.",
+    "Step 3:", "STEP 3:", "**Step 3:**", "**Step 3**:", "### Step 3", "### Step 3:", "**Step 3**", "Step 3.",
+    "Step 3 -", "3.", "3)", "  12.", "**3.**", "### 3.",
 )  # fmt: skip
 
 

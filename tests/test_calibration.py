@@ -35,8 +35,8 @@ def separable(count: int = 600, dim: int = 16) -> Decisions:
     operator = torch.randint(-1, 3, (count,), generator=draw)
     operator[torch.rand(count, generator=draw) < 0.6] = NO_OPERATOR
     directions = 3 * torch.nn.functional.one_hot(operator + 1, dim).float()
-    hidden = torch.randn(count, dim, generator=draw) * 0.3 + directions
-    return Decisions(hidden, 10 + torch.randn(count, generator=draw), operator)
+    hidden = torch.randn(count, dim, generator=draw) * 0.1 + directions
+    return Decisions(hidden, 10 + 0.1 * torch.randn(count, generator=draw), operator)
 
 
 def probabilities(decisions: Decisions, psi: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from tyler.trajectory import Trajectory
 ACTIONS = 20
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model() -> Tyler:
-    return tiny.tyler("qwen3")
+    """A model that invokes operators often."""
+    return tiny.build("qwen3", tiny.SEEDS["qwen3"], psi_scale=1.0)
 
 
 def essence(trajectory: Trajectory) -> tuple[object, ...]:

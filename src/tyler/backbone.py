@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
@@ -62,6 +63,8 @@ class Backbone:
                 "run `hf auth login`; without network set the path of a downloaded copy."
             ) from error
         check_supported(id, config)
+        if id == MINI:
+            disable_progress_bar()  # for a hundredth of a second
         model = AutoModelForCausalLM.from_pretrained(
             location,
             config=config,
@@ -72,6 +75,7 @@ class Backbone:
         )
         tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
+        align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
 
     @property
@@ -151,6 +155,12 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
             "turn it off in its config"
         )
+
+
+def align(model: PreTrainedModel) -> None:
+    """Give every weight memory of its own: products over a mapped file differ in the last bit by where the file puts it."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def view(model: PreTrainedModel) -> PreTrainedModel:

@@ -131,7 +131,7 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     psi = found.pop("psi")
     synthesizer.heads.load_state_dict(found)
     policy.psi.data.copy_(psi)
-    return synthesizer, policy
+    return synthesizer.eval(), policy.eval()
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -6,6 +6,9 @@ plain model, whatever the adapter.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from json import JSONDecodeError
 from pathlib import Path
@@ -45,7 +48,8 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
         target_modules=list(settings.target_modules),
         task_type="CAUSAL_LM",
     )
-    return cast(PeftModel, get_peft_model(view(model), config).eval())
+    with without_peft_noise():
+        return cast(PeftModel, get_peft_model(view(model), config).eval())
 
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
@@ -54,13 +58,22 @@ def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing: the folder is not a complete peft adapter")
     check_adapter_keys(model, folder)
-    loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
+    with without_peft_noise():
+        loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
     return loaded.eval()  # dropout only where a training loop asks for it
 
 
 def decoder_stack(lora: PeftModel) -> PreTrainedModel:
     """The adapted decoder stack: embeddings in, hidden states after the final norm out."""
     return cast(PreTrainedModel, cast(PreTrainedModel, lora.base_model.model).base_model)
+
+
+@contextmanager
+def without_peft_noise() -> Iterator[None]:
+    """Silence a deprecation that peft itself causes in transformers and that nobody else can mend."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        yield
 
 
 def lora_layers(lora: PeftModel) -> dict[str, Linear]:

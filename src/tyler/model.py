@@ -53,7 +53,7 @@ class Tyler:
         """Untrained operators on a backbone; draws their start from torch's global generator."""
         operators = check_operators(operators)
         synthesizer = Synthesizer.start(backbone, operators, lora or LoraSettings())
-        policy = Policy(backbone, len(operators))
+        policy = Policy(backbone, len(operators)).eval()
         prompt = prompt or Prompt.of(backbone.tokenizer)
         return cls(backbone, operators, synthesizer, policy, synthesizer.mapping(), prompt, "backbone")
 

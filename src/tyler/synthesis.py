@@ -65,7 +65,7 @@ class Synthesizer(nn.Module):
         synthesizer = cls(backbone, operators, add_lora(backbone.model, settings))
         for head in synthesizer.mapping().values():
             start_head(head, backbone)
-        return synthesizer
+        return synthesizer.eval()
 
     @property
     def training_decoder(self) -> PreTrainedModel:

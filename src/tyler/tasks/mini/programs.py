@@ -58,7 +58,7 @@ class _Machine:
 
 
 def _build(rng: random.Random, level: int) -> _Machine:
-    """Level 1 has two statements, 2 adds a condition, 3 has one and a loop, 4 all three kinds, 5 two statements more."""
+    """Level 1 has two statements, 2 adds a condition, 3 has one and a loop, 4 all three, 5 two statements more."""
     machine = _Machine(rng)
     for _ in range(2 if level in (1, 2, 5) else 1):
         machine.line()
