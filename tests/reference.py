@@ -34,6 +34,7 @@ class Answer:
     latents: list[Tensor] = field(default_factory=list)
     text: str = ""
     finish_reason: str = ""
+    held: list[int] = field(default_factory=list)  # tokens that were committed again behind each call's latents
 
 
 def decode(model: Tyler, request: Request) -> Answer:
@@ -195,7 +196,7 @@ def scheduled(model: Tyler, request: Request) -> Answer:
             considered += 1
             used = sum(entry.token is None for entry in entries)
             if name in model.heads and (request.budget is None or used < request.budget):
-                insert(model, prompt, entries, position, name)
+                progress.held.append(insert(model, prompt, entries, position, name))
                 length = len(context(prompt, entries))
                 if is_full(model, request, len(entries), length):
                     progress.finish_reason = "length"
@@ -218,13 +219,14 @@ def context(prompt: Tensor, entries: list[Entry]) -> Tensor:
     return torch.cat([prompt, *(entry.embeds for entry in entries)])
 
 
-def insert(model: Tyler, prompt: Tensor, entries: list[Entry], position: int, name: str) -> None:
-    """Put the operator's latents directly in front of visible token `position`."""
+def insert(model: Tyler, prompt: Tensor, entries: list[Entry], position: int, name: str) -> int:
+    """Put the operator's latents directly in front of visible token `position`; return how many tokens it holds."""
     tokens = [index for index, entry in enumerate(entries) if entry.token is not None]
     index = tokens[position] if position < len(tokens) else len(entries)
     assert all(entry.token is not None for entry in entries[index:]), "calls come in the order of their positions"
     z = synthesize(model, name, context(prompt, entries[:index]))
     entries.insert(index, Entry(z, operator=name))
+    return len(entries) - index - 1
 
 
 def score(model: Tyler, request: Request, prompt: Tensor, entries: list[Entry], progress: Answer) -> Answer:
@@ -233,7 +235,7 @@ def score(model: Tyler, request: Request, prompt: Tensor, entries: list[Entry], 
     logprobs = action_logprobs(
         model, context(prompt, entries), [False] * len(names), request.sampling.temperature or 1.0
     )
-    answer = Answer(text=progress.text, finish_reason=progress.finish_reason)
+    answer = Answer(text=progress.text, finish_reason=progress.finish_reason, held=progress.held)
     length, num_visible = len(prompt), 0
     for entry in entries:
         if entry.token is None:

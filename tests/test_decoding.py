@@ -170,7 +170,7 @@ def test_a_budget_of_zero_is_never(family: str) -> None:
 
 @pytest.mark.parametrize("budget", [1, 2, 4])
 def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -> None:
-    model = tiny.tyler("qwen2")
+    model = tiny.tyler("smollm3")
     requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed in range(4) for text in tiny.PROMPTS]
     free = run(model, requests)
     capped = run(model, [replace(request, budget=budget) for request in requests])

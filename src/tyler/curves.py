@@ -52,7 +52,7 @@ def plot_stage2(metrics: Sequence[dict[str, Any]], budget: int, path: Path) -> N
     pyplot.close(figure)
 
 
-def sketch(metrics: Sequence[dict[str, Any]], width: int = 48) -> str:
+def sketch(metrics: Sequence[dict[str, Any]], width: int = 36) -> str:
     """One line of blocks per curve, with its first, last and extreme values."""
     keys = [
         "stage2/reward",
@@ -65,7 +65,7 @@ def sketch(metrics: Sequence[dict[str, Any]], width: int = 48) -> str:
         _, values = series(metrics, key)
         if values:
             label = key.removeprefix("stage2/").replace("_", " ")
-            lines.append(f"{label:<24} {blocks(values, width):<{width}} {values[0]:6.2f} → {values[-1]:.2f}")
+            lines.append(f"{label:<21} {blocks(values, width):<{width}} {values[0]:6.2f} → {values[-1]:.2f}")
     return "\n".join(lines)
 
 

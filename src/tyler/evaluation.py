@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -139,7 +138,7 @@ COLUMNS = (
     "method",
     "correct",
     "accuracy",
-    "95% interval",
+    "95% CI",
     "no box",
     "cut off",
     "visible",
@@ -171,12 +170,12 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     return lines
 
 
-TERMINAL_COLUMNS = ("method", "correct", "accuracy", "95% interval", "visible", "latents", "calls", "seconds")
+TERMINAL_COLUMNS = ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds")
 
 
 def table(reports: Sequence[Report], title: str) -> Table:
     """The comparison for a terminal of 80 columns; report.md has the rates of missing and cut-off answers too."""
-    result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, column in enumerate(TERMINAL_COLUMNS):
         result.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     for line in rows(reports):
