@@ -88,9 +88,8 @@ def main() -> None:
             calls[length] += time_calls(model, length, arguments.calls)
             encodings[length].append(time_encoding(model, length))
     first = statistics.median(calls[arguments.lengths[0]])
-    print(
-        f"{arguments.layers} layers, width {arguments.dim}, {torch.get_num_threads()} threads, {NEW} new positions a call"
-    )
+    threads = torch.get_num_threads()
+    print(f"{arguments.layers} layers, width {arguments.dim}, {threads} threads, {NEW} new positions a call")
     print(f"{'context':>8} {'call ms':>9} {'min':>7} {'max':>7} {'x first':>8} {'encode all ms':>14} {'ratio':>7}")
     for length in arguments.lengths:
         call, encode = statistics.median(calls[length]), statistics.median(encodings[length])

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
-The defaults are the recipe of the shipped weights in one run; those were trained in several legs, listed in docs/mini.md.
+The defaults are the recipe of the shipped weights in one run; those took several legs, see docs/mini.md.
 Products run at `medium` precision for speed, so two machines agree in what is learned but not bit by bit.
 """
 

@@ -33,6 +33,7 @@ def main() -> None:
         intermediate_size=3 * arguments.dim,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        initializer_range=arguments.dim**-0.5,  # at the usual 0.02 so narrow a model hardly looks at its context
     )
     model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)

@@ -256,7 +256,10 @@ def score(model: Tyler, request: Request, prompt: Tensor, entries: list[Entry], 
 
 
 def planned(model: Tyler, request: Request, visible: list[int]) -> list[tuple[int, str]]:
-    """The calls (visible position, operator) that are certain once these tokens are seen, found anew each time."""
+    """The calls (visible position, operator) that are certain once these tokens are seen, found anew each time.
+
+    In the order of positions and operators: a call waits while another may still turn out to come before it.
+    """
     router = request.router
     if isinstance(router, Never):
         return []
@@ -267,15 +270,17 @@ def planned(model: Tyler, request: Request, visible: list[int]) -> list[tuple[in
     texts = [known_text(model, visible[:count]) for count in range(len(visible) + 1)]
     lengths = [len(text) for text in texts]
     spans = list(itertools.pairwise(lengths))
+    scanner = BoundaryScanner({operator.boundary for operator in model.operators})
+    found = {
+        (token_at(boundary.position, RULES[boundary.rule].side, spans), k)
+        for boundary in scanner.feed(texts[-1])
+        for k, operator in enumerate(model.operators)
+        if operator.boundary == boundary.rule and (router.only is None or operator.name in router.only)
+    }
+    first_open = min(token_at(scanner.settled, side, spans) for side in ("after", "before"))
     draws = numbers(request, purpose=1)
-    calls: dict[tuple[int, str], bool] = {}
-    for boundary in BoundaryScanner({operator.boundary for operator in model.operators}).feed(texts[-1]):
-        position = token_at(boundary.position, RULES[boundary.rule].side, spans)
-        for operator in model.operators:
-            chosen = router.only is None or operator.name in router.only
-            if chosen and operator.boundary == boundary.rule and (position, operator.name) not in calls:
-                calls[position, operator.name] = draws.random() < router.rate
-    return [call for call, placed in calls.items() if placed]
+    certain = [(position, model.operators[k].name) for position, k in sorted(found) if position <= first_open]
+    return [call for call in certain if draws.random() < router.rate]
 
 
 def token_at(position: int, side: str, spans: list[tuple[int, int]]) -> int:

@@ -405,6 +405,15 @@ def test_settled_holds_back_no_more_than_it_must(text: str, settled: int) -> Non
     assert scanner.settled == settled
 
 
+@pytest.mark.parametrize("text", ["a\n3. ", "We add.\n\n  ", "We get $5", 'We get {"'])
+def test_an_empty_piece_releases_nothing(text: str) -> None:
+    scanner = BoundaryScanner()
+    scanner.feed(text)
+    settled = scanner.settled
+    assert settled < len(text)
+    assert scanner.feed("") == [] and scanner.settled == settled
+
+
 def test_a_closed_scanner_takes_no_more_text() -> None:
     scanner = BoundaryScanner()
     scanner.close()

@@ -93,8 +93,8 @@ def test_on_a_tiny_model_the_calibrated_policy_fires_at_boundaries_and_rarely_el
         assert at.sum() >= 10, "the operator must be proposed often enough"
         assert report[f"calibration/{name}_at_boundaries"] == pytest.approx(float(found[at, k].mean()), abs=1e-4)
     assert 0.25 < report["calibration/global_at_boundaries"] < 0.35
-    assert 0.12 < report["calibration/state_at_boundaries"] < 0.35
-    assert 0.05 < report["calibration/procedure_at_boundaries"] < 0.35, "random models do not foresee their next token"
+    assert 0.08 < report["calibration/state_at_boundaries"] < 0.35
+    assert 0.04 < report["calibration/procedure_at_boundaries"] < 0.35, "random models do not foresee their next token"
     elsewhere = float(found[decisions.operator == NO_OPERATOR].sum(dim=1).mean())
     assert report["calibration/elsewhere"] == pytest.approx(elsewhere, abs=1e-4)
     assert elsewhere < 0.03

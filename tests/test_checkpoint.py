@@ -52,15 +52,7 @@ def copy(saved: Path, tmp_path: Path) -> Path:
 
 
 def load(folder: Path, backbones: Path, family: str = "qwen3") -> Tyler:
-    """The saved model, with theta moved to where a tensor begins.
-
-    safetensors maps files at odd addresses, where matrix products round otherwise; models that share a file do not see
-    it, but these are compared with models that were never on disk.
-    """
-    model = Tyler.from_pretrained(str(folder), backbone=str(backbones / family), device="cpu")
-    for parameter in model.backbone.model.parameters():
-        parameter.data = parameter.data.clone()
-    return model
+    return Tyler.from_pretrained(str(folder), backbone=str(backbones / family), device="cpu")
 
 
 def answers(model: Tyler, router: Router) -> list[Trajectory]:

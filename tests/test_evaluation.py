@@ -11,7 +11,19 @@ from rich.console import Console
 
 import tiny
 from tyler import evaluation
-from tyler.evaluation import COLUMNS, Record, Report, evaluate, markdown, record, rows, save, table, wilson
+from tyler.evaluation import (
+    COLUMNS,
+    TERMINAL_COLUMNS,
+    Record,
+    Report,
+    evaluate,
+    markdown,
+    record,
+    rows,
+    save,
+    table,
+    wilson,
+)
 from tyler.model import Tyler
 from tyler.reasoner import Finished, TylerReasoner, ignore
 from tyler.routing import AtBoundaries, Never
@@ -118,7 +130,7 @@ def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
     low, high = wilson(2, 5)
     assert cells["method"] == "Scripted Reasoner"
     assert cells["correct"] == "2/5" and cells["accuracy"] == "40.0%"
-    assert cells["95% interval"] == f"{100 * low:.1f} to {100 * high:.1f}"
+    assert cells["95% CI"] == f"{100 * low:.1f}–{100 * high:.1f}"
     assert cells["no box"] == cells["cut off"] == "20.0%"
     assert (cells["visible"], cells["latents"], cells["calls"]) == ("2.0", "6.0", "2.00")
 
@@ -147,12 +159,16 @@ def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> No
     assert set(records[0]) == set(Record.__dataclass_fields__)
 
 
-def test_the_terminal_shows_every_cell(report: Report, capsys) -> None:
-    Console(width=160).print(table([report], "a title"))
+def test_the_table_is_whole_on_a_terminal_of_eighty_columns(capsys) -> None:
+    record_of = evaluate(Scripted(), PROBLEMS).records[0]
+    report = Report("Tyler Stage 2", (record_of,) * 600, 1234.5)
+    Console(width=80).print(table([report], "mini, eval problems, greedy decoding"))
     shown = capsys.readouterr().out
-    assert "a title" in shown
-    for cell in (*COLUMNS, *rows([report])[0]):
-        assert cell in shown
+    cells = dict(zip(COLUMNS, rows([report])[0], strict=True))
+    assert "mini, eval problems, greedy decoding" in shown and "…" not in shown
+    for column in TERMINAL_COLUMNS:
+        assert column in shown and cells[column] in shown
+    assert {"method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds"} <= set(TERMINAL_COLUMNS)
 
 
 def test_nothing_to_evaluate_is_refused() -> None:

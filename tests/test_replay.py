@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 @functools.cache
 def eager(family: str) -> Tyler:
     """A model that invokes operators often."""
-    return tiny.build(family, tiny.SEEDS[family], psi_scale=1.2)
+    return tiny.build(family, tiny.SEEDS[family], psi_scale=0.8)
 
 
 def sample(

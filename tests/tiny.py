@@ -46,7 +46,7 @@ STRUCTURAL = ("$", " $", "$x$", "\n\n", ".\n\n", ":\n\n", "\n\nStep 2:", "Step 1
 PLAIN = (
     " Step", "Let me solve", "$$", "```", "```python\n", "```json\n", "\\[", "\\]", '{"', '": ', "\\boxed{", "**",
     " and", " so", " we", " the", " is", " x", " y", " +", " =", "^2", "_1", " 5", " 12", "1.5", "3,000", ", ", ". ",
-    "<<", ">>", " apples", " total", "\\frac", "[asy]", "[/asy]",
+    "<<", ">>", "\n\n$", " total", "\\frac", "[asy]", "[/asy]",
 )  # fmt: skip
 ASCII = tuple(chr(code) for code in range(32, 127))
 BYTES = tuple(dict.fromkeys("😀é→".encode()))

@@ -158,7 +158,7 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
 
 
 def align(model: PreTrainedModel) -> None:
-    """Give every weight memory of its own: products over a mapped file differ in the last bit by where the file puts it."""
+    """Give every weight its own memory: over a mapped file, products differ in the last bit by where it lies."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
 

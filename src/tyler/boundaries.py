@@ -213,7 +213,8 @@ class BoundaryScanner:
         return self._scan(final=True)
 
     def _scan(self, final: bool) -> list[Boundary]:
-        self._hold = None
+        if self._at < len(self._text):  # an empty piece changes nothing, what is held included
+            self._hold = None
         while self._at < len(self._text) and self._state(final):
             pass
         if final:

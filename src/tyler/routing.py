@@ -178,8 +178,14 @@ class BoundarySchedule:
         return min(self._certain(), self._found[0][0]) if self._found else self._certain()
 
     def _certain(self) -> int:
-        """Visible tokens that end before the scanner's undecided text."""
-        return bisect_right(self._ends, self._scanner.settled)
+        """Visible tokens before this index can no longer be preceded by a new boundary.
+
+        One at the scanner's undecided text would fall on the first token that starts there (which may be empty, inside
+        a character) or on the token that holds it.
+        """
+        settled = self._scanner.settled
+        starting = 1 + bisect_left(self._ends, settled) if settled else 0
+        return min(starting, bisect_right(self._ends, settled))
 
     def _take(self, boundaries: list[Boundary]) -> None:
         """Queue the operators of newly certain boundaries; each at most once per visible position."""
