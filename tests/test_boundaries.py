@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 
 from tyler import boundaries
 from tyler.boundaries import (
-    LOOKAHEAD,
     RULES,
     Boundary,
     BoundaryScanner,
     Rule,
     candidates,
-    dollar_opens,
     find_boundaries,
     piece_offsets,
     sample_candidates,
     token_boundaries,
 )
 from tyler.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
+from tyler.scanner import LOOKAHEAD, dollar_opens
 
 MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}
 

@@ -185,6 +185,15 @@ def test_a_started_model_adds_nothing_to_the_backbone_and_its_latents_have_the_s
         assert 0.5 * scale < float(latents.pow(2).mean().sqrt()) < 2 * scale
 
 
+def test_a_backbone_never_requires_gradients_and_never_drops_anything() -> None:
+    backbone = tiny.build_backbone("qwen3")
+    model = Tyler.start(backbone, tiny.OPERATORS)
+    for theta in (tiny.build_backbone("qwen3", seed=1).model, backbone.model):
+        assert not any(parameter.requires_grad for parameter in theta.parameters())
+        assert not any(module.training for module in theta.modules())
+    assert all(parameter.requires_grad for parameter in model.synthesizer.heads.parameters())
+
+
 def test_a_location_that_holds_no_model_is_refused_with_what_is_possible(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Give 'mini', a Hub id or a folder"):
         Tyler.from_pretrained(str(tmp_path))

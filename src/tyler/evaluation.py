@@ -176,11 +176,12 @@ TERMINAL_COLUMNS = ("method", "correct", "accuracy", "95% CI", "visible", "laten
 def table(reports: Sequence[Report], title: str) -> Table:
     """The comparison for a terminal of 80 columns; report.md has the rates of missing and cut-off answers too."""
     result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, column in enumerate(TERMINAL_COLUMNS):
-        result.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    for line in rows(reports):
-        cells = dict(zip(COLUMNS, line, strict=True))
-        result.add_row(*(cells[column] for column in TERMINAL_COLUMNS))
+    lines = [dict(zip(COLUMNS, line, strict=True)) for line in rows(reports)]
+    result.add_column(TERMINAL_COLUMNS[0], overflow="fold")  # a long name gives way, numbers never do
+    for column in TERMINAL_COLUMNS[1:]:
+        result.add_column(column, justify="right", min_width=max(len(line[column]) for line in lines), no_wrap=True)
+    for line in lines:
+        result.add_row(*(line[column] for column in TERMINAL_COLUMNS))
     result.caption = "tokens and calls are means per answer; seconds are of all answers, batched"
     result.caption_justify = "left"
     return result
@@ -233,7 +234,7 @@ def run(
     problems = load_problems(task, split, path=path, count=count)
     loaded = Tyler.from_pretrained(model)
     reasoner = TylerReasoner(
-        name=str(model),
+        name=Path(model).name,
         model=loaded,
         router=router or DEFAULT_ROUTERS[loaded.stage],
         budget=budget,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Operator:
     """O_k, Eq. (4)-(5): a named operator that turns the context x_t into `num_latents` (N_k) latents.
 
-    `boundary` names the rule in `boundaries.RULES` that proposes positions for it; a new operator is one line of
+    `boundary` names the rule in `rules.RULES` that proposes positions for it; a new operator is one line of
     configuration plus, if it needs one, a new rule.
     """
 
