@@ -42,7 +42,7 @@ def decode(model: Tyler, request: Request) -> Answer:
     return learned(model, request) if request.router.learned else scheduled(model, request)
 
 
-# ------------------------------------------------------------------------------------------------ the model, in passes
+# -------------------------------------------------------------------------------- the model, in passes
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def embed(model: Tyler, tokens: list[int]) -> Tensor:
     return model.backbone.model.get_input_embeddings().weight.detach()[tokens]
 
 
-# ----------------------------------------------------------------------------------------------------- one decision
+# ---------------------------------------------------------------------------------------- one decision
 
 
 def pick(logprobs: Tensor, request: Request, uniform: float) -> int:
@@ -119,7 +119,7 @@ def is_full(model: Tyler, request: Request, num_actions: int, length: int) -> bo
     )
 
 
-# ------------------------------------------------------------------------------------------------- the policy routes
+# ----------------------------------------------------------------------------------- the policy routes
 
 
 def learned(model: Tyler, request: Request) -> Answer:
@@ -165,7 +165,7 @@ def known_text(model: Tyler, tokens: list[int]) -> str:
     return model.backbone.tokenizer.decode(tokens, skip_special_tokens=True).rstrip("\ufffd")
 
 
-# -------------------------------------------------------------------------------------------------- a schedule routes
+# ----------------------------------------------------------------------------------- a schedule routes
 
 
 @dataclass

@@ -55,7 +55,7 @@ def tokenizer(data_dir: Path, name: str) -> Any:
     return transformers.AutoTokenizer.from_pretrained(data_dir / "tokenizers" / name)
 
 
-# ------------------------------------------------------------------------------------------------------- answer starts
+# --------------------------------------------------------------------------------------- answer starts
 
 
 def test_position_0_is_an_answer_start() -> None:
@@ -119,7 +119,7 @@ def test_a_docstring_that_ends_the_block_starts_nothing() -> None:
     check('⟨p⟩```python\n"""only this"""\n```\nafter')
 
 
-# --------------------------------------------------------------------------------------------------------------- steps
+# ----------------------------------------------------------------------------------------------- steps
 
 
 @pytest.mark.parametrize("gap", ["\n\n", "\n\n\n\n", "\n  \n", "\n \t\n\n", "\r\n\r\n"])
@@ -190,7 +190,7 @@ def test_blank_lines_before_the_first_word_are_no_step() -> None:
     check("\n\n  \nWe add.")
 
 
-# ---------------------------------------------------------------------------------------------------------- structures
+# ------------------------------------------------------------------------------------------ structures
 
 
 FORMULAS = (
@@ -309,7 +309,7 @@ def test_a_dollar_is_decided_within_the_lookahead_and_stays_decided(text: str) -
     assert dollar_opens(text, 0, final=True) is not None or text == "$"
 
 
-# -------------------------------------------------------------------------------------------------- online and offline
+# ---------------------------------------------------------------------------------- online and offline
 
 FRAGMENTS = (
     "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\\\", "\\$", "\\", "\\begin{align*}", "\\end{align*}", "\\beta", "\\e",
@@ -420,7 +420,7 @@ def test_a_closed_scanner_takes_no_more_text() -> None:
         scanner.feed("x")
 
 
-# --------------------------------------------------------------------------------------------------- the table of rules
+# ---------------------------------------------------------------------------------- the table of rules
 
 
 def test_only_the_rules_asked_for_are_found() -> None:
@@ -450,7 +450,7 @@ def test_a_rule_may_ask_for_one_kind_of_opening(monkeypatch: pytest.MonkeyPatch)
     assert find_boundaries(text, ["code"]) == [Boundary(4, "code")]
 
 
-# -------------------------------------------------------------------------------------------------------------- tokens
+# ---------------------------------------------------------------------------------------------- tokens
 
 
 def spans(decode: Any, text: str) -> list[tuple[int, int]]:
@@ -523,7 +523,7 @@ def test_two_boundaries_of_one_rule_at_one_token_are_one() -> None:
     assert token_boundaries([Boundary(1, "step"), Boundary(2, "step")], [(0, 3), (3, 4)]) == [(1, "step")]
 
 
-# ------------------------------------------------------------------------------------------------------------ sampling
+# -------------------------------------------------------------------------------------------- sampling
 
 
 def test_candidates_pair_token_positions_with_operators() -> None:
@@ -567,7 +567,7 @@ def test_the_same_seed_draws_the_same_pairs() -> None:
     assert sample_candidates(pairs, 4, random.Random(3)) == sample_candidates(pairs, 4, random.Random(3))
 
 
-# ----------------------------------------------------------------------------------------------------------- real data
+# ------------------------------------------------------------------------------------------- real data
 
 
 def test_money_in_gsm8k_is_hardly_ever_taken_for_a_formula(data_dir: Path) -> None:

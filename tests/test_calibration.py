@@ -24,9 +24,7 @@ NAMES = [operator.name for operator in tiny.OPERATORS]
 
 
 def collect(model: Tyler, seed: int = 0, temperature: float = 1.0) -> Decisions:
-    return collect_decisions(
-        model, tiny.PROMPTS * 4, temperature=temperature, max_new_tokens=40, slots=8, seed=seed
-    )
+    return collect_decisions(model, tiny.PROMPTS * 4, temperature=temperature, max_new_tokens=40, slots=8, seed=seed)
 
 
 def separable(count: int = 600, dim: int = 16) -> Decisions:

@@ -1,4 +1,4 @@
-"""Checkpoints: what comes back is bit-equal, plain peft reads the adapters, and what does not fit is refused by name."""
+"""Checkpoints: what comes back is bit-equal, plain peft reads the adapters, misfits are refused by name."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def load(folder: Path, backbones: Path, family: str = "qwen3") -> Tyler:
 
 def answers(model: Tyler, router: Router) -> list[Trajectory]:
     requests = [
-        Request(
-            tiny.ids(text), router=router, sampling=Sampling(0.8 if seed else 0.0, seed=seed), max_new_tokens=24
-        )
+        Request(tiny.ids(text), router=router, sampling=Sampling(0.8 if seed else 0.0, seed=seed), max_new_tokens=24)
         for text in tiny.PROMPTS
         for seed in range(2)
     ]
@@ -75,7 +73,7 @@ def assert_bit_equal(first: list[Trajectory], second: list[Trajectory]) -> None:
             assert torch.equal(latents, others)
 
 
-# ------------------------------------------------------------------------------------------------------------ the same
+# -------------------------------------------------------------------------------------------- the same
 
 
 @pytest.mark.parametrize("stage", ["stage1", "stage2"])
@@ -103,7 +101,11 @@ def test_saving_what_was_loaded_writes_the_same_files(saved: Path, backbones: Pa
 
 def test_a_checkpoint_holds_what_the_contract_says(saved: Path) -> None:
     names = {str(path.relative_to(saved)) for path in saved.rglob("*") if path.is_file()}
-    adapters = {f"{part}/{name}" for part in ("synthesizer", "policy") for name in ("adapter_config.json", "adapter_model.safetensors")}
+    adapters = {
+        f"{part}/{name}"
+        for part in ("synthesizer", "policy")
+        for name in ("adapter_config.json", "adapter_model.safetensors")
+    }
     assert {"tyler.json", "operators.safetensors", "README.md", *adapters} <= names
     assert {Path(name).suffix for name in names} <= {".json", ".safetensors", ".md"}, "never pickle"
     tensors = {name: list(tensor.shape) for name, tensor in load_file(saved / "operators.safetensors").items()}
@@ -160,7 +162,7 @@ def test_an_intervention_is_a_mapping_and_leaves_the_checkpoint_as_it_is(tmp_pat
     assert (tmp_path / "operators.safetensors").read_bytes() == (saved / "operators.safetensors").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------------- one theta only
+# -------------------------------------------------------------------------------------- one theta only
 
 
 def test_every_view_shares_the_tensors_of_theta() -> None:
@@ -174,7 +176,9 @@ def test_every_view_shares_the_tensors_of_theta() -> None:
     stack = {name: tensor.data_ptr() for name, tensor in model.backbone.model.base_model.named_parameters()}
     for part in (model.synthesizer, model.policy):
         copied = {name for name, tensor in part.decoder().named_parameters() if tensor.data_ptr() != stack[name]}
-        assert copied == {f"{name}.weight".removeprefix("model.") for name in targets}, "only what LoRA changes has a copy"
+        assert copied == {f"{name}.weight".removeprefix("model.") for name in targets}, (
+            "only what LoRA changes has a copy"
+        )
     assert all(tensor.data_ptr() == theta[name] for name, tensor in view(model.backbone.model).named_parameters())
 
 
@@ -194,7 +198,7 @@ def test_the_folded_decoder_computes_what_the_peft_view_computes(family: str) ->
                     layer.lora_B["default"].weight.mul_(-0.5)
 
 
-# ------------------------------------------------------------------------------------------------------ refused by name
+# ------------------------------------------------------------------------------------- refused by name
 
 
 def change(path: Path, edit: Callable[[dict[str, Tensor]], None]) -> None:
@@ -246,7 +250,11 @@ def test_a_misshapen_tensor_is_refused_with_both_shapes(file: str, key: str, cop
     "file",
     [
         "operators.safetensors",
-        *(f"{part}/{name}" for part in ("synthesizer", "policy") for name in ("adapter_config.json", "adapter_model.safetensors")),
+        *(
+            f"{part}/{name}"
+            for part in ("synthesizer", "policy")
+            for name in ("adapter_config.json", "adapter_model.safetensors")
+        ),
     ],
 )
 def test_a_missing_file_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
@@ -331,6 +339,8 @@ def test_a_manifest_that_is_no_mapping_is_refused_by_file(copy: Path, backbones:
 
 def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: Path, backbones: Path) -> None:
     loaded = load(saved, backbones)
-    training = [name for part in (loaded.policy, loaded.synthesizer) for name, one in part.named_modules() if one.training]
+    training = [
+        name for part in (loaded.policy, loaded.synthesizer) for name, one in part.named_modules() if one.training
+    ]
     assert not training
     assert_bit_equal(answers(loaded, Never()), answers(tiny.tyler("qwen3"), Never()))

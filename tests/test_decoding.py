@@ -104,7 +104,7 @@ def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesc
     return list(model.engine(slots=slots, coalesce=coalesce).stream(requests))
 
 
-# ------------------------------------------------------------------------------------------- equal to the transcription
+# -------------------------------------------------------------------------- equal to the transcription
 
 
 @pytest.mark.parametrize("slots, coalesce", ENGINES)
@@ -148,7 +148,7 @@ def test_the_tiny_models_are_ordinary_decoders_whose_adapters_matter(family: str
     assert all(float((one - other).abs().mean()) > 0.1 for one, other in [(theta, eta), (theta, phi), (eta, phi)])
 
 
-# -------------------------------------------------------------------------------------- equalities between settings
+# ------------------------------------------------------------------------- equalities between settings
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -234,7 +234,7 @@ def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
     assert len(widths) < 9 + 4 * 3
 
 
-# -------------------------------------------------------------------------------------------------------- replay
+# ---------------------------------------------------------------------------------------------- replay
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
         )
 
 
-# --------------------------------------------------------------------------------------------------------- events
+# ---------------------------------------------------------------------------------------------- events
 
 
 @pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2)])
@@ -322,7 +322,7 @@ def test_the_recorded_positions_are_those_of_the_actions() -> None:
         assert (trajectory.actions[-1] == tiny.tokenizer().eos_token_id) == ended
 
 
-# ------------------------------------------------------------------------------------------------------ how it ends
+# ----------------------------------------------------------------------------------------- how it ends
 
 
 @pytest.mark.parametrize("router", [Learned(), Never(), AtBoundaries()])
@@ -425,7 +425,7 @@ def test_an_answer_that_ends_inside_a_character_shows_what_is_complete() -> None
     assert "".join(event.text for event in events if isinstance(event, TokenEvent)) == finish.trajectory.text
 
 
-# ------------------------------------------------------------------------------------------------------ what it refuses
+# ------------------------------------------------------------------------------------- what it refuses
 
 
 def test_impossible_requests_are_refused() -> None:

@@ -69,7 +69,7 @@ def missing(names: list[str]) -> list[str]:
     return lost
 
 
-# ------------------------------------------------------------------------------------------------------------ the paper
+# ------------------------------------------------------------------------------------------- the paper
 
 
 def test_every_name_on_every_page_exists(root: Path) -> None:
@@ -116,7 +116,7 @@ def test_pages_speak_of_no_ones_machine(root: Path) -> None:
         assert not private.findall(text), f"{page} holds an absolute path"
 
 
-# ----------------------------------------------------------------------------------------------------------- the README
+# ------------------------------------------------------------------------------------------ the README
 
 
 def blocks(root: Path) -> list[tuple[str, str]]:
@@ -141,12 +141,13 @@ def test_the_readmes_python_runs_as_printed(root: Path, tmp_path: Path, monkeypa
 
 
 def test_blocks_are_found_run_in_order_and_left_out_when_marked(tmp_path: Path) -> None:
-    text = "# A\n```python\nx = 1\n```\n\n```python no-run\nfail()\n```\n```sh\nls\n```\n- list\n  ```python\n  y = x\n  ```\n"
+    text = "# A\n```python\nx = 1\n```\n\n```python no-run\nfail()\n```\n```sh\nls\n```\n"
+    text += "- list\n  ```python\n  y = x\n  ```\n"
     (tmp_path / "README.md").write_text(text)
     assert blocks(tmp_path) == [("line 2", "x = 1"), ("line 13", "y = x")]
 
 
-# -------------------------------------------------------------------------------------------------------- configs, names
+# -------------------------------------------------------------------------------------- configs, names
 
 
 @pytest.mark.parametrize("name", presets())
@@ -186,7 +187,17 @@ def test_all_is_complete_and_every_name_in_it_resolves() -> None:
 
 
 def test_the_contracts_names_are_exported() -> None:
-    contract = {"Tyler", "AtBoundaries", "Never", "Learned", "Forced", "Sampling", "Operator", "Trajectory", "Invocation"}
+    contract = {
+        "Tyler",
+        "AtBoundaries",
+        "Never",
+        "Learned",
+        "Forced",
+        "Sampling",
+        "Operator",
+        "Trajectory",
+        "Invocation",
+    }
     assert contract <= set(tyler.__all__)
 
 

@@ -78,7 +78,7 @@ def report() -> Report:
     return evaluate(Scripted(), PROBLEMS)
 
 
-# -------------------------------------------------------------------------------------------------------- the interval
+# ---------------------------------------------------------------------------------------- the interval
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def report() -> Report:
     ],
 )
 def test_the_interval_is_wilsons(correct: int, count: int, low: float, high: float) -> None:
-    """By hand from (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n); 81 of 263 is Newcombe's (1998) example."""
+    """From (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n); 81 of 263 is Newcombe's (1998) example."""
     assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
 
 
@@ -101,7 +101,7 @@ def test_nothing_counted_says_nothing() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-# ----------------------------------------------------------------------------------------------------------- the report
+# ------------------------------------------------------------------------------------------ the report
 
 
 def test_records_keep_the_order_of_the_problems_and_everything_to_recount(report: Report) -> None:
@@ -139,7 +139,12 @@ def test_the_markdown_has_the_table_and_the_families(report: Report) -> None:
     lines = markdown([report, report]).splitlines()
     assert lines[0] == "| " + " | ".join(COLUMNS) + " |"
     assert lines[2] == lines[3] == "| " + " | ".join(rows([report])[0]) + " |"
-    assert lines[4:] == ["", "| method | algebra | words |", "| --- | --- | --- |", *["| Scripted Reasoner | 1/2 | 1/3 |"] * 2]
+    assert lines[4:] == [
+        "",
+        "| method | algebra | words |",
+        "| --- | --- | --- |",
+        *["| Scripted Reasoner | 1/2 | 1/3 |"] * 2,
+    ]
     assert len({line.count("|") for line in lines[:4]}) == 1
 
 
@@ -168,7 +173,9 @@ def test_the_table_is_whole_on_a_terminal_of_eighty_columns(capsys) -> None:
     assert "mini, eval problems, greedy decoding" in shown and "…" not in shown
     for column in TERMINAL_COLUMNS:
         assert column in shown and cells[column] in shown
-    assert {"method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds"} <= set(TERMINAL_COLUMNS)
+    assert {"method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds"} <= set(
+        TERMINAL_COLUMNS
+    )
 
 
 def test_nothing_to_evaluate_is_refused() -> None:
@@ -182,7 +189,7 @@ def test_a_truncated_answer_with_a_box_counts() -> None:
     assert record(PROBLEMS[0], boxed).correct
 
 
-# --------------------------------------------------------------------------------------------------------- Tyler answers
+# --------------------------------------------------------------------------------------- Tyler answers
 
 
 def test_a_reasoner_answers_as_its_model_does_and_tells_each_when_it_is_done() -> None:
@@ -215,7 +222,9 @@ def test_the_command_evaluates_a_saved_model_and_writes_its_report(tmp_path: Pat
     )
     assert len(found.records) == 2
     assert all(not one.invocations for one in found.records), "a plain backbone answers without operators"
-    answers = Tyler.from_pretrained(str(tmp_path / "backbone")).solve([one.prompt for one in found.records], max_new_tokens=6)
+    answers = Tyler.from_pretrained(str(tmp_path / "backbone")).solve(
+        [one.prompt for one in found.records], max_new_tokens=6
+    )
     assert [one.completion for one in found.records] == [answer.text for answer in answers]
     assert "0/2" in capsys.readouterr().out
     assert (tmp_path / "report" / "report.md").is_file()

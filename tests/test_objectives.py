@@ -112,7 +112,7 @@ def paper_batch(case: Case) -> tuple[float, float, float]:
     return grpo, anchor, divergence
 
 
-# ---------------------------------------------------------------------------------------------------------- Stage 1
+# --------------------------------------------------------------------------------------------- Stage 1
 
 
 def test_stage1_is_the_sum_over_visible_targets_as_in_the_paper():
@@ -144,7 +144,7 @@ def test_stage1_without_targets_is_refused():
         stage1_loss(torch.zeros(3), torch.zeros(3, dtype=torch.bool), num_targets=0)
 
 
-# ---------------------------------------------------------------------------------------------------------- Stage 2
+# --------------------------------------------------------------------------------------------- Stage 2
 
 
 def test_importance_ratio_is_the_quotient_of_probabilities():
@@ -343,7 +343,7 @@ def test_an_invocation_that_is_no_action_is_refused():
         action_weights(mask, torch.tensor([[True, True]]), torch.tensor([0]))
 
 
-# ------------------------------------------------------------------------------------------------ log-probabilities
+# ----------------------------------------------------------------------------------- log-probabilities
 
 POSITIONS, DIM, VOCAB, OPERATORS = 11, 6, 17, 3
 

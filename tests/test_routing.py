@@ -52,7 +52,7 @@ def random_pieces(seed: int, length: int = 60) -> list[str]:
     return list(transcript)
 
 
-# ------------------------------------------------------------------------------------------------------ schedules
+# ------------------------------------------------------------------------------------------- schedules
 
 
 @pytest.mark.parametrize("router", [Learned(), Never()])
@@ -218,7 +218,7 @@ def test_unknown_operators_are_refused_by_name() -> None:
         start(Forced({3: ("state", "planner")}))
 
 
-# ------------------------------------------------------------------------------------------------------ the engine
+# ------------------------------------------------------------------------------------------ the engine
 
 
 def boundary_requests(count: int, **settings: object) -> list[Request]:

@@ -75,7 +75,7 @@ def open_new(path: Path) -> Run:
     return Run.create(path, "stage1: {}\n")
 
 
-# ------------------------------------------------------------------------------------------------------ traces and draws
+# ------------------------------------------------------------------------------------ traces and draws
 
 
 def test_a_trace_is_the_prompt_the_solution_with_its_end_and_the_candidates() -> None:
@@ -96,7 +96,9 @@ def test_a_problem_without_a_solution_is_refused_by_its_id() -> None:
 
 def candidates(*names: str) -> Trace:
     operators = {operator.name: operator for operator in tiny.OPERATORS}
-    return Trace("t", (1,), (2,) * (len(names) + 1), tuple((place, operators[name]) for place, name in enumerate(names)))
+    return Trace(
+        "t", (1,), (2,) * (len(names) + 1), tuple((place, operators[name]) for place, name in enumerate(names))
+    )
 
 
 def draw(trace: Trace, seed: int, **settings: Any) -> list[tuple[int, str]]:
@@ -145,10 +147,12 @@ def test_a_batch_follows_from_the_seed_and_the_step_and_every_epoch_draws_anew()
     assert all(set(epoch) == {"p0", "p1", "p2"} for epoch in epochs)
     assert len({epoch["p0"] for epoch in epochs}) > 2
     other = Stage1Config(batch_size=3, seed=43, insertions=config.insertions)
-    assert [draw_batch(traces, config, step) for step in range(4)] != [draw_batch(traces, other, step) for step in range(4)]
+    assert [draw_batch(traces, config, step) for step in range(4)] != [
+        draw_batch(traces, other, step) for step in range(4)
+    ]
 
 
-# --------------------------------------------------------------------------------------------------------------- learns
+# ---------------------------------------------------------------------------------------------- learns
 
 
 def test_stage_1_moves_all_of_phi_and_nothing_else(tmp_path: Path) -> None:
@@ -223,7 +227,7 @@ def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> No
     assert not any(module.training for module in model.synthesizer.modules())
 
 
-# ------------------------------------------------------------------------------------------------- killed and resumed
+# ---------------------------------------------------------------------------------- killed and resumed
 
 
 def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +277,9 @@ def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Run, "log", terminate)
     with open_new(tmp_path) as run:
-        with pytest.raises(Interrupted, match=rf"stopped after step 3 of 6; go on with --resume --output {tmp_path}") as stop:
+        with pytest.raises(
+            Interrupted, match=rf"stopped after step 3 of 6; go on with --resume --output {tmp_path}"
+        ) as stop:
             train(model, traces_for(model), SMALL, run)
         assert stop.value.signum == signal.SIGTERM
         newest = run.latest_checkpoint()
@@ -293,17 +299,23 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(
 
     monkeypatch.setattr(stage1, "batch_loss", spoil)
     ids = [id for id, _ in draw_batch(traces, SMALL, 3)]
-    with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=f"nan at step 4; the batch was {', '.join(ids)}"):
+    with (
+        open_new(tmp_path) as run,
+        pytest.raises(FloatingPointError, match=f"nan at step 4; the batch was {', '.join(ids)}"),
+    ):
         train(model, traces, SMALL, run)
     assert all(torch.isfinite(parameter).all() for parameter in model.synthesizer.trainable())
     assert len(losses(tmp_path)) == 3
 
 
-# ------------------------------------------------------------------------------------------------------------- the files
+# ------------------------------------------------------------------------------------------- the files
 
 
 def write_traces(path: Path, count: int = 3) -> Path:
-    rows = [{"problem": f"How many {i} x?", "solution": SOLUTIONS[i % 3] + " \\boxed{5}", "answer": "5"} for i in range(count)]
+    rows = [
+        {"problem": f"How many {i} x?", "solution": SOLUTIONS[i % 3] + " \\boxed{5}", "answer": "5"}
+        for i in range(count)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -332,7 +344,9 @@ def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_
     model.backbone.model.save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     config = config_for(write_traces(tmp_path / "traces.jsonl"), steps=2, batch_size=2, learning_rate=0.01)
-    config = config.model_copy(update={"backbone": config.backbone.model_copy(update={"id": str(folder), "instruction": ""})})
+    config = config.model_copy(
+        update={"backbone": config.backbone.model_copy(update={"id": str(folder), "instruction": ""})}
+    )
     trained = stage1.run(config, output=tmp_path / "run")
     assert trained.stage == "stage1"
     assert len(losses(tmp_path / "run")) == 2

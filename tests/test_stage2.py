@@ -77,7 +77,7 @@ def trained(path: Path, model: Tyler, config: Config = CONFIG, development: list
     return read_jsonl(path / "metrics.jsonl")
 
 
-# --------------------------------------------------------------------------------------------------------- the rollout
+# ----------------------------------------------------------------------------------------- the rollout
 
 
 def test_a_group_is_sampled_for_every_problem_with_seeds_of_its_own() -> None:
@@ -126,11 +126,11 @@ def test_the_reward_is_success_minus_the_penalty_of_successes_over_the_budget() 
     assert len(cases) == 4, "successes and failures, within the budget and over it"
 
 
-# -------------------------------------------------------------------------------------------------- the loss, by the sums
+# ------------------------------------------------------------------------------- the loss, by the sums
 
 
 def action_logprobs(model: Tyler, psi: Tensor, reference: bool, rollout: Rollout) -> list[list[Tensor]]:
-    """log p(a_ij | x_ij) of every action: one full pass of the whole model per trajectory, the contexts built by hand."""
+    """log p(a_ij | x_ij) of every action: one full pass per trajectory, the contexts built by hand."""
     found = []
     for trajectory in rollout.trajectories:
         embedding = model.backbone.model.get_input_embeddings().weight
@@ -150,7 +150,7 @@ def action_logprobs(model: Tyler, psi: Tensor, reference: bool, rollout: Rollout
 
 
 def slow_loss(model: Tyler, reference_psi: Tensor, rollout: Rollout, config: Config) -> Tensor:
-    """L_stage2 = L_GRPO + alpha L_anch, averaged over prompts, sum by sum (Eqs. app-grpo-* and app-operator-anchor-loss)."""
+    """L_stage2 = L_GRPO + alpha L_anch over prompts, sum by sum (Eqs. app-grpo-*, app-operator-anchor-loss)."""
     grpo, vocab = config.grpo, model.backbone.vocab_size
     new = action_logprobs(model, model.policy.psi, False, rollout)
     with torch.no_grad():
@@ -202,7 +202,9 @@ def trainable(model: Tyler) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.policy.named_parameters() if parameter.requires_grad}
 
 
-def learned(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> tuple[dict[str, float], dict[str, Tensor]]:
+def learned(
+    model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config
+) -> tuple[dict[str, float], dict[str, Tensor]]:
     for parameter in trainable(model).values():
         parameter.grad = None
     terms = learn(model, rollout, reference_psi, config)
@@ -210,7 +212,9 @@ def learned(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Confi
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"anchor_weight": 0.0}, {"kl_weight": 0.0}, {"clip_range": 0.05}], ids=["all", "no anchor", "no kl", "tight"]
+    "settings",
+    [{}, {"anchor_weight": 0.0}, {"kl_weight": 0.0}, {"clip_range": 0.05}],
+    ids=["all", "no anchor", "no kl", "tight"],
 )
 def test_the_loss_and_its_gradients_are_the_papers_sums(settings: dict[str, float]) -> None:
     config = with_settings(CONFIG, **settings)
@@ -258,7 +262,7 @@ def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
     assert stage2.rollout_metrics(model, rollout, config)["stage2/degenerate_groups"] == 1 - 1 / len(PROBLEMS)
 
 
-# --------------------------------------------------------------------------------------------------------------- learns
+# ---------------------------------------------------------------------------------------------- learns
 
 
 def tensors_of(model: Tyler) -> dict[str, Tensor]:
@@ -325,7 +329,7 @@ def test_failures_are_not_punished_for_what_they_spend(tmp_path: Path, monkeypat
     assert all(entry["stage2/degenerate_groups"] == 1 and entry["stage2/gradient_norm"] == 0 for entry in metrics[1:])
 
 
-# -------------------------------------------------------------------------------------------------- metrics and the trail
+# ------------------------------------------------------------------------------- metrics and the trail
 
 
 def documented(root: Path) -> set[str]:
@@ -371,7 +375,9 @@ def test_greedy_metrics_are_those_of_greedy_answers_by_the_policy() -> None:
     metrics = stage2.greedy_metrics(model, PROBLEMS, CONFIG)
     answers = model.solve([problem.prompt for problem in PROBLEMS], max_new_tokens=CONFIG.stage2.max_new_tokens)
     assert metrics["greedy/accuracy"] == pytest.approx(sum(len(answer.text) % 2 for answer in answers) / len(answers))
-    assert metrics["greedy/invocations"] == pytest.approx(sum(answer.num_invocations for answer in answers) / len(answers))
+    assert metrics["greedy/invocations"] == pytest.approx(
+        sum(answer.num_invocations for answer in answers) / len(answers)
+    )
     assert answers[0].sampling == Sampling()
 
 
@@ -390,7 +396,7 @@ def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
         assert line["reward"] == pytest.approx(success * (1 - CONFIG.grpo.budget_weight * over))
 
 
-# ------------------------------------------------------------------------------------------------- killed and resumed
+# ---------------------------------------------------------------------------------- killed and resumed
 
 
 @pytest.mark.parametrize("killed_after", [1, 3])
@@ -423,7 +429,9 @@ def without_seconds(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if "seconds" not in key}
 
 
-def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_problems(tmp_path: Path, monkeypatch) -> None:
+def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_problems(
+    tmp_path: Path, monkeypatch
+) -> None:
     model = fresh()
     advantages_of = stage2.group_advantages
     calls = []
@@ -438,7 +446,7 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_prob
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
-# ----------------------------------------------------------------------------------------------------------- the command
+# ----------------------------------------------------------------------------------------- the command
 
 
 def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ RAGGED = [SEVERAL, STACKED, FIRST, PLAIN, LAST]
 """Several insertions, several at one position, at the first and at the last target, none; four prompt lengths."""
 
 
-# -------------------------------------------------------------------------------------- the transcription: full passes
+# ---------------------------------------------------------------------- the transcription: full passes
 
 
 def embed(model: Tyler, tokens: Sequence[int]) -> Tensor:
@@ -85,7 +85,7 @@ def weights_for(examples: Sequence[Example]) -> list[Tensor]:
     return [torch.rand(len(one.target_ids), generator=draw) + 0.5 for one in examples]
 
 
-# ------------------------------------------------------------------------------------------------------------ equal
+# ----------------------------------------------------------------------------------------------- equal
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -136,7 +136,7 @@ def test_without_insertions_the_loss_is_the_cross_entropy_of_transformers() -> N
         torch.testing.assert_close(loss, expected, atol=1e-5, rtol=0)
 
 
-# ------------------------------------------------------------------------------------------- latents and the no-grad prefix
+# ---------------------------------------------------------------------- latents and the no-grad prefix
 
 
 def test_latents_are_never_targets_and_every_visible_target_is_one() -> None:
@@ -179,7 +179,9 @@ def test_the_token_after_a_block_is_predicted_from_its_last_latent() -> None:
     assert len(decided_at) == len(SEVERAL.target_ids)
     for insertion, block in zip(SEVERAL.insertions, blocks, strict=True):
         torch.testing.assert_close(context[decided_at[insertion.position]], block[-1], rtol=0, atol=0)
-    undisturbed = [place for place in range(1, len(decided_at)) if place not in {one.position for one in SEVERAL.insertions}]
+    undisturbed = [
+        place for place in range(1, len(decided_at)) if place not in {one.position for one in SEVERAL.insertions}
+    ]
     for place in undisturbed:
         before = model.backbone.embed(torch.tensor(SEVERAL.target_ids[place - 1]))
         torch.testing.assert_close(context[decided_at[place]], before, rtol=0, atol=0)

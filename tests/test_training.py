@@ -24,7 +24,7 @@ from tyler.training import (
 CONFIG = "stage1:\n  steps: 4\n"
 
 
-# ------------------------------------------------------------------------------------------------------- the schedule
+# ---------------------------------------------------------------------------------------- the schedule
 
 
 def test_the_rate_warms_up_in_a_line_and_falls_in_a_cosine() -> None:
@@ -72,7 +72,7 @@ def test_an_optimizer_step_is_adamw_on_clipped_gradients_with_a_rate_for_each_gr
             torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------------- the data
+# -------------------------------------------------------------------------------------------- the data
 
 
 @pytest.mark.parametrize("num_examples, batch_size", [(10, 4), (3, 8), (8, 8)])
@@ -93,7 +93,7 @@ def test_the_batch_of_a_step_follows_from_the_seed_and_the_step_alone() -> None:
     assert orders[0] != orders[1], "epochs have orders of their own"
 
 
-# ---------------------------------------------------------------------------------------------------------- the state
+# ------------------------------------------------------------------------------------------- the state
 
 
 def descend(parameters: list[nn.Parameter], optimization: Optimization, first: int, last: int) -> None:
@@ -141,7 +141,7 @@ def test_a_state_of_another_number_of_tensors_is_refused(tmp_path: Path) -> None
         load_state(tmp_path, [*parameters, torch.zeros(1)], optimization)
 
 
-# ----------------------------------------------------------------------------------------------------------- the loop
+# -------------------------------------------------------------------------------------------- the loop
 
 
 def test_the_steps_of_a_loop_save_when_due_and_at_the_end(tmp_path: Path) -> None:
