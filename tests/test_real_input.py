@@ -1,0 +1,70 @@
+"""Real traces, a real tokenizer and its chat template on a small backbone of random weights, through the commands."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tyler import AtBoundaries, Tyler, stage1
+from tyler.config import load_config
+from tyler.runs import read_jsonl
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory, root: Path, data_dir: Path) -> Path:
+    folder = tmp_path_factory.mktemp("random-qwen2")
+    arguments = sys.argv
+    sys.argv = ["random_backbone.py", "--tokenizer", str(data_dir / "tokenizers" / "qwen2.5"), "--output", str(folder)]
+    try:
+        runpy.run_path(str(root / "scripts" / "random_backbone.py"), run_name="__main__")
+    finally:
+        sys.argv = arguments
+    return folder
+
+
+def test_stage_1_and_decoding_run_on_real_gsm8k_traces(backbone: Path, data_dir: Path, tmp_path: Path) -> None:
+    config = load_config(
+        "qwen2.5-1.5b",
+        [
+            f"backbone.id={backbone}",
+            "backbone.dtype=float32",
+            "data.task=gsm8k",
+            f"data.path={data_dir / 'gsm8k_train.jsonl'}",
+            "data.count=4",
+            "stage1.steps=2",
+            "stage1.batch_size=2",
+            "stage1.learning_rate=1e-2",
+        ],
+    )
+    stage1.run(config, output=tmp_path / "run")
+    losses = [record["stage1/loss"] for record in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+    assert len(losses) == 2 and all(10 < loss < 15 for loss in losses), "random weights over 151,665 tokens"
+    model = Tyler.from_pretrained(str(tmp_path / "run"))
+    assert model.stage == "stage1"
+    trajectory = model.solve("What is $2 + 3$?", router=AtBoundaries(), max_new_tokens=12)
+    assert [(call.operator, call.position) for call in trajectory.invocations][:1] == [("global", 0)]
+    assert trajectory.actions[0] == model.backbone.vocab_size
+    template = model.backbone.tokenizer.decode(trajectory.prompt_ids)
+    assert template.endswith("<|im_start|>assistant\n") and "\\boxed{}" in template
+
+
+@pytest.mark.slow
+def test_the_loss_falls_over_500_real_rows(backbone: Path, data_dir: Path, tmp_path: Path) -> None:
+    config = load_config(
+        "qwen2.5-1.5b",
+        [
+            f"backbone.id={backbone}",
+            "backbone.dtype=float32",
+            "data.task=gsm8k",
+            f"data.path={data_dir / 'gsm8k_train.jsonl'}",
+            "data.count=500",
+            "stage1.epochs=1.0",
+            "stage1.learning_rate=1e-2",
+        ],
+    )
+    stage1.run(config, output=tmp_path / "run")
+    losses = [record["stage1/loss"] for record in read_jsonl(tmp_path / "run" / "metrics.jsonl")]
+    assert sum(losses[-10:]) / 10 < sum(losses[:10]) / 10 - 0.05
