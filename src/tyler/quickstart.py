@@ -97,11 +97,14 @@ def show(console: Console, config: Config, reports: list[Report], curves: str, m
 
 def say_where(console: Console, output: Path, seconds: float) -> None:
     """Where everything is, and what to run next."""
-    console.print(f"\nDone in {seconds / 60:.1f} minutes. Everything is in [bold]{output}[/bold]:")
-    console.print("  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/")
-    console.print("  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it")
-    console.print("  stage2.png               reward and invocations over Stage 2")
-    console.print("\nNext:")
-    console.print(f'  tyler solve {output}/stage2 "Tom has 12 apples and buys 7 more. How many apples does Tom have?"')
-    console.print(f"  tyler eval {output}/stage2 --task mini --split harder")
-    console.print("  tyler stage1 mini --output runs/mine --stage1.steps 500")
+    lines = [
+        f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
+        "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/",
+        "  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it",
+        "  stage2.png               reward and invocations over Stage 2",
+        "\nNext:",
+        f'  tyler solve {output}/stage2 "Tom has 12 apples. Tom buys 7. How many apples does Tom have?"',
+        f"  tyler eval {output}/stage2 --task mini --split harder",
+        "  tyler stage1 mini --output runs/mine --stage1.steps 500",
+    ]
+    console.print("\n".join(lines), soft_wrap=True, highlight=False)
