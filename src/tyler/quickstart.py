@@ -103,7 +103,7 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
         "  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it",
         "  stage2.png               reward and invocations over Stage 2",
         "\nNext:",
-        f'  tyler solve {output}/stage2 "Tom has 12 apples. Tom buys 7. How many apples does Tom have?"',
+        f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',
         f"  tyler eval {output}/stage2 --task mini --split harder",
         "  tyler stage1 mini --output runs/mine --stage1.steps 500",
     ]
