@@ -134,6 +134,7 @@ def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: 
     assert loaded.policy.psi.unique().tolist() == [10.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("part", ["synthesizer", "policy"])
 def test_plain_peft_loads_an_adapter_and_computes_what_ours_computes(part: str, saved: Path, backbones: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(backbones / "qwen3")

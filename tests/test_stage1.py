@@ -208,7 +208,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
     for example in examples:
         latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [example])
         logprobs, _ = target_logprobs(model.backbone, [example], latents)
-        total, count = total - float(logprobs.sum()), count + len(example.target_ids)
+        total, count = total - float(logprobs.detach().sum()), count + len(example.target_ids)
     with open_new(tmp_path) as run:
         train(model, traces, SMALL.model_copy(update={"steps": 1}), run)
     assert losses(tmp_path) == [pytest.approx(total / count, abs=1e-5)]

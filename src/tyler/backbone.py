@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import cast
@@ -19,7 +21,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
@@ -63,16 +65,15 @@ class Backbone:
                 "run `hf auth login`; without network set the path of a downloaded copy."
             ) from error
         check_supported(id, config)
-        if id == MINI:
-            disable_progress_bar()  # for a hundredth of a second
-        model = AutoModelForCausalLM.from_pretrained(
-            location,
-            config=config,
-            dtype=resolve_dtype(dtype, device),
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            **arguments,
-        )
+        with no_progress_bar() if id == MINI else nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(
+                location,
+                config=config,
+                dtype=resolve_dtype(dtype, device),
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                **arguments,
+            )
         tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
         align(model)
@@ -155,6 +156,16 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
             "turn it off in its config"
         )
+
+
+@contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """No bar for what takes a hundredth of a second."""
+    enabled = is_progress_bar_enabled()
+    disable_progress_bar()
+    yield
+    if enabled:
+        enable_progress_bar()
 
 
 def align(model: PreTrainedModel) -> None:

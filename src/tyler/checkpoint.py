@@ -9,6 +9,7 @@ README.md                  the generated model card
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tyler.backbone import Backbone
-from tyler.lora import check_shapes, load_lora
+from tyler.lora import check_shapes, load_lora, save_lora
 from tyler.operators import Operator, check_operators
 from tyler.policy import Policy
 from tyler.synthesis import Synthesizer
@@ -95,9 +96,11 @@ def is_checkpoint(folder: Path) -> bool:
 def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy) -> None:
     """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    synthesizer.lora.save_pretrained(str(folder / "synthesizer"))
+    save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone)
     if policy.lora is not None:
-        policy.lora.save_pretrained(str(folder / "policy"))
+        save_lora(policy.lora, folder / "policy", manifest.backbone)
+    else:
+        shutil.rmtree(folder / "policy", ignore_errors=True)
     save_file(operator_tensors(synthesizer, policy), folder / "operators.safetensors")
     (folder / "README.md").write_text(model_card(manifest))
     (folder / "tyler.json").write_text(manifest.to_json())

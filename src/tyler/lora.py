@@ -63,6 +63,12 @@ def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
     return loaded.eval()  # dropout only where a training loop asks for it
 
 
+def save_lora(lora: PeftModel, folder: Path, backbone: str) -> None:
+    """Write an ordinary peft adapter that names its backbone by id, not by where this machine keeps it."""
+    cast(LoraConfig, lora.peft_config[ADAPTER]).base_model_name_or_path = backbone
+    lora.save_pretrained(str(folder), save_embedding_layers=False)  # they never change, and are not looked for
+
+
 def decoder_stack(lora: PeftModel) -> PreTrainedModel:
     """The adapted decoder stack: embeddings in, hidden states after the final norm out."""
     return cast(PreTrainedModel, cast(PreTrainedModel, lora.base_model.model).base_model)

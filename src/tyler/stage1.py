@@ -7,6 +7,7 @@ cross-entropy of every visible target token. Read `train` from top to bottom.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,6 +140,11 @@ def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
     latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
+    if len(kept) < len(traces):
+        left_out = (
+            f"left out {len(traces) - len(kept)} of {len(traces)} traces: over {limit} tokens, or without a boundary"
+        )
+        print(left_out, file=sys.stderr)
     if not kept:
         raise ValueError(
             f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"

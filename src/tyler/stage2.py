@@ -157,8 +157,11 @@ def train(model: Tyler, problems: Sequence[Problem], development: Sequence[Probl
         ]
         rollout = roll_out(model, batch, config, step.number)
         metrics = rollout_metrics(model, rollout, config)
+        learning_seconds = 0.0
         for update in range(updates):
             metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
+            learning_seconds += metrics["stage2/learning_seconds"]
+        metrics["stage2/learning_seconds"] = learning_seconds
         if development and settings.eval_every and (step.number + 1) % settings.eval_every == 0:
             metrics |= greedy_metrics(model, development, config)
         log_trajectories(run, step.number + 1, rollout)
@@ -179,7 +182,7 @@ def improve(
     """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
     started = time.perf_counter()
     terms = learn(model, rollout, reference_psi, config)
-    check_finite(terms["loss"], update, [problem.id for problem in rollout.problems])
+    check_finite(terms["loss"], update // config.grpo.updates_per_rollout, [problem.id for problem in rollout.problems])
     norm, rate = optimization.step(update)
     return {
         **{f"stage2/{name}": value for name, value in terms.items()},

@@ -37,6 +37,11 @@ class Example:
     target_ids: Sequence[int]
     insertions: tuple[Insertion, ...] = ()
 
+    def __post_init__(self) -> None:
+        positions = [insertion.position for insertion in self.insertions]
+        assert positions == sorted(positions), "insertions are in the order of their positions"
+        assert not positions or 0 <= positions[0] <= positions[-1] < len(self.target_ids), "and before a target"
+
 
 class ChunkReader:
     """A decoder that reads right-padded chunks one after the other, with gradients.

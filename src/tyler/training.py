@@ -48,11 +48,18 @@ class Optimization:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def step(self, step: int) -> tuple[float, float]:
-        """Clip, update, forget the gradients; `step` counts from 0. Returns the gradient norm and the learning rate."""
+        """Clip, update, forget the gradients; `step` counts from 0. Returns the gradient norm and the learning rate.
+
+        Raises FloatingPointError at a gradient that is not finite, before it reaches the weights.
+        """
         factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = group[PEAK] * factor
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        if not bool(norm.isfinite()):
+            raise FloatingPointError(
+                f"the gradient's norm is {float(norm)} at update {step + 1}; lower the learning rate"
+            )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(norm), self.optimizer.param_groups[0]["lr"]
