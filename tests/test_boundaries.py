@@ -41,7 +41,7 @@ def marked(text: str) -> str:
     return shown + text[last:]
 
 
-def check(expected: str) -> None:
+def assert_marked(expected: str) -> None:
     """Whether the marks in `expected` are exactly the boundaries of the text without them."""
     text = expected
     for mark in MARKS.values():
@@ -86,7 +86,7 @@ def test_the_first_feed_reports_position_0_even_before_any_text() -> None:
     ],
 )
 def test_a_cue_starts_an_answer(expected: str) -> None:
-    check(expected)
+    assert_marked(expected)
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,19 @@ def test_what_only_looks_like_a_cue_starts_nothing(text: str) -> None:
 
 
 def test_each_cue_counts_once() -> None:
-    check("Let me solve⟨g⟩ this. Let us solve that. Let me solve it.\nSolution:⟨g⟩ a\nSolution: b\nAnswer:⟨g⟩ c")
+    assert_marked(
+        "Let me solve⟨g⟩ this. Let us solve that. Let me solve it.\nSolution:⟨g⟩ a\nSolution: b\nAnswer:⟨g⟩ c"
+    )
 
 
 def test_the_first_docstring_of_a_code_block_starts_an_answer() -> None:
-    check('⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n')
+    assert_marked(
+        '⟨p⟩```python\ndef f(x):\n    """Add $1$.\n\n    1. it\n    """\n\n⟨g⟩    return x\n\n"""more"""\ny\n```\n'
+    )
 
 
 def test_a_docstring_that_ends_the_block_starts_nothing() -> None:
-    check('⟨p⟩```python\n"""only this"""\n```\nafter')
+    assert_marked('⟨p⟩```python\n"""only this"""\n```\nafter')
 
 
 # ----------------------------------------------------------------------------------------------- steps
@@ -124,7 +128,7 @@ def test_a_docstring_that_ends_the_block_starts_nothing() -> None:
 
 @pytest.mark.parametrize("gap", ["\n\n", "\n\n\n\n", "\n  \n", "\n \t\n\n", "\r\n\r\n"])
 def test_a_run_of_blank_lines_is_one_step(gap: str) -> None:
-    check(f"We add.{gap}⟨s⟩Then we stop.")
+    assert_marked(f"We add.{gap}⟨s⟩Then we stop.")
 
 
 MARKERS = (
@@ -135,24 +139,24 @@ MARKERS = (
 
 @pytest.mark.parametrize("marker", MARKERS)
 def test_an_enumerated_marker_is_a_step(marker: str) -> None:
-    check(f"We add.\n{marker}⟨s⟩ Then we stop.")
+    assert_marked(f"We add.\n{marker}⟨s⟩ Then we stop.")
 
 
 def test_a_step_title_in_bold_is_a_step() -> None:
-    check("**Step 1:⟨s⟩ Find x.**\na")
-    check("a\n**Step 2:⟨s⟩ Find x.** b")
+    assert_marked("**Step 1:⟨s⟩ Find x.**\na")
+    assert_marked("a\n**Step 2:⟨s⟩ Find x.** b")
 
 
 def test_a_marker_after_a_blank_line_is_no_second_step() -> None:
-    check("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then")
+    assert_marked("We add.\n\n⟨s⟩Step 2: Then\n\n⟨s⟩3. Then")
 
 
 def test_a_heading_and_the_blank_line_after_it_are_one_step() -> None:
-    check("We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop")
+    assert_marked("We add.\n\n⟨s⟩### Step 2\n\nThen\nStep 3:\n\n⟨s⟩Now\nStep 4:\n⟨s⟩Stop")
 
 
 def test_a_step_title_and_its_text_are_two_steps() -> None:
-    check("We add.\n\n⟨s⟩### Step 2: Add\n\n⟨s⟩Then")
+    assert_marked("We add.\n\n⟨s⟩### Step 2: Add\n\n⟨s⟩Then")
 
 
 @pytest.mark.parametrize(
@@ -174,11 +178,11 @@ def test_what_only_looks_like_a_marker_is_no_step(text: str) -> None:
 
 
 def test_blank_lines_and_numbers_in_code_are_no_steps() -> None:
-    check("a\n\n⟨s⟩⟨p⟩```python\nx = 1\n\n\n1. y\n# Step 2: z\n```\n\n⟨s⟩b")
+    assert_marked("a\n\n⟨s⟩⟨p⟩```python\nx = 1\n\n\n1. y\n# Step 2: z\n```\n\n⟨s⟩b")
 
 
 def test_blank_lines_and_numbers_in_display_formulas_are_no_steps() -> None:
-    check("a ⟨p⟩\\[\n1. x\n\n2. y\n\\] b ⟨p⟩$$x\n\ny$$ c ⟨p⟩\\begin{align*}\n\n3. z\n\\end{align*} d")
+    assert_marked("a ⟨p⟩\\[\n1. x\n\n2. y\n\\] b ⟨p⟩$$x\n\ny$$ c ⟨p⟩\\begin{align*}\n\n3. z\n\\end{align*} d")
 
 
 @pytest.mark.parametrize("tail", ["\n\n", "\n\n  ", "\n \n", "\n3. ", "\nStep 3:", "\nStep 3:\n\n"])
@@ -187,7 +191,7 @@ def test_the_end_of_the_text_has_no_boundary(tail: str) -> None:
 
 
 def test_blank_lines_before_the_first_word_are_no_step() -> None:
-    check("\n\n  \nWe add.")
+    assert_marked("\n\n  \nWe add.")
 
 
 # ------------------------------------------------------------------------------------------ structures
@@ -202,8 +206,8 @@ FORMULAS = (
 
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_only_the_opening_of_a_formula_is_a_structure(formula: str) -> None:
-    check(f"So ⟨p⟩{formula} and ⟨p⟩{formula}.")
-    check(f"So ⟨p⟩{formula}")
+    assert_marked(f"So ⟨p⟩{formula} and ⟨p⟩{formula}.")
+    assert_marked(f"So ⟨p⟩{formula}")
 
 
 @pytest.mark.parametrize(
@@ -229,46 +233,46 @@ def test_money_is_no_structure(text: str) -> None:
 
 
 def test_formulas_after_money_are_found() -> None:
-    check("It costs $5 and $1,234.50, so ⟨p⟩$x$ is ⟨p⟩$y + 5$, not $7.\n\n⟨s⟩So ⟨p⟩$z$.")
+    assert_marked("It costs $5 and $1,234.50, so ⟨p⟩$x$ is ⟨p⟩$y + 5$, not $7.\n\n⟨s⟩So ⟨p⟩$z$.")
 
 
 def test_the_end_of_a_formula_taken_for_money_opens_nothing() -> None:
-    check("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$, we get ⟨p⟩$x$.")
-    check("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$s and ⟨p⟩$x$.")
+    assert_marked("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$, we get ⟨p⟩$x$.")
+    assert_marked("Adding $1 + 2 + 3 + 4 + 5 + 6 + 7 = 28$s and ⟨p⟩$x$.")
 
 
 def test_a_blank_line_ends_a_formula_that_nobody_closes() -> None:
-    check("So ⟨p⟩$x is 5\n\n⟨s⟩and ⟨p⟩$y$ and ⟨p⟩\\(z\n\n⟨s⟩and ⟨p⟩$w$.")
+    assert_marked("So ⟨p⟩$x is 5\n\n⟨s⟩and ⟨p⟩$y$ and ⟨p⟩\\(z\n\n⟨s⟩and ⟨p⟩$w$.")
 
 
 def test_a_formula_that_nobody_closes_does_not_swallow_the_next() -> None:
-    check("Set ⟨p⟩$HOME to ⟨p⟩$x$ and ⟨p⟩$y$.")
+    assert_marked("Set ⟨p⟩$HOME to ⟨p⟩$x$ and ⟨p⟩$y$.")
 
 
 def test_inline_code_hides_what_looks_like_structure() -> None:
-    check('Write `$x`, `a $ {"b": 1}` and `\n3. c` for ⟨p⟩$x$.')
+    assert_marked('Write `$x`, `a $ {"b": 1}` and `\n3. c` for ⟨p⟩$x$.')
 
 
 def test_dollars_in_code_are_no_structure() -> None:
-    check("⟨p⟩```bash\necho $HOME $x$ \\( \n```\nand ⟨p⟩$x$")
-    check("⟨p⟩~~~\n$x$\n```\n$y$\n~~~\nand ⟨p⟩$x$")
-    check('⟨p⟩[asy]\nlabel("$x$");\n\n1. y\n[/asy] and ⟨p⟩$x$')
+    assert_marked("⟨p⟩```bash\necho $HOME $x$ \\( \n```\nand ⟨p⟩$x$")
+    assert_marked("⟨p⟩~~~\n$x$\n```\n$y$\n~~~\nand ⟨p⟩$x$")
+    assert_marked('⟨p⟩[asy]\nlabel("$x$");\n\n1. y\n[/asy] and ⟨p⟩$x$')
 
 
 def test_a_fence_closes_only_on_one_as_long() -> None:
-    check("⟨p⟩````\n```\n$x$\n```\n````\n⟨p⟩$y$")
+    assert_marked("⟨p⟩````\n```\n$x$\n```\n````\n⟨p⟩$y$")
 
 
 def test_a_fence_opens_behind_a_list_marker() -> None:
-    check("a\n1.⟨s⟩ ⟨p⟩```python\n$x$\n   ```\n⟨p⟩$y$")
+    assert_marked("a\n1.⟨s⟩ ⟨p⟩```python\n$x$\n   ```\n⟨p⟩$y$")
 
 
 def test_backticks_that_close_on_their_line_are_no_fence() -> None:
-    check("⟨p⟩```x``` and ⟨p⟩$y$\n\n⟨s⟩Now")
+    assert_marked("⟨p⟩```x``` and ⟨p⟩$y$\n\n⟨s⟩Now")
 
 
 def test_a_latex_quote_hides_nothing() -> None:
-    check("the ``seven'' and ⟨p⟩$x$")
+    assert_marked("the ``seven'' and ⟨p⟩$x$")
 
 
 @pytest.mark.parametrize("env", ["pmatrix", "document", "cases"])
@@ -277,15 +281,17 @@ def test_an_environment_that_is_no_formula_by_itself_is_no_structure(env: str) -
 
 
 def test_every_key_of_an_object_is_a_structure() -> None:
-    check('So {⟨p⟩"answer": 5, ⟨p⟩"why": ["a", "b"],\n  ⟨p⟩"more": {⟨p⟩"x" : "$y$, {", "no\\"", 1: "z"}} and ⟨p⟩$x$')
+    assert_marked(
+        'So {⟨p⟩"answer": 5, ⟨p⟩"why": ["a", "b"],\n  ⟨p⟩"more": {⟨p⟩"x" : "$y$, {", "no\\"", 1: "z"}} and ⟨p⟩$x$'
+    )
 
 
 def test_keys_count_in_json_blocks_and_not_in_other_code() -> None:
-    check('⟨p⟩```json\n{\n  ⟨p⟩"a": 1,\n  ⟨p⟩"b": 2\n}\n```\n⟨p⟩```python\n{"a": 1}\n```\n')
+    assert_marked('⟨p⟩```json\n{\n  ⟨p⟩"a": 1,\n  ⟨p⟩"b": 2\n}\n```\n⟨p⟩```python\n{"a": 1}\n```\n')
 
 
 def test_a_key_too_long_for_the_lookahead_counts() -> None:
-    check('{⟨p⟩"a name that is rather long": 1, ⟨p⟩"b": 1}')
+    assert_marked('{⟨p⟩"a name that is rather long": 1, ⟨p⟩"b": 1}')
 
 
 @pytest.mark.parametrize("text", ['{"red", "blue"}', "{1, 2}", "{ }", '\\text{"a"}', '["a", "b"]', '"a": 1'])
@@ -294,8 +300,8 @@ def test_what_only_looks_like_an_object_is_no_structure(text: str) -> None:
 
 
 def test_an_object_that_nobody_closes_ends_at_a_blank_line_or_a_fence() -> None:
-    check('So {⟨p⟩"a": 1\n\n⟨s⟩and ⟨p⟩$x$')
-    check('⟨p⟩```json\n{⟨p⟩"a": [1\n```\nand ⟨p⟩$x$')
+    assert_marked('So {⟨p⟩"a": 1\n\n⟨s⟩and ⟨p⟩$x$')
+    assert_marked('⟨p⟩```json\n{⟨p⟩"a": [1\n```\nand ⟨p⟩$x$')
 
 
 @pytest.mark.parametrize(
@@ -436,7 +442,9 @@ def test_an_unknown_rule_is_refused_by_name() -> None:
 
 
 def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = Rule("what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me check(?=\W)"))
+    verify = Rule(
+        "what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me assert_marked(?=\W)")
+    )
     monkeypatch.setitem(boundaries.RULES, "verify", verify)
     operator = Operator("verify", num_latents=2, boundary="verify")
     text = "So 5. Wait, no. Let me check it.\n\nWait, $x$."
