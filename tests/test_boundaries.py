@@ -442,9 +442,7 @@ def test_an_unknown_rule_is_refused_by_name() -> None:
 
 
 def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = Rule(
-        "what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me assert_marked(?=\W)")
-    )
+    verify = Rule("what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me check(?=\W)"))
     monkeypatch.setitem(boundaries.RULES, "verify", verify)
     operator = Operator("verify", num_latents=2, boundary="verify")
     text = "So 5. Wait, no. Let me check it.\n\nWait, $x$."

@@ -49,7 +49,6 @@ class BackboneConfig(Section):
     """The thinking mode of the Qwen3 and SmolLM3 chat templates."""
     instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
     """Added to every problem; empty for none."""
-    trust_remote_code: bool = False
 
 
 class LoraConfig(Section):
