@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 from tests import tiny
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tyler.transcript import Transcript, is_partition, token_spans
 
@@ -42,6 +43,16 @@ def test_texts_do_not_depend_on_when_they_are_looked_at() -> None:
             seen.append(eager[len(eager) - 1])
         assert seen == list(lazy)
         assert lazy[3] == seen[3]
+
+
+def test_spaces_that_a_decoder_drops_at_the_start_are_kept_between_tokens() -> None:
+    """SentencePiece's decoder strips the space of whatever token comes first."""
+    core = Tokenizer(models.WordLevel({"<unk>": 0, "\u2581so": 1, "\u2581x": 2, "2": 3}, unk_token="<unk>"))
+    core.decoder = decoders.Metaspace()
+    made = Transcript(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
+    made.tokens += [1, 2, 3, 1, 2]
+    assert list(made) == ["so", " x", "2", " so", " x"]
+    assert made.text == "so x2 so x"
 
 
 def test_a_broken_character_shows_once_it_cannot_be_completed() -> None:
