@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
-The defaults are the recipe of the shipped weights in one run; those took several legs, see docs/mini.md.
+The defaults are the recipe of the shipped weights. A killed run goes on with the same command, to the same weights.
 Products run at `medium` precision for speed, so two machines agree in what is learned but not bit by bit.
 """
 
@@ -72,6 +72,7 @@ class Blocks:
         self.vocab_size = len(tokenizer)
         self.first = 4  # after the special tokens
         ids = tokenizer.get_vocab()
+        self.pad = tokenizer.pad_token_id
         self.paragraph, self.fence, self.end = ids["ĊĊ"], ids["```"], tokenizer.eos_token_id
         self.dollars = {ids["$"], ids["Ġ$"]}
         self.keys = {(ids["{"], ids['"']), (ids['",'], ids['Ġ"'])}
@@ -281,45 +282,110 @@ def update(model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], sha
         optimizer.zero_grad(set_to_none=True)
 
 
+@dataclass
+class Progress:
+    """Everything a run needs to go on: weights, optimizers, generators, and how far it has come."""
+
+    model: Qwen3ForCausalLM
+    optimizers: list[torch.optim.Optimizer]
+    rng: random.Random
+    generator: torch.Generator
+    step: int = 0
+    seen: int = 0
+    seconds: float = 0.0
+
+    def save(self, path: Path, args: argparse.Namespace) -> None:
+        """Write beside the file, then move over it."""
+        partial = path.with_suffix(".partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "arguments": settings(args),
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "rng": self.rng.getstate(),
+            "generator": self.generator.get_state(),
+            "counts": (self.step, self.seen, self.seconds),
+        }
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path, args: argparse.Namespace) -> None:
+        """Continue from a file of `save` written under the same arguments."""
+        state = torch.load(path, weights_only=True)
+        if state["arguments"] != settings(args):
+            raise SystemExit(
+                f"{path} belongs to a run with {state['arguments']}, not {settings(args)}; delete it first"
+            )
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        version, words, gauss = state["rng"]
+        self.rng.setstate((version, tuple(words), gauss))
+        self.generator.set_state(state["generator"])
+        self.step, self.seen, self.seconds = state["counts"]
+
+
+def settings(args: argparse.Namespace) -> dict[str, str]:
+    """The arguments that decide the weights, as text."""
+    return {name: str(value) for name, value in vars(args).items() if name not in ("out", "save_seconds")}
+
+
+def gradients(
+    progress: Progress, sample: list[Text], blocks: Blocks, weights: Tensor, args: argparse.Namespace
+) -> float:
+    """Accumulate one step's gradients, chunk by chunk; returns the loss per completion token."""
+    foreign, total = progress.step >= args.blocks_from * args.steps, 0.0
+    size = sum(len(text.completion) for text in sample)
+    rng = progress.rng
+    for chunk in chunks(sample, args.chunks):
+        rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
+        loss = loss_of(progress.model, collate(rows, blocks.pad), weights, progress.generator) / size
+        loss.backward()
+        total += loss.item()
+        progress.seen += sum(len(row.ids) for row in rows)
+    return total
+
+
 def train(args: argparse.Namespace) -> None:
+    """Train, or go on where a killed run of the same arguments stopped, and save the backbone at the end."""
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("medium")
-    rng, generator = random.Random(args.seed), torch.Generator().manual_seed(args.seed)
     tokenizer = build()
     model = (
         Qwen3ForCausalLM.from_pretrained(args.start, dtype=torch.float32) if args.start else new_model(tokenizer, args)
     )
-    optimizers = optimizers_of(model, args)
+    generator = torch.Generator().manual_seed(args.seed)
+    progress = Progress(model, optimizers_of(model, args), random.Random(args.seed), generator)
+    resume = args.out.with_name(args.out.name + ".resume.pt")
+    if resume.exists():
+        progress.load(resume, args)
     texts = tokenize(tokenizer, args.seed, args.steps * args.batch, args.curriculum_from)
     blocks = Blocks(tokenizer)
     weights = torch.ones(len(tokenizer))
     weights[tokenizer.convert_tokens_to_ids(list(LETTERS))] = args.letter_weight
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens", flush=True)
-    started = saved = time.perf_counter()
-    seen, window = 0, []
-    for step in range(args.steps):
-        foreign = step >= args.blocks_from * args.steps
-        total = 0.0
-        sample = texts[step * args.batch : (step + 1) * args.batch]
-        size = sum(len(text.completion) for text in sample)
-        for chunk in chunks(sample, args.chunks):
-            rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
-            loss = loss_of(model, collate(rows, tokenizer.pad_token_id), weights, generator) / size
-            loss.backward()
-            total += loss.item()
-            seen += sum(len(row.ids) for row in rows)
-        update(model, optimizers, schedule(step, args.steps, args.decay))
-        window.append(total)
-        if (step + 1) % 50 == 0:
-            now = time.perf_counter()
-            mean, rate = sum(window) / len(window), seen / (now - started)
-            print(f"step {step + 1} loss {mean:.4f} tokens {seen} {rate:.0f}/s {now - started:.0f}s", flush=True)
+    count = sum(p.numel() for p in model.parameters())
+    print(f"{count} parameters, {len(tokenizer)} tokens, from step {progress.step}", flush=True)
+    started = saved = time.perf_counter() - progress.seconds
+    window: list[float] = []
+    while progress.step < args.steps:
+        sample = texts[progress.step * args.batch : (progress.step + 1) * args.batch]
+        window.append(gradients(progress, sample, blocks, weights, args))
+        update(model, progress.optimizers, schedule(progress.step, args.steps, args.decay))
+        progress.step += 1
+        progress.seconds = time.perf_counter() - started
+        if progress.step % 50 == 0:
+            mean, rate = sum(window) / len(window), progress.seen / progress.seconds
+            print(
+                f"step {progress.step} loss {mean:.4f} tokens {progress.seen} {rate:.0f}/s {progress.seconds:.0f}s",
+                flush=True,
+            )
             window = []
-            if now - saved > args.save_seconds:
-                save(model, tokenizer, args.out)
-                saved = now
+        if time.perf_counter() - saved > args.save_seconds:
+            progress.save(resume, args)
+            saved = time.perf_counter()
     save(model, tokenizer, args.out)
-    print(f"saved {args.out}: {seen} tokens in {time.perf_counter() - started:.0f}s", flush=True)
+    resume.unlink(missing_ok=True)
+    print(f"saved {args.out}: {progress.seen} tokens in {progress.seconds:.0f}s", flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -343,7 +409,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--blocks-from", type=float, default=0.62, help="share of the steps before foreign blocks appear"
     )
-    parser.add_argument("--save-seconds", type=float, default=150.0, help="seconds between intermediate saves")
+    parser.add_argument("--save-seconds", type=float, default=150.0, help="seconds between saves of the state")
     return parser.parse_args()
 
 
