@@ -1,0 +1,86 @@
+"""What a task says of itself: where its rows come from, how a row becomes a problem, and how an answer is graded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.rows import Row
+
+Mode = Literal["official", "strict"]
+"""How TheoremQA compares: as its official evaluator means to, with a tolerance, or without."""
+
+
+@dataclass(frozen=True)
+class GradeOptions:
+    """What a grader may need beside the completion and the gold answer."""
+
+    mode: Mode = "official"
+    deadline: float = 5.0
+    """Seconds one answer may take; then the verdict is TIMEOUT."""
+    allow_code_execution: bool = False
+    """Whether programs of the model may run, in a sandbox."""
+    allow_unsafe_code_execution: bool = False
+    """Whether they may run without one where this machine has none."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of one split come from: a file in a data directory, or the Hub."""
+
+    files: tuple[str, ...]
+    """Names that the split's file has in official releases; the first that is there is read."""
+    hub_id: str
+    hub_subset: str | None = None
+    hub_split: str = "test"
+    num_rows: int | None = None
+    """Problems expected in the whole split; None where any number will do."""
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """One benchmark. A task's module defines one as TASK; `tyler.tasks.grading` lists the modules."""
+
+    name: str
+    title: str
+    """As papers write it."""
+    sources: Mapping[str, Source]
+    """By split; the first is the one evaluations report."""
+    problem: Callable[[Row, str], Problem | None]
+    """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
+    verdict: Callable[[str, str, GradeOptions], Verdict]
+    """Completion and gold answer to a verdict: outcome and answer."""
+    private: bool = False
+    """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
+
+
+Equal = Callable[[str, str, GradeOptions], bool]
+"""Whether an answer and a gold answer are the same; raises UnreadableAnswerError, UnreadableGoldError, TimeoutError."""
+
+
+def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
+    """A verdict from the last box of a completion, compared by `equal`."""
+
+    def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
+        answer = boxed_answer(completion)
+        if answer is None:
+            return Verdict(Outcome.NO_BOX)
+        try:
+            return Verdict(Outcome.CORRECT if equal(answer, gold, options) else Outcome.WRONG, answer)
+        except UnreadableAnswerError:
+            return Verdict(Outcome.UNPARSABLE, answer)
+        except UnreadableGoldError:
+            return Verdict(Outcome.GOLD_ERROR, answer)
+        except TimeoutError:
+            return Verdict(Outcome.TIMEOUT, answer)
+
+    return verdict
+
+
+def cut_off(verdict: Verdict) -> Verdict:
+    """The verdict on a completion that stopped at its length limit: without an answer it is TRUNCATED."""
+    return replace(verdict, outcome=Outcome.TRUNCATED) if verdict.outcome is Outcome.NO_BOX else verdict
