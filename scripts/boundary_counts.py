@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tyler.boundaries import RULES, BoundaryScanner, find_boundaries
-from tyler.tasks import gsm8k
+from tyler.tasks import load_problems
 
 PAGE = Path(__file__).parent.parent / "docs" / "boundaries.md"
 BEGIN = "<!-- what follows is written by scripts/boundary_counts.py -->\n"
@@ -52,8 +52,8 @@ def texts(data: Path) -> dict[str, list[str]]:
         code = [json.loads(line) for line in lines]
     return {
         PUBLISHED: [row["answer"] for row in rows(train)],
-        TRACES: [problem.solution or "" for problem in gsm8k.read(train, "train")],
-        HELD_OUT: [problem.solution or "" for problem in gsm8k.read(test, "test")],
+        TRACES: [problem.solution or "" for problem in load_problems("gsm8k", "train", path=train)],
+        HELD_OUT: [problem.solution or "" for problem in load_problems("gsm8k", "test", path=test)],
         MATH: [row["solution"] for row in rows(data / "math500_test.jsonl")],
         CODE: [f"```python\n{row['prompt']}{row['canonical_solution']}```" for row in code],
     }

@@ -16,6 +16,7 @@ from tyler.config import presets
 from tyler.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.routing import AtBoundaries, Learned, Never
 from tyler.runs import Interrupted
+from tyler.tasks.task import GradeOptions
 from tyler.trajectory import Invocation
 
 HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "matplotlib")
@@ -130,21 +131,34 @@ def test_quickstart_makes_one_call(called) -> None:
     ],
 )
 def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, router: object) -> None:
-    evaluation = called("evaluation")
+    benchmarking = called("benchmarking")
     options = ["--router", text] if text else []
-    assert cli.main(["eval", "model", "--task", "gsm8k", "--count", "7", "--budget", "2", *options]) == 0
-    assert evaluation.arguments == ("model",)
-    assert evaluation.settings == {
-        "task": "gsm8k",
-        "split": "eval",
-        "path": None,
+    command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
+    assert cli.main([*command, "--data-dir", "d", "--allow-code-execution", *options]) == 0
+    assert benchmarking.arguments == ("model",)
+    assert benchmarking.settings == {
+        "tasks": ("gsm8k", "MATH-500"),
+        "split": None,
+        "data": Path("d"),
         "count": 7,
         "router": router,
         "budget": 2,
         "max_new_tokens": 2048,
         "slots": 32,
+        "options": GradeOptions("strict", 5.0, allow_code_execution=True),
         "output": None,
     }
+
+
+def test_eval_compares_two_evaluations(called) -> None:
+    comparison = called("comparison")
+    assert cli.main(["eval", "--compare", "a", "b"]) == 0
+    assert comparison.arguments == (Path("a"), Path("b"))
+
+
+def test_eval_without_a_model_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", "--task", "gsm8k"]) == 2
+    assert "needs a MODEL (a folder or a Hub id), or --compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["sometimes", "boundaries:often", "boundaries:1.5", "never:0.5"])

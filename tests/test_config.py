@@ -53,7 +53,7 @@ def test_the_papers_table_of_hyperparameters_is_in_every_backbones_config(name: 
     }
     assert config.operators == PAPER_OPERATORS
     assert [operator.num_latents for operator in config.operators] == [8, 4, 4]
-    assert (config.data.path, config.data.count) == ("data/openr1-math.jsonl", 15_000)
+    assert (config.data.task, config.data.path, config.data.count, config.data.seed) == ("openr1", None, 15_000, 42)
     for stage, epochs in ((config.stage1, 2), (config.stage2, 1)):
         assert (stage.batch_size, stage.epochs, stage.steps) == (8, epochs, None)
         assert (stage.learning_rate, stage.optimizer, stage.scheduler) == (1e-5, "adamw", "cosine")

@@ -317,6 +317,11 @@ def test_the_recorded_positions_are_those_of_the_actions() -> None:
         ]
         assert [len(z) for z in trajectory.latents] == [call.num_latents for call in trajectory.invocations]
         assert trajectory.num_latents == sum(call.num_latents for call in trajectory.invocations)
+        visible = [one for one in trajectory.actions if one < trajectory.vocab_size]
+        assert [call.offset for call in trajectory.invocations] == [
+            len(tiny.tokenizer().decode(visible[: call.position], skip_special_tokens=True).rstrip("\ufffd"))
+            for call in trajectory.invocations
+        ]
         ended = trajectory.finish_reason == "eos"
         assert trajectory.num_visible == sum(not one for one in trajectory.is_operator)
         assert (trajectory.actions[-1] == tiny.tokenizer().eos_token_id) == ended

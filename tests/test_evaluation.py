@@ -1,181 +1,66 @@
-"""Evaluation: intervals, records and reports that can be recounted."""
+"""Evaluation: every problem is answered once, graded, kept, and counted."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import tiny
+from scripted import FAMILIES, OUTCOMES, PROBLEMS, TEXTS, Scripted, trajectory
 from tyler import evaluation
-from tyler.evaluation import (
-    COLUMNS,
-    TERMINAL_COLUMNS,
-    Record,
-    Report,
-    evaluate,
-    markdown,
-    record,
-    rows,
-    save,
-    table,
-    wilson,
-)
+from tyler.evaluation import Clock, evaluate, record
 from tyler.model import Tyler
 from tyler.reasoner import Finished, TylerReasoner, ignore
+from tyler.records import RecordStore, read_records
 from tyler.routing import AtBoundaries, Never
+from tyler.runs import Interrupted, RunError
 from tyler.sampling import Sampling
-from tyler.tasks.problem import Outcome, Problem
-from tyler.trajectory import Invocation, Trajectory
+from tyler.tasks import Outcome, Problem
+from tyler.tasks.task import GradeOptions
+from tyler.trajectory import Trajectory
 
-TEXTS = ["so \\boxed{5}", "so \\boxed{6}", "so 5", "and so", "\\boxed{5} or \\boxed{ 5 }"]
-TRUNCATED = [False, False, False, True, False]
-OUTCOMES = [Outcome.CORRECT, Outcome.WRONG, Outcome.NO_BOX, Outcome.TRUNCATED, Outcome.CORRECT]
-FAMILIES = ["algebra", "words", "algebra", "words", "words"]
-PROBLEMS = [
-    Problem(f"p{index}", "jsonl", f"problem {index}", "5", family=family, level=index)
-    for index, family in enumerate(FAMILIES)
-]
+OPTIONS = GradeOptions()
+SETTINGS = {"model": "scripted", "budget": 3}
 
 
-def trajectory(index: int) -> Trajectory:
-    """An answer with `index` operator calls."""
-    actions = [7, 8] + [100] * index
-    calls = tuple(Invocation("state" if place % 2 else "global", 2, 3, 2 + place) for place in range(index))
-    return Trajectory(
-        prompt_ids=[1],
-        actions=actions,
-        logprobs=[0.0] * len(actions),
-        is_operator=[action >= 100 for action in actions],
-        invocations=calls,
-        latents=[],
-        text=TEXTS[index],
-        finish_reason="length" if TRUNCATED[index] else "eos",
-        vocab_size=100,
-        offered=(True, True),
-        seconds=1.0 + index,
-        synthesis_seconds=0.25 * index,
-    )
+class Dying(Scripted):
+    """A reasoner whose machine dies after some answers."""
+
+    def __init__(self, answers: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        super().__init__()
+        self.left, self.error = answers, error
+
+    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+        def counted(index: int, answer: Trajectory) -> None:
+            if self.left == 0:
+                raise self.error
+            self.left -= 1
+            finished(index, answer)
+
+        return super().solve(problems, counted)
 
 
-class Scripted:
-    """A reasoner that answers from a script, last problem first."""
-
-    name = "Scripted Reasoner"
-
-    def solve(self, problems: Sequence[str], finished: Finished = ignore) -> list[Trajectory]:
-        places = [int(problem.split()[1]) for problem in problems]
-        for place in reversed(places):
-            finished(place, trajectory(place))
-        return [trajectory(place) for place in places]
+def without_times(records: Sequence[object]) -> list[object]:
+    return [replace(one, elapsed=0.0, session=0, rank=0) for one in records]  # type: ignore[type-var]
 
 
-@pytest.fixture
-def report() -> Report:
-    return evaluate(Scripted(), PROBLEMS)
-
-
-# ---------------------------------------------------------------------------------------- the interval
-
-
-@pytest.mark.parametrize(
-    "correct, count, low, high",
-    [
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (5, 10, 0.2366, 0.7634),
-        (81, 263, 0.2553, 0.3662),
-        (250, 500, 0.4563, 0.5437),
-        (1, 1, 0.2065, 1.0),
-    ],
-)
-def test_the_interval_is_wilsons(correct: int, count: int, low: float, high: float) -> None:
-    """From (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n); 81 of 263 is Newcombe's (1998) example."""
-    assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_nothing_counted_says_nothing() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
-# ------------------------------------------------------------------------------------------ the report
-
-
-def test_records_keep_the_order_of_the_problems_and_everything_to_recount(report: Report) -> None:
+def test_records_keep_the_order_of_the_problems_and_everything_to_recount() -> None:
+    report = evaluate(Scripted(), PROBLEMS)
     assert [one.id for one in report.records] == [problem.id for problem in PROBLEMS]
     assert [one.outcome for one in report.records] == OUTCOMES
     for index, (one, problem) in enumerate(zip(report.records, PROBLEMS, strict=True)):
-        assert (one.family, one.level, one.prompt, one.gold) == (problem.family, index, problem.prompt, "5")
+        assert (one.task, one.family, one.level) == ("jsonl", FAMILIES[index], index)
+        assert (one.prompt, one.gold) == (problem.prompt, "5")
         assert (one.completion, one.visible_tokens, one.latents) == (TEXTS[index], 2, 3 * index)
-        assert one.invocations == tuple(("state" if place % 2 else "global", 2, 3) for place in range(index))
+        assert one.invocations == trajectory(index).invocations
         assert (one.seconds, one.synthesis_seconds) == (1.0 + index, 0.25 * index)
     assert [one.answer for one in report.records] == ["5", "6", None, None, "5"]
-
-
-def test_the_numbers_of_a_report_are_those_of_its_records(report: Report) -> None:
-    assert report.num_correct == 2
-    assert report.share(Outcome.NO_BOX) == report.share(Outcome.TRUNCATED) == 0.2
-    assert report.mean(lambda one: one.latents) == 6.0
-    assert report.invocations_by_operator() == {"global": 6 / 5, "state": 4 / 5}
-    assert report.by_family() == {"algebra": (1, 2), "words": (1, 3)}
-    assert report.seconds < 5, "the wall time of all answers together, not the sum of theirs"
-
-
-def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
-    (line,) = rows([report])
-    cells = dict(zip(COLUMNS, line, strict=True))
-    low, high = wilson(2, 5)
-    assert cells["method"] == "Scripted Reasoner"
-    assert cells["correct"] == "2/5" and cells["accuracy"] == "40.0%"
-    assert cells["95% CI"] == f"{100 * low:.1f}–{100 * high:.1f}"
-    assert cells["no box"] == cells["cut off"] == "20.0%"
-    assert (cells["visible"], cells["latents"], cells["calls"]) == ("2.0", "6.0", "2.00")
-
-
-def test_the_markdown_has_the_table_and_the_families(report: Report) -> None:
-    lines = markdown([report, report]).splitlines()
-    assert lines[0] == "| " + " | ".join(COLUMNS) + " |"
-    assert lines[2] == lines[3] == "| " + " | ".join(rows([report])[0]) + " |"
-    assert lines[4:] == [
-        "",
-        "| method | algebra | words |",
-        "| --- | --- | --- |",
-        *["| Scripted Reasoner | 1/2 | 1/3 |"] * 2,
-    ]
-    assert len({line.count("|") for line in lines[:4]}) == 1
-
-
-def test_without_families_there_is_no_table_of_them() -> None:
-    plain = evaluate(Scripted(), [Problem("a", "jsonl", "problem 0", "5")])
-    assert len(markdown([plain]).splitlines()) == 3
-
-
-def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
-    save([report], tmp_path / "evaluation")
-    assert (tmp_path / "evaluation" / "report.md").read_text() == markdown([report])
-    lines = (tmp_path / "evaluation" / "scripted-reasoner.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    assert len(records) == 5
-    assert sum(one["outcome"] == "correct" for one in records) == report.num_correct
-    assert [one["completion"] for one in records] == TEXTS
-    assert set(records[0]) == set(Record.__dataclass_fields__)
-
-
-def test_the_table_is_whole_on_a_terminal_of_eighty_columns(capsys) -> None:
-    record_of = evaluate(Scripted(), PROBLEMS).records[0]
-    report = Report("Tyler Stage 2", (record_of,) * 600, 1234.5)
-    Console(width=80).print(table([report], "mini, eval problems, greedy decoding"))
-    shown = capsys.readouterr().out
-    cells = dict(zip(COLUMNS, rows([report])[0], strict=True))
-    assert "mini, eval problems, greedy decoding" in shown and "…" not in shown
-    for column in TERMINAL_COLUMNS:
-        assert column in shown and cells[column] in shown
-    assert {"method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds"} <= set(
-        TERMINAL_COLUMNS
-    )
+    assert [one.finish_reason for one in report.records] == ["eos", "eos", "eos", "length", "eos"]
 
 
 def test_nothing_to_evaluate_is_refused() -> None:
@@ -186,7 +71,138 @@ def test_nothing_to_evaluate_is_refused() -> None:
 def test_a_truncated_answer_with_a_box_counts() -> None:
     boxed = trajectory(0)
     boxed.finish_reason = "length"
-    assert record(PROBLEMS[0], boxed).correct
+    assert record(PROBLEMS[0], boxed, OPTIONS, Clock()).correct
+
+
+def test_what_must_not_be_shown_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = replace(PROBLEMS[0], task="gpqa", answer="B")
+    one = record(hidden, trajectory(0), OPTIONS, Clock())
+    assert (one.prompt, one.completion, one.gold) == ("", "", "B")
+
+
+def test_answers_are_kept_while_others_are_still_to_come(tmp_path: Path) -> None:
+    lines: list[int] = []
+
+    class Watching(Scripted):
+        def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+            def watched(index: int, answer: Trajectory) -> None:
+                finished(index, answer)
+                for _ in range(500):
+                    if len(read_records(tmp_path)) == len(lines) + 1:
+                        break
+                    threading.Event().wait(0.01)
+                lines.append(len(read_records(tmp_path)))
+
+            return super().solve(problems, watched)
+
+    with RecordStore(tmp_path, SETTINGS) as store:
+        evaluate(Watching(), PROBLEMS, store=store)
+    assert lines == [1, 2, 3, 4, 5]
+
+
+def test_an_interrupted_evaluation_goes_on_without_answering_again(tmp_path: Path) -> None:
+    dying, again = Dying(2), Scripted()
+    with RecordStore(tmp_path, SETTINGS) as store, pytest.raises(Interrupted, match=r"2 of 5 answers .* goes on"):
+        evaluate(dying, PROBLEMS, store=store)
+    with RecordStore(tmp_path, SETTINGS) as store:
+        report = evaluate(again, PROBLEMS, store=store)
+        merged = store.merge([one.key for one in report.records])
+    assert dying.answered == ["p4", "p3"] and sorted(again.answered) == ["p0", "p1", "p2"]
+    assert merged == list(report.records)
+    assert without_times(report.records) == without_times(evaluate(Scripted(), PROBLEMS).records)
+    assert [one.session for one in report.records] == [1, 1, 1, 0, 0]
+
+
+def test_a_grader_that_fails_stops_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("no code here")
+
+    monkeypatch.setattr(evaluation, "grade", refused)
+    with pytest.raises(PermissionError, match="no code here"):
+        evaluate(Scripted(), PROBLEMS)
+
+
+# ------------------------------------------------------------------------------------------ the store
+
+
+def test_a_torn_last_line_is_dropped_and_its_answer_given_again(tmp_path: Path) -> None:
+    with RecordStore(tmp_path, SETTINGS) as store:
+        evaluate(Scripted(), PROBLEMS, store=store)
+    file = tmp_path / "records.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    again = Scripted()
+    with RecordStore(tmp_path, SETTINGS) as store:
+        report = evaluate(again, PROBLEMS, store=store)
+    assert len(again.answered) == 1
+    assert without_times(report.records) == without_times(evaluate(Scripted(), PROBLEMS).records)
+    assert len(read_records(tmp_path)) == 5
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    RecordStore(tmp_path, SETTINGS).close()
+    with pytest.raises(RunError, match=r"other settings: budget was 3, is 4; choose another directory"):
+        RecordStore(tmp_path, SETTINGS | {"budget": 4})
+    RecordStore(tmp_path, SETTINGS).close()
+
+
+def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
+    with RecordStore(tmp_path, SETTINGS), pytest.raises(RunError, match="another process is writing"):
+        RecordStore(tmp_path, SETTINGS)
+
+
+def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) -> None:
+    stores = [RecordStore(tmp_path, SETTINGS, rank=rank) for rank in range(2)]
+    for rank, store in enumerate(stores):
+        evaluate(Scripted(), PROBLEMS[rank::2], store=store, show=False)
+    assert (tmp_path / "records-1.jsonl").is_file()
+    keys = [("jsonl", problem.id) for problem in PROBLEMS]
+    merged = stores[0].merge(keys)
+    for store in stores:
+        store.close()
+    assert [one.rank for one in merged] == [0, 1, 0, 1, 0]
+    assert without_times(merged) == without_times(evaluate(Scripted(), PROBLEMS).records)
+    assert read_records(tmp_path) == merged
+    assert not (tmp_path / "records-1.jsonl").exists()
+
+
+def test_a_share_that_is_missing_is_told(tmp_path: Path) -> None:
+    with RecordStore(tmp_path, SETTINGS) as store:
+        evaluate(Scripted(), PROBLEMS[:3], store=store)
+        with pytest.raises(RunError, match=r"lacks 2 answers, first \('jsonl', 'p3'\)"):
+            store.merge([("jsonl", problem.id) for problem in PROBLEMS])
+
+
+def test_answers_of_another_number_of_processes_are_used(tmp_path: Path) -> None:
+    for rank in range(3):
+        with RecordStore(tmp_path, SETTINGS, rank=rank) as store:
+            evaluate(Scripted(), PROBLEMS[rank::3][:1], store=store, show=False)
+    again = Scripted()
+    with RecordStore(tmp_path, SETTINGS) as store:
+        evaluate(again, PROBLEMS, store=store)
+    assert sorted(again.answered) == ["p3", "p4"]
+
+
+@pytest.mark.parametrize("line", ['{"task": "mini"}', "{}"])
+def test_a_line_that_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "records.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is not a record of this version"):
+        read_records(tmp_path)
+
+
+def test_a_directory_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no evaluation"):
+        read_records(tmp_path)
+
+
+def test_records_are_plain_json(tmp_path: Path) -> None:
+    with RecordStore(tmp_path, SETTINGS) as store:
+        evaluate(Scripted(), PROBLEMS, store=store)
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert {line["outcome"] for line in lines} == {"correct", "wrong", "no_box", "truncated"}
+    assert next(line for line in lines if line["id"] == "p1")["invocations"] == [
+        {"operator": "global", "position": 2, "num_latents": 3, "action": 2, "offset": 1}
+    ]
 
 
 # --------------------------------------------------------------------------------------- Tyler answers
@@ -194,10 +210,11 @@ def test_a_truncated_answer_with_a_box_counts() -> None:
 
 def test_a_reasoner_answers_as_its_model_does_and_tells_each_when_it_is_done() -> None:
     model = tiny.tyler("qwen3")
+    problems = [Problem(str(index), "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
     for router, budget in ((None, 1), (AtBoundaries(), None), (Never(), None)):
         reasoner = TylerReasoner("tyler", model, router, budget, Sampling(1.0, seed=3), max_new_tokens=12, slots=2)
         seen: dict[int, Trajectory] = {}
-        found = reasoner.solve(tiny.PROMPTS, seen.__setitem__)
+        found = reasoner.solve(problems, seen.__setitem__)
         expected = model.solve(
             list(tiny.PROMPTS), router=router, budget=budget, sampling=Sampling(1.0, seed=3), max_new_tokens=12
         )
@@ -205,26 +222,14 @@ def test_a_reasoner_answers_as_its_model_does_and_tells_each_when_it_is_done() -
         assert [seen[index].actions for index in range(len(found))] == [one.actions for one in expected]
 
 
-def test_the_command_evaluates_a_saved_model_and_writes_its_report(tmp_path: Path, capsys) -> None:
-    model = tiny.tyler("qwen3")
-    model.backbone.model.save_pretrained(tmp_path / "backbone")
-    tiny.tokenizer().save_pretrained(tmp_path / "backbone")
-    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(3)]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = evaluation.run(
-        str(tmp_path / "backbone"),
-        task="jsonl",
-        split="test",
-        path=str(tmp_path / "test.jsonl"),
-        count=2,
-        max_new_tokens=6,
-        output=tmp_path / "report",
-    )
-    assert len(found.records) == 2
-    assert all(not one.invocations for one in found.records), "a plain backbone answers without operators"
-    answers = Tyler.from_pretrained(str(tmp_path / "backbone")).solve(
-        [one.prompt for one in found.records], max_new_tokens=6
-    )
-    assert [one.completion for one in found.records] == [answer.text for answer in answers]
-    assert "0/2" in capsys.readouterr().out
-    assert (tmp_path / "report" / "report.md").is_file()
+def test_a_problem_with_an_instruction_of_its_own_is_put_with_it() -> None:
+    model: Tyler = tiny.tyler("qwen3")
+    plain = model.request(Problem("0", "jsonl", "two?", "2"))
+    own = model.request(Problem("0", "jsonl", "two?", "2", instruction="Answer in Python."))
+    decode = model.backbone.tokenizer.decode
+    assert list(plain.prompt_ids) == list(model.request("two?").prompt_ids)
+    assert "Answer in Python." in str(decode(own.prompt_ids)) and "boxed" not in str(decode(own.prompt_ids))
+
+
+def test_the_outcome_of_a_sampled_answer_is_that_of_its_text() -> None:
+    assert [one.outcome for one in evaluate(Scripted(), PROBLEMS).records].count(Outcome.CORRECT) == 2

@@ -19,6 +19,7 @@ from tyler.model import Tyler
 from tyler.replay import pack_for
 from tyler.routing import AtBoundaries
 from tyler.sampling import Sampling
+from tyler.tasks import Problem
 
 NO_OPERATOR = -1
 MICRO_BATCH = 16
@@ -35,17 +36,17 @@ class Decisions:
 
 @torch.no_grad()
 def collect_decisions(
-    model: Tyler, problems: Sequence[str], *, temperature: float, max_new_tokens: int, slots: int, seed: int
+    model: Tyler, problems: Sequence[str | Problem], *, temperature: float, max_new_tokens: int, slots: int, seed: int
 ) -> Decisions:
     """Answer the problems with every boundary's operator invoked, and gather every decision of the policy."""
     requests = [
         model.request(
-            text,
+            problem,
             router=AtBoundaries(),
             sampling=Sampling(temperature, seed=seed + index),
             max_new_tokens=max_new_tokens,
         )
-        for index, text in enumerate(problems)
+        for index, problem in enumerate(problems)
     ]
     trajectories = model.engine(slots=min(slots, len(requests))).run(requests)
     hidden, token_mass, operator = [], [], []

@@ -112,6 +112,18 @@ def operator_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torc
     return {**tensors, "psi": policy.psi.detach().cpu().contiguous()}
 
 
+def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch.Tensor]:
+    """Everything that training moves, by name: heads, psi and both adapters."""
+    adapters = {"synthesizer": synthesizer.lora} | ({"policy": policy.lora} if policy.lora is not None else {})
+    weights = {
+        f"{which}.{name}": tensor.detach()
+        for which, lora in adapters.items()
+        for name, tensor in lora.named_parameters()
+        if "lora_" in name
+    }
+    return operator_tensors(synthesizer, policy) | weights
+
+
 def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
     """Phi and {eta, psi} as saved. CheckpointError for a wrong backbone or a missing, extra or misshapen tensor."""
     if backbone.fingerprint() != manifest.fingerprint:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
@@ -134,44 +134,65 @@ def solve(
 
 
 def evaluate(
-    model: ModelName,
-    task: str = "mini",
-    split: str = "eval",
+    model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = "",
+    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",),
+    split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
+    data_dir: SomeFolder = None,
     count: SomeNumber = None,
-    path: SomeFile = None,
     router: RouterName = None,
     budget: SomeNumber = None,
     max_new_tokens: int = 2048,
     slots: int = 32,
+    mode: Literal["official", "strict"] = "official",
+    deadline: float = 5.0,
+    allow_code_execution: bool = False,
+    allow_unsafe_code_execution: bool = False,
     output: SomeFolder = None,
+    compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
 ) -> None:
-    """Evaluate a model on a task: accuracy with its interval, failures by kind, visible and latent tokens.
+    """Evaluate a model on tasks: accuracy with its interval, failures by kind, visible and latent tokens.
+
+    A killed evaluation goes on with the same command. Processes of torchrun or accelerate launch share the problems.
 
     Args:
-        model: A saved model: a folder or a Hub id.
-        task: A task by name.
-        split: Which split of it; mini has eval, dev, harder.
-        count: How many problems, drawn from the split; by default all.
-        path: The file to read, for a task that reads one.
+        model: A saved model, a run, or a plain backbone: a folder or a Hub id.
+        task: One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, jsonl.
+        split: Which split; by default the one that is reported.
+        data_dir: A file, or the folder with the tasks' official files; by default they come from the Hub.
+        count: How many problems of each task, drawn from the split; by default all.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         budget: At most this many invocations per problem; 0 is the model without operators; by default no limit.
         max_new_tokens: At most this many actions per answer.
         slots: Answers decoded at once; changes speed and memory, not the answers.
-        output: Where to keep the report and every trajectory; by default nothing is kept.
+        mode: How TheoremQA compares numbers: with its official tolerance, or to the digits that are given.
+        deadline: Seconds that grading one answer may take.
+        allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
+        allow_unsafe_code_execution: Run them without a sandbox where this machine has none.
+        output: Where reports and answers are kept; by default runs/NAME-eval.
+        compare: Two directories of earlier evaluations: print their paired difference instead.
     """
-    chosen = _router(router)
-    from tyler import evaluation
+    if compare is not None:
+        from tyler import comparison
 
-    evaluation.run(
+        comparison.run(*compare)
+        return
+    if not model:
+        raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
+    chosen = _router(router)
+    from tyler import benchmarking
+    from tyler.tasks.task import GradeOptions
+
+    benchmarking.run(
         model,
-        task=task,
+        tasks=task,
         split=split,
-        path=str(path) if path else None,
+        data=data_dir,
         count=count,
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,
         slots=slots,
+        options=GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution),
         output=output,
     )
 
@@ -270,20 +291,9 @@ def _run_directory(config: str, stage: str) -> Path:
 
 
 def _router(text: str | None) -> Router | None:
-    from tyler.routing import AtBoundaries, Learned, Never
+    from tyler.routing import router_named
 
-    if text is None:
-        return None
-    name, _, rate = text.partition(":")
-    if name == "boundaries":
-        try:
-            return AtBoundaries(rate=float(rate or 1))
-        except ValueError as error:
-            raise ValueError(f"--router {text!r}: {error}") from error
-    named: dict[str, Router] = {"learned": Learned(), "never": Never()}
-    if text not in named:
-        raise ValueError(f"--router {text!r} is none of: learned, never, boundaries, boundaries:RATE (0 to 1)")
-    return named[text]
+    return None if text is None else router_named(text)
 
 
 def _show(events: Iterable[Event]) -> None:

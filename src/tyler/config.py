@@ -5,25 +5,29 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tyler.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.tasks.grading import task_name
+from tyler.tasks.overlap import OnOverlap, Selection
 
 PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
 
 Count = Annotated[int, Field(ge=1)]
+TaskName = Annotated[str, AfterValidator(task_name)]
 Weight = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -68,17 +72,32 @@ class DevelopmentConfig(Section):
     count: Count | None = 100
 
 
+class HeldOutConfig(Section):
+    """A set that no training problem may come from."""
+
+    task: TaskName
+    split: str | None = None
+    """null for the split that is reported."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
+
+
 class DataConfig(Section):
     """The training problems: a task by name, or `jsonl` with a `path`. `count` problems are drawn with `seed`."""
 
-    task: str = "mini"
+    task: TaskName = "mini"
     split: str = "train"
     path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
     count: Count | None = None
     """null takes all."""
     seed: int = 42
     development: DevelopmentConfig | None = None
     """null for none."""
+    held_out: tuple[HeldOutConfig, ...] | None = None
+    """What training problems are compared with before a run; null for the evaluation's set, empty for none."""
+    on_overlap: OnOverlap = "refuse"
+    """Whether held-out problems among the training problems stop the run, or are left out of it."""
 
     @model_validator(mode="after")
     def _jsonl_needs_a_path(self) -> DataConfig:
@@ -206,10 +225,10 @@ class DecodingConfig(Section):
 class EvaluationConfig(Section):
     """What a run is evaluated on; `count` null takes the whole split."""
 
-    task: str = "mini"
+    task: TaskName = "mini"
     split: str = "eval"
     path: str | None = None
-    """The file to read, for a task that reads one."""
+    """The file, or the folder that holds it; null for the Hub."""
     count: Count | None = None
 
 
@@ -238,6 +257,33 @@ class Config(Section):
         if first is not None and first not in names:
             raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{_suggest(first, names)}")
         return self
+
+    @property
+    def training_set(self) -> Selection:
+        data = self.data
+        return Selection(data.task, data.split, data.path, data.count, data.seed)
+
+    @property
+    def development_set(self) -> Selection | None:
+        """Problems for watching greedy decoding during Stage 2; None where nothing watches."""
+        data, development = self.data, self.data.development
+        if development is None or self.stage2.eval_every is None:
+            return None
+        return Selection(data.task, development.split, development.path, development.count, data.seed)
+
+    @property
+    def held_out_sets(self) -> list[Selection]:
+        """What no training problem may be in: the sets named in `data.held_out`, and the development problems.
+
+        Where no set is named, the whole split of the evaluation, as far as it can be read. Development problems too are
+        compared as far as they can be read, because Stage 1 needs none.
+        """
+        evaluation, development = self.evaluation, self.development_set
+        if self.data.held_out is None:
+            sets = [Selection(evaluation.task, evaluation.split, evaluation.path, optional=True)]
+        else:
+            sets = [Selection(held.task, held.split, held.path) for held in self.data.held_out]
+        return [*sets, replace(development, optional=True)] if development else sets
 
 
 def presets() -> list[str]:
@@ -378,10 +424,18 @@ def _keys_of(location: tuple[int | str, ...]) -> list[str]:
     """The keys allowed at a place in a config that is known to exist."""
     if location and location[0] == "operators":
         return [field.name for field in fields(Operator)]
-    section: Any = Config
+    section: type[BaseModel] = Config
     for name in location:
-        section = section.model_fields[name].annotation
+        if isinstance(name, str):
+            section = _section_in(section.model_fields[name].annotation)[0]
     return list(section.model_fields)
+
+
+def _section_in(annotation: Any) -> list[type[BaseModel]]:
+    """The section that a type is made of: itself, or the one in a tuple or a union of it."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _section_in(part)]
 
 
 def _suggest(word: str, allowed: Sequence[str]) -> str:

@@ -199,7 +199,8 @@ class Engine:
         row = self.rows[slot]
         assert row.call is not None
         name = row.call.operator
-        row.invocations.append(Invocation(name, len(row.visible), len(latents), len(row.actions)))
+        offset = len(row.visible.text)
+        row.invocations.append(Invocation(name, len(row.visible), len(latents), len(row.actions), offset))
         row.latents.append(latents)
         row.actions.append(self._action_ids[name])
         row.logprobs.append(row.call_logprob)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.text import Text
-from transformers import PreTrainedTokenizerBase
 
 from tyler.trajectory import Invocation, Trajectory
 
@@ -22,16 +21,11 @@ class Palette:
         return Text(f"⟨{invocation.operator} ×{invocation.num_latents}⟩", style=f"bold {colour}")
 
 
-def traced(trajectory: Trajectory, tokenizer: PreTrainedTokenizerBase) -> Text:
+def traced(trajectory: Trajectory) -> Text:
     """The visible text with every operator where it was invoked."""
-    palette, result = Palette(), Text()
-    run: list[int] = []
-    invocations = iter(trajectory.invocations)
-    for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
-        if is_operator:
-            result.append(str(tokenizer.decode(run, skip_special_tokens=True)))
-            result.append_text(palette.mark(next(invocations)))
-            run = []
-        else:
-            run.append(action)
-    return result.append(str(tokenizer.decode(run, skip_special_tokens=True)))
+    palette, result, shown = Palette(), Text(), 0
+    for invocation in trajectory.invocations:
+        result.append(trajectory.text[shown : invocation.offset])
+        result.append_text(palette.mark(invocation))
+        shown = invocation.offset
+    return result.append(trajectory.text[shown:])

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler.runs import environment
+from tyler.tasks.sandbox import probe
 
 HUB_TIMEOUT_SECONDS = 3.0
 GIB = 2**30
@@ -45,7 +46,7 @@ def run() -> None:
 def inspect() -> list[Finding]:
     """Everything the table says; takes at most `HUB_TIMEOUT_SECONDS`."""
     facts = environment()
-    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _hub()]
+    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _hub()]
 
 
 def _versions(facts: dict[str, Any]) -> Finding:
@@ -94,6 +95,11 @@ def _memory() -> Finding:
 def _disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free
     return Finding("disk", f"{free / GIB:.1f} GiB free here", "run directories and checkpoints", free > 2 * GIB)
+
+
+def _sandbox() -> Finding:
+    found = probe()
+    return Finding("sandbox", found.reason, "running programs of the model (humaneval)", found.available)
 
 
 def _hub() -> Finding:

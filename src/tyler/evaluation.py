@@ -1,248 +1,144 @@
-"""Pass@1 of a reasoner on a task: what was answered, what it cost, and how sure the number is."""
+"""Pass@1 of a reasoner: every problem answered once, graded, and kept; then counted."""
 
 from __future__ import annotations
 
-import json
-import math
+import dataclasses
+import os
+import signal
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import fmean
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 
-from rich.console import Console
-from rich.table import Table
-
-from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.progress import bar
-from tyler.reasoner import Reasoner, TylerReasoner
-from tyler.routing import Router
-from tyler.runs import atomic_write
-from tyler.tasks import grade, load_problems
-from tyler.tasks.problem import Outcome, Problem
+from tyler.reasoner import Reasoner
+from tyler.records import Key, Record, RecordStore
+from tyler.reports import Report
+from tyler.runs import Interrupted
+from tyler.tasks import Problem, find_task, grade
+from tyler.tasks.task import GradeOptions
 from tyler.trajectory import Trajectory
 
-Z95 = 1.959963984540054
+GRADERS = min(4, os.cpu_count() or 1)
+"""Threads that grade while the engine goes on decoding."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """One answered problem: enough to recount every number of a report."""
+@dataclass
+class Clock:
+    """Which session this is of an evaluation, in which process, and since when."""
 
-    id: str
-    family: str
-    level: int
-    prompt: str
-    completion: str
-    gold: str
-    answer: str | None
-    outcome: Outcome
-    invocations: tuple[tuple[str, int, int], ...]
-    """(operator, visible tokens before it, latents) of each."""
-    visible_tokens: int
-    latents: int
-    seconds: float
-    synthesis_seconds: float
+    session: int = 0
+    rank: int = 0
+    started: float = field(default_factory=time.perf_counter)
 
-    @property
-    def correct(self) -> bool:
-        return self.outcome is Outcome.CORRECT
+    def read(self) -> float:
+        return time.perf_counter() - self.started
 
 
-def record(problem: Problem, trajectory: Trajectory) -> Record:
+def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, clock: Clock) -> Record:
     """Grade one trajectory."""
-    verdict = grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated)
+    verdict = grade(
+        problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated, **dataclasses.asdict(options)
+    )
+    private = find_task(problem.task).private
     return Record(
+        task=problem.task,
         id=problem.id,
         family=problem.family,
         level=problem.level,
-        prompt=problem.prompt,
-        completion=trajectory.text,
+        prompt="" if private else problem.prompt,
+        completion="" if private else trajectory.text,
         gold=problem.answer,
         answer=verdict.answer,
         outcome=verdict.outcome,
-        invocations=tuple((call.operator, call.position, call.num_latents) for call in trajectory.invocations),
+        finish_reason=trajectory.finish_reason,
+        invocations=tuple(trajectory.invocations),
         visible_tokens=trajectory.num_visible,
         latents=trajectory.num_latents,
         seconds=trajectory.seconds,
         synthesis_seconds=trajectory.synthesis_seconds,
+        elapsed=clock.read(),
+        session=clock.session,
+        rank=clock.rank,
     )
 
 
-@dataclass(frozen=True)
-class Report:
-    """One reasoner on one set of problems. `seconds` is the wall time of all answers together, batched."""
+def evaluate(
+    reasoner: Reasoner,
+    problems: Sequence[Problem],
+    *,
+    options: GradeOptions | None = None,
+    store: RecordStore | None = None,
+    name: str | None = None,
+    show: bool = True,
+) -> Report:
+    """Answer and grade every problem, with a progress bar (`show`); the report is called `name`, or as the reasoner.
 
-    name: str
-    records: tuple[Record, ...]
-    seconds: float
-
-    @property
-    def num_correct(self) -> int:
-        return sum(record.correct for record in self.records)
-
-    def mean(self, value: Callable[[Record], float]) -> float:
-        return fmean(value(record) for record in self.records)
-
-    def share(self, outcome: Outcome) -> float:
-        return self.mean(lambda record: record.outcome is outcome)
-
-    def invocations_by_operator(self) -> dict[str, float]:
-        """Mean invocations per answer."""
-        counts = Counter(name for record in self.records for name, _, _ in record.invocations)
-        return {name: count / len(self.records) for name, count in sorted(counts.items())}
-
-    def by_family(self) -> dict[str, tuple[int, int]]:
-        """k and n of each family."""
-        families = sorted({record.family for record in self.records})
-        return {
-            family: (
-                sum(record.correct for record in self.records if record.family == family),
-                sum(record.family == family for record in self.records),
-            )
-            for family in families
-        }
-
-
-def wilson(correct: int, count: int) -> tuple[float, float]:
-    """95% Wilson score interval of a proportion, in [0, 1]."""
-    if count == 0:
-        return 0.0, 1.0
-    share = correct / count
-    centre = share + Z95**2 / (2 * count)
-    margin = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
-    scale = 1 + Z95**2 / count
-    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
-
-
-def evaluate(reasoner: Reasoner, problems: Sequence[Problem]) -> Report:
-    """Answer and grade every problem, with a progress bar. Raises ValueError when there are no problems."""
+    With a `store`, answers it holds are taken from it and new ones are kept in it at once, so that a killed evaluation
+    goes on where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
+    """
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
-    records: dict[int, Record] = {}
-    with bar(reasoner.name, len(problems)) as progress:
+    name = name or reasoner.name
+    known = {} if store is None else store.known
+    pending = [problem for problem in problems if key_of(problem) not in known]
+    done = {key_of(problem): known[key_of(problem)] for problem in problems if key_of(problem) in known}
+    with bar(name, len(problems), done=len(done)) if show else nullcontext() as progress:
+
+        def graded(record: Record) -> None:
+            done[record.key] = record
+            if store is not None:
+                store.add(record)
+            if progress is not None:
+                progress.advance(note=f"{sum(one.correct for one in done.values())}/{len(done)} correct")
+
+        try:
+            _answer(reasoner, pending, options or GradeOptions(), _clock(store), graded)
+        except KeyboardInterrupt as interrupt:
+            if store is None:
+                raise
+            kept = f"{len(done)} of {len(problems)} answers of {name} are in {store.folder}"
+            raise Interrupted(f"{kept}; the same command goes on from there", signal.SIGINT) from interrupt
+    return Report(name, tuple(done[key_of(problem)] for problem in problems))
+
+
+def _answer(
+    reasoner: Reasoner,
+    problems: Sequence[Problem],
+    options: GradeOptions,
+    clock: Clock,
+    graded: Callable[[Record], None],
+) -> None:
+    """Answer the problems, grading each in another thread as soon as it is answered; `graded` is called one by one."""
+    if not problems:
+        return
+    one_by_one = threading.Lock()
+    verdicts: list[Future[None]] = []
+
+    def finish(problem: Problem, trajectory: Trajectory) -> None:
+        answered = record(problem, trajectory, options, clock)
+        with one_by_one:
+            graded(answered)
+
+    with ThreadPoolExecutor(GRADERS) as graders:
 
         def finished(index: int, trajectory: Trajectory) -> None:
-            records[index] = record(problems[index], trajectory)
-            correct = sum(done.correct for done in records.values())
-            progress.advance(note=f"{correct}/{len(records)} correct")
+            while verdicts and verdicts[0].done():
+                verdicts.pop(0).result()  # a grader that failed stops the evaluation here, not after the last answer
+            verdicts.append(graders.submit(partial(finish, problems[index], trajectory)))
 
-        started = time.perf_counter()
-        reasoner.solve([problem.prompt for problem in problems], finished)
-        seconds = time.perf_counter() - started
-    return Report(reasoner.name, tuple(records[index] for index in range(len(problems))), seconds)
-
-
-COLUMNS = (
-    "method",
-    "correct",
-    "accuracy",
-    "95% CI",
-    "no box",
-    "cut off",
-    "visible",
-    "latents",
-    "calls",
-    "seconds",
-)
+        reasoner.solve(problems, finished)
+    for verdict in verdicts:
+        verdict.result()
 
 
-def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """One row per report, as in COLUMNS; tokens and calls are means per answer, seconds the whole set."""
-    lines: list[tuple[str, ...]] = []
-    for report in reports:
-        low, high = wilson(report.num_correct, len(report.records))
-        lines.append(
-            (
-                report.name,
-                f"{report.num_correct}/{len(report.records)}",
-                f"{100 * report.num_correct / len(report.records):.1f}%",
-                f"{100 * low:.1f}–{100 * high:.1f}",
-                f"{100 * report.share(Outcome.NO_BOX):.1f}%",
-                f"{100 * report.share(Outcome.TRUNCATED):.1f}%",
-                f"{report.mean(lambda record: record.visible_tokens):.1f}",
-                f"{report.mean(lambda record: record.latents):.1f}",
-                f"{report.mean(lambda record: len(record.invocations)):.2f}",
-                f"{report.seconds:.1f}",
-            )
-        )
-    return lines
+def _clock(store: RecordStore | None) -> Clock:
+    return Clock() if store is None else Clock(store.session, store.rank)
 
 
-TERMINAL_COLUMNS = ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds")
-
-
-def table(reports: Sequence[Report], title: str) -> Table:
-    """The comparison for a terminal of 80 columns; report.md has the rates of missing and cut-off answers too."""
-    result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    lines = [dict(zip(COLUMNS, line, strict=True)) for line in rows(reports)]
-    result.add_column(TERMINAL_COLUMNS[0], overflow="fold")  # a long name gives way, numbers never do
-    for column in TERMINAL_COLUMNS[1:]:
-        result.add_column(column, justify="right", min_width=max(len(line[column]) for line in lines), no_wrap=True)
-    for line in lines:
-        result.add_row(*(line[column] for column in TERMINAL_COLUMNS))
-    result.caption = "tokens and calls are means per answer; seconds are of all answers, batched"
-    result.caption_justify = "left"
-    return result
-
-
-def markdown(reports: Sequence[Report]) -> str:
-    """The comparison, and accuracy by family, as Markdown."""
-    lines = [markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS)), *map(markdown_row, rows(reports))]
-    families = list(reports[0].by_family())
-    if families != [""]:
-        lines += ["", markdown_row(["method", *families]), markdown_row(["---"] * (len(families) + 1))]
-        for report in reports:
-            lines.append(markdown_row([report.name, *(f"{k}/{n}" for k, n in report.by_family().values())]))
-    return "\n".join(lines) + "\n"
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """One line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def save(reports: Sequence[Report], folder: Path) -> None:
-    """Write report.md and, for each report, every record as JSON lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "report.md", markdown(reports))
-    for report in reports:
-        lines = (json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in report.records)
-        atomic_write(folder / f"{slug(report.name)}.jsonl", "".join(lines))
-
-
-def slug(name: str) -> str:
-    """A file's name for a report's."""
-    return "-".join(name.lower().split())
-
-
-def run(
-    model: str,
-    *,
-    task: str,
-    split: str,
-    path: str | None = None,
-    count: int | None = None,
-    router: Router | None = None,
-    budget: int | None = None,
-    max_new_tokens: int = 2048,
-    slots: int = 32,
-    output: Path | None = None,
-) -> Report:
-    """`tyler eval`: evaluate a saved model, or a plain backbone, on a task and print the table."""
-    problems = load_problems(task, split, path=path, count=count)
-    loaded = Tyler.from_pretrained(model)
-    reasoner = TylerReasoner(
-        name=Path(model).name,
-        model=loaded,
-        router=router or DEFAULT_ROUTERS[loaded.stage],
-        budget=budget,
-        max_new_tokens=max_new_tokens,
-        slots=slots,
-    )
-    report = evaluate(reasoner, problems)
-    Console().print(table([report], f"{task} {split}, greedy"))
-    if output is not None:
-        save([report], output)
-    return report
+def key_of(problem: Problem) -> Key:
+    """What names a problem's record."""
+    return problem.task, problem.id

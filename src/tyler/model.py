@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
+
+import torch
 
 from tyler import checkpoint
 from tyler.backbone import Backbone
@@ -19,6 +22,7 @@ from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.synthesis import Heads, Synthesizer
+from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
 from tyler.trajectory import Trajectory
 
@@ -89,6 +93,16 @@ class Tyler:
         )
         checkpoint.save(Path(folder), manifest, self.synthesizer, self.policy)
 
+    def fingerprint(self) -> str:
+        """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
+        digest = hashlib.sha256(self.backbone.fingerprint().encode())
+        if self.stage != "backbone":  # untrained operators start at random, and nobody calls them
+            tensors = checkpoint.trained_tensors(self.synthesizer, self.policy)
+            for name, tensor in sorted(tensors.items()):
+                digest.update(name.encode())
+                digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def with_heads(self, heads: Heads) -> Tyler:
         """The same model under an intervention: another mapping from operator to head."""
         return replace(self, heads=dict(heads))
@@ -104,7 +118,7 @@ class Tyler:
 
     def request(
         self,
-        problem: str,
+        problem: str | Problem,
         *,
         budget: int | None = None,
         router: Router | None = None,
@@ -112,9 +126,17 @@ class Tyler:
         max_new_tokens: int = 2048,
         stop: Sequence[str] = (),
     ) -> Request:
-        """What the engine is asked for one problem. Raises ValueError for an empty problem."""
+        """What the engine is asked for one problem: its text, or a task's, which may have an instruction of its own.
+
+        Raises ValueError for an empty problem.
+        """
+        text, prompt = (
+            (problem.prompt, self.prompt.of_problem(problem))
+            if isinstance(problem, Problem)
+            else (problem, self.prompt)
+        )
         return Request(
-            prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
+            prompt_ids=prompt_ids(self.backbone.tokenizer, text, prompt),
             router=router or DEFAULT_ROUTERS[self.stage],
             sampling=sampling or Sampling(),
             budget=budget,

@@ -14,9 +14,11 @@ from tyler.backbone import Backbone
 from tyler.config import Config, load_config
 from tyler.curves import plot_stage2, sketch
 from tyler.display import traced
-from tyler.evaluation import Report, evaluate, save, table
+from tyler.evaluation import evaluate
 from tyler.model import Tyler
+from tyler.pages import save
 from tyler.reasoner import TylerReasoner
+from tyler.reports import Report, table
 from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import read_jsonl
 from tyler.tasks import load_problems
@@ -40,7 +42,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
         measure(config, "Tyler Stage 1", synthesized, AtBoundaries()),
         measure(config, "Tyler Stage 2", tuned, Learned()),
     ]
-    save(reports, output / "evaluation")
+    save(reports, output / "evaluation", f"mini, {config.evaluation.split} problems, greedy decoding")
     metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
     plot_stage2(metrics, config.grpo.budget, output / "stage2.png")
     show(console, config, reports, sketch(metrics), tuned)
@@ -88,7 +90,7 @@ def show(console: Console, config: Config, reports: list[Report], curves: str, m
     console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
     console.print(
         Panel(
-            traced(trajectory, model.backbone.tokenizer),
+            traced(trajectory),
             title="its answer; operators are silent and shown here",
             title_align="left",
         )
@@ -100,11 +102,12 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
     lines = [
         f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
         "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/",
-        "  evaluation/report.md     the table, by family too; every answer in *.jsonl beside it",
+        "  evaluation/report.html   the table, by family too, and answers; every answer in records.jsonl beside it",
         "  stage2.png               reward and invocations over Stage 2",
         "\nNext:",
         f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',
         f"  tyler eval {output}/stage2 --task mini --split harder",
+        f"  tyler eval --compare {output}/evaluation/cot {output}/evaluation/tyler-stage-2",
         "  tyler stage1 mini --output runs/mine --stage1.steps 500",
     ]
     console.print("\n".join(lines), soft_wrap=True, highlight=False)

@@ -10,6 +10,7 @@ from tyler.model import Tyler
 from tyler.request import FinishEvent
 from tyler.routing import Router
 from tyler.sampling import Sampling
+from tyler.tasks import Problem
 from tyler.trajectory import Trajectory
 
 Finished = Callable[[int, Trajectory], None]
@@ -22,7 +23,7 @@ class Reasoner(Protocol):
     @property
     def name(self) -> str: ...
 
-    def solve(self, problems: Sequence[str], finished: Finished = ...) -> list[Trajectory]: ...
+    def solve(self, problems: Sequence[Problem], finished: Finished = ...) -> list[Trajectory]: ...
 
 
 def ignore(index: int, trajectory: Trajectory) -> None:
@@ -42,16 +43,16 @@ class TylerReasoner:
     slots: int = 32
     coalesce: int | None = None
 
-    def solve(self, problems: Sequence[str], finished: Finished = ignore) -> list[Trajectory]:
+    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [
             self.model.request(
-                text,
+                problem,
                 router=self.router,
                 budget=self.budget,
                 sampling=self.sampling,
                 max_new_tokens=self.max_new_tokens,
             )
-            for text in problems
+            for problem in problems
         ]
         trajectories: dict[int, Trajectory] = {}
         engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)

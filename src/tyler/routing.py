@@ -197,6 +197,23 @@ class BoundarySchedule:
                     insort(self._found, (position, index))
 
 
+def router_named(text: str) -> Router:
+    """The router that a command line asks for: learned, never, boundaries, or boundaries:RATE with 0 <= RATE <= 1.
+
+    Raises ValueError for any other text.
+    """
+    name, _, rate = text.partition(":")
+    if name == "boundaries":
+        try:
+            return AtBoundaries(rate=float(rate or 1))
+        except ValueError as error:
+            raise ValueError(f"--router {text!r}: {error}") from error
+    named: dict[str, Router] = {"learned": Learned(), "never": Never()}
+    if text not in named:
+        raise ValueError(f"--router {text!r} is none of: learned, never, boundaries, boundaries:RATE (0 to 1)")
+    return named[text]
+
+
 def upcoming_token(boundary: Boundary, ends: Sequence[int]) -> int:
     """The visible token that a boundary comes before, given where the tokens so far end (their number: the next)."""
     if RULES[boundary.rule].side == "before":

@@ -25,7 +25,7 @@ from tyler.model import Tyler
 from tyler.objectives import stage1_loss
 from tyler.operators import Operator
 from tyler.runs import Run, open_run
-from tyler.tasks import load_problems
+from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs
@@ -53,7 +53,7 @@ def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, 
     pairs = candidates(problem.solution, spans, operators)
     return Trace(
         id=problem.id,
-        prompt_ids=tuple(prompt_ids(tokenizer, problem.prompt, prompt)),
+        prompt_ids=tuple(prompt_ids(tokenizer, problem.prompt, prompt.of_problem(problem))),
         target_ids=tuple(targets),
         candidates=tuple(pairs),
     )
@@ -133,9 +133,12 @@ def descend(model: Tyler, examples: Sequence[Example], micro_batch_size: int) ->
 
 
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
-    """The training traces of a config. Raises ValueError when none is left after those over `max_length`."""
-    data, prompt = config.data, prompt_of(config)
-    problems = load_problems(data.task, data.split, path=data.path, count=data.count, seed=data.seed)
+    """The training traces of a config.
+
+    Raises ValueError when a problem is held out for evaluation, or none is left after those over `max_length`.
+    """
+    prompt = prompt_of(config)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
     latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents

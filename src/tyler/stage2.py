@@ -26,7 +26,8 @@ from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
 from tyler.runs import Run, open_run
 from tyler.sampling import Sampling
-from tyler.tasks import grade, load_problems
+from tyler.tasks import grade
+from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem, Verdict
 from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
 from tyler.trajectory import Packed, Trajectory
@@ -55,7 +56,7 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
     group_size = config.grpo.group_size
     requests = [
         model.request(
-            problem.prompt,
+            problem,
             router=Learned(),
             sampling=Sampling(config.grpo.temperature, seed=seed_of(config.stage2.seed, step, problem.id, member)),
             max_new_tokens=config.stage2.max_new_tokens,
@@ -195,10 +196,9 @@ def improve(
 def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> Tensor:
     """Calibrate psi on the first training problems and log what it reached, as step 0; returns a copy."""
     calibration = config.stage2.calibration
-    texts = [problem.prompt for problem in problems[: calibration.num_problems]]
     decisions = collect_decisions(
         model,
-        texts,
+        problems[: calibration.num_problems],
         temperature=config.grpo.temperature,
         max_new_tokens=config.stage2.max_new_tokens,
         slots=config.decoding.slots,
@@ -240,8 +240,7 @@ def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix:
 def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
     """Greedy accuracy and invocations on development problems: greedy routing may never invoke what sampling does."""
     requests = [
-        model.request(problem.prompt, router=Learned(), max_new_tokens=config.stage2.max_new_tokens)
-        for problem in development
+        model.request(problem, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in development
     ]
     trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(
         requests
@@ -284,21 +283,10 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
         raise ValueError(
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
         )
-    data = config.data
-    problems = load_problems(data.task, data.split, path=data.path, count=data.count, seed=data.seed)
-    development = load_development(config)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    development = config.development_set.load() if config.development_set else []
     torch.manual_seed(config.stage2.seed)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
     with open_run(output, dump(config), resume=resume, replace=replace) as directory:
         train(model, problems, development, config, directory)
     return model.at_stage("stage2")
-
-
-def load_development(config: Config) -> list[Problem]:
-    """Problems for watching greedy decoding during training; never the ones that results are reported on."""
-    development = config.data.development
-    if development is None or config.stage2.eval_every is None:
-        return []
-    return load_problems(
-        config.data.task, development.split, path=development.path, count=development.count, seed=config.data.seed
-    )

@@ -14,12 +14,16 @@ from tyler.sampling import Sampling
 
 @dataclass(frozen=True)
 class Invocation:
-    """One operator call: who, after how many visible tokens, how many latents, and which action of the trajectory."""
+    """One operator call: who, after how many visible tokens, how many latents, and which action of the trajectory.
+
+    `offset` is the number of characters of the trajectory's text before it.
+    """
 
     operator: str
     position: int
     num_latents: int
     action: int
+    offset: int = 0
 
 
 @dataclass

@@ -3,45 +3,92 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
+from difflib import get_close_matches
+from typing import get_args
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.answers import UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome, Verdict
+from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
 
-GENERATED_TASKS = {"mini": "tyler.tasks.mini"}
-"""Tasks that make their own problems: `load(split, *, count, seed)` and `equal(answer, gold)`."""
+TASKS = {
+    "gsm8k": "tyler.tasks.gsm8k",
+    "math500": "tyler.tasks.math500",
+    "gpqa": "tyler.tasks.gpqa",
+    "theoremqa": "tyler.tasks.theoremqa",
+    "humaneval": "tyler.tasks.humaneval",
+    "openr1": "tyler.tasks.openr1",
+    "mini": "tyler.tasks.mini",
+    "jsonl": "tyler.tasks.traces",
+}
+"""Where each task defines its TASK. A new benchmark is one module and one line here."""
 
-FILE_TASKS = {"gsm8k": "tyler.tasks.gsm8k", "jsonl": "tyler.tasks.traces"}
-"""Tasks that read a file: `read(path, split)` and `equal(answer, gold)`. A new benchmark is one file and one line here.
+ALIASES = {"gpqadiamond": "gpqa", "openr1math": "openr1", "openr1math220k": "openr1"}
 
-`equal` says whether two answers are the same, and raises UnreadableAnswerError, UnreadableGoldError or TimeoutError
-where it cannot say.
-"""
-
-TASKS = GENERATED_TASKS | FILE_TASKS
+Gold = str | bool | int | float | list[int] | list[float]
 
 
-def check_task(task: str) -> str:
-    """`task`, if it is known; otherwise ValueError with the names that are."""
-    if task not in TASKS:
-        raise ValueError(f"unknown task {task!r}; known tasks are {', '.join(sorted(TASKS))}")
+def task_name(name: str) -> str:
+    """A task's name in TASKS, however it is written (`MATH-500`, `gpqa_diamond`). Raises ValueError if unknown."""
+    plain = re.sub(r"[-_\s]", "", name).casefold()
+    plain = ALIASES.get(plain, plain)
+    if plain not in TASKS:
+        close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
+        hint = f"; did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}")
+    return plain
+
+
+def find_task(name: str) -> Task | Generated:
+    """What a task says of itself; its module loads here. Raises ValueError for an unknown name."""
+    task: Task | Generated = importlib.import_module(TASKS[task_name(name)]).TASK
     return task
 
 
-def grade(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
-    """The verdict on one completion: its last boxed answer against `gold` under the task's equality.
+def grade(
+    task: str,
+    completion: str,
+    gold: Gold,
+    *,
+    truncated: bool = False,
+    mode: Mode = "official",
+    deadline: float = 5.0,
+    allow_code_execution: bool = False,
+    allow_unsafe_code_execution: bool = False,
+) -> Verdict:
+    """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
 
-    `truncated` says that the generation stopped at its length limit: without a finished last box it is then TRUNCATED,
-    otherwise NO_BOX. Raises ValueError for an unknown task.
+    `gold` is what `Problem.answer` holds; TheoremQA takes a typed value too. `truncated` says that the generation
+    stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX. `mode` is TheoremQA's,
+    `deadline` the seconds that one answer may take. HumanEval runs the completion: only where `allow_code_execution`
+    says so, and without a sandbox only where `allow_unsafe_code_execution` does.
+
+    No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
+    TypeError for a gold answer of the wrong type, PermissionError where code may not be executed.
     """
-    equal = importlib.import_module(TASKS[check_task(task)]).equal
-    answer = boxed_answer(completion)
-    if answer is None:
-        return Verdict(Outcome.TRUNCATED if truncated else Outcome.NO_BOX)
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(get_args(Mode))}")
+    if not deadline > 0:
+        raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
+    options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution)
+    verdict = _verdict(find_task(task), completion, _gold_text(task, gold), options)
+    return cut_off(verdict) if truncated else verdict
+
+
+def _verdict(task: Task | Generated, completion: str, gold: str, options: GradeOptions) -> Verdict:
+    """The task's own verdict; where reading the completion fails in a way the task did not foresee, UNPARSABLE."""
     try:
-        return Verdict(Outcome.CORRECT if equal(answer, gold) else Outcome.WRONG, answer)
-    except UnreadableAnswerError:
-        return Verdict(Outcome.UNPARSABLE, answer)
+        return task.verdict(completion, gold, options)
     except UnreadableGoldError:
-        return Verdict(Outcome.GOLD_ERROR, answer)
-    except TimeoutError:
-        return Verdict(Outcome.TIMEOUT, answer)
+        return Verdict(Outcome.GOLD_ERROR, boxed_answer(completion))
+    except (ArithmeticError, MemoryError, RecursionError, ValueError):
+        return Verdict(Outcome.UNPARSABLE, boxed_answer(completion))
+
+
+def _gold_text(task: str, gold: Gold) -> str:
+    if isinstance(gold, str):
+        return gold
+    if task_name(task) == "theoremqa" and isinstance(gold, bool | int | float | list):
+        return json.dumps(gold)
+    raise TypeError(f"task {task!r}: the gold answer must be text, as in Problem.answer; got {type(gold).__name__}")

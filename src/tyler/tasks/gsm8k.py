@@ -10,35 +10,30 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from pathlib import Path
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, exact_number, plain
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, exact_number
 from tyler.tasks.problem import Problem
-from tyler.tasks.traces import final_paragraph, rows
+from tyler.tasks.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.rows import Row
+from tyler.tasks.task import GradeOptions, Source, Task, boxed
+from tyler.tasks.traces import final_paragraph
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
-_CURRENCY = r"(?:\\?[$€£] ?)?"
-_UNIT = r"(?:\\?[%$€£] ?)?(?:[/(-]? ?[A-Za-z°][A-Za-z ./'()°-]*)?"
-_QUANTITY = re.compile(rf"{_CURRENCY}(?P<sign>[+-]? ?){_CURRENCY}(?P<number>\S.*?(?<=[0-9.}}])) ?(?P<unit>{_UNIT})")
-_NUMERAL = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|or|to)\b", re.IGNORECASE)
+_SCIENTIFIC = re.compile(r"(?<=[0-9]) ?(?:\\times|\\cdot|×) ?10 ?\^ ?(?:\{ ?(-?[0-9]{1,3}) ?\}|(-?[0-9]))$")
+_THOUSANDS = re.compile(r"[0-9] ?[kKM]$")
+_MIXED = re.compile(
+    r"(?P<sign>[+-]? ?)(?P<whole>[0-9]+) ?"
+    r"(?:\\frac ?\{ ?(?P<top>[0-9]+) ?\} ?\{ ?(?P<bottom>[0-9]+) ?\}|(?<= )(?P<over>[0-9]+) ?/ ?(?P<under>[0-9]+))"
+)
 
 
-def read(path: str | Path, split: str) -> list[Problem]:
-    """The problems of one published file (`train.jsonl`, `test.jsonl`), with ids `{split}-{line}`.
-
-    Raises ValueError naming the file, the line and the field of the first line that is broken.
-    """
-    problems = []
-    for line, row in rows(path, ("question", "answer")):
-        steps, mark, gold = row["answer"].rpartition("#### ")
-        if not mark or exact_number(gold) is None:
-            raise ValueError(
-                f"{path}, line {line}: field 'answer' must end in '#### NUMBER', got {row['answer']!r:.80}"
-            )
-        problems.append(
-            Problem(f"{split}-{line}", "gsm8k", prompt=row["question"], answer=gold, solution=trace(steps, gold))
-        )
-    return problems
+def problem(row: Row, split: str) -> Problem:
+    """A published row as a problem, with id `{split}-{line}`. Raises ValueError by file, line and field."""
+    answer = row.text("answer")
+    steps, mark, gold = answer.rpartition("#### ")
+    if not mark or exact_number(gold) is None:
+        raise row.error("answer", f"must end in '#### NUMBER', got{row.shown(answer)}")
+    return Problem(f"{split}-{row.number}", "gsm8k", row.text("question"), gold, solution=trace(steps, gold))
 
 
 def trace(steps: str, gold: str) -> str:
@@ -49,7 +44,7 @@ def trace(steps: str, gold: str) -> str:
     return "\n\n".join([*filter(None, lines), final_paragraph(gold)])
 
 
-def equal(answer: str, gold: str) -> bool:
+def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     r"""Whether two quantities are the same exact number, after stripping `$`, `%`, units and thousands separators.
 
     Raises UnreadableAnswerError or UnreadableGoldError where one is not a single number.
@@ -64,14 +59,42 @@ def equal(answer: str, gold: str) -> bool:
 
 
 def quantity(text: str) -> Fraction | None:
-    r"""The number of a quantity such as `\$1,234.50`, `10\%`, `18 \text{ dollars per day}` or `12 \text{ cm}^2`.
+    r"""The exact number of a quantity such as `\$1,234.50`, `10\%`, `x = 5`, `18 \text{ dollars}` or `5 \frac{1}{2}`.
 
-    None where it is not one number: `3 or 4`, `x = 5`, `2 million` (a unit must not scale the number).
+    None where it is not one number: `3 or 4`, `3 + 4`, `3:30`, `12,34`, `2 million` (a unit must not scale the number).
     """
-    if len(text) > 256:
+    if len(text) > MAX_LENGTH:
         return None
-    bare = re.sub(r"(?<=[A-Za-z]) ?\^\{?[23]\}?$", "", plain(re.sub(r"\^\{?\\circ\}?", "°", text)))
-    found = _QUANTITY.fullmatch(bare)
-    if found is None or _NUMERAL.search(found["unit"]):
+    named = unlabelled(bare(text))
+    found = None if _THOUSANDS.search(named) else read_quantity(named, _single_number)
+    return found[0] if found else None
+
+
+def _single_number(text: str) -> Fraction | None:
+    text = re.sub(r"\\frac ?([0-9]) ?([0-9])$", r"\\frac{\1}{\2}", _SCIENTIFIC.sub(r"e\1\2", text))
+    mixed = _MIXED.fullmatch(text)
+    if mixed is None:
+        return exact_number(text)
+    top, bottom = int(mixed["top"] or mixed["over"]), int(mixed["bottom"] or mixed["under"])
+    if top >= bottom:
         return None
-    return exact_number(found["sign"] + found["number"])
+    number = int(mixed["whole"]) + Fraction(top, bottom)
+    return -number if mixed["sign"].strip() == "-" else number
+
+
+TASK = Task(
+    name="gsm8k",
+    title="GSM8K",
+    sources={
+        split: Source(
+            files=(f"gsm8k_{split}.jsonl", f"{split}.jsonl", f"main/{split}-*.parquet"),
+            hub_id="openai/gsm8k",
+            hub_subset="main",
+            hub_split=split,
+            num_rows=num_rows,
+        )
+        for split, num_rows in (("test", 1319), ("train", 7473))
+    },
+    problem=problem,
+    verdict=boxed(equal),
+)

@@ -12,7 +12,9 @@ class Problem:
 
     `id` is unique within the task; `prompt` is what the model is asked, before any chat template; `answer` is the gold
     answer as the task's grader wants it; `solution` is a worked trace for training, or None; `family` and `level` group
-    problems in reports ("" and 0 where a task has neither).
+    problems in reports ("" and 0 where a task has neither). `instruction` replaces the one that is otherwise added to
+    every prompt, for a task whose answer is no box; None where that one holds. `question` is what is asked, where the
+    prompt adds options or an instruction to it; None where the prompt is the question.
     """
 
     id: str
@@ -22,6 +24,8 @@ class Problem:
     solution: str | None = None
     family: str = ""
     level: int = 0
+    instruction: str | None = None
+    question: str | None = None
 
 
 class Outcome(StrEnum):

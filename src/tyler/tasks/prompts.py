@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from tyler.tasks.problem import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,6 +28,10 @@ class Prompt:
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Prompt:
         """The prompt a tokenizer asks for in its config (`instruction`, as mini's does), else the default."""
         return cls(instruction=tokenizer.init_kwargs.get("instruction", BOXED_INSTRUCTION))
+
+    def of_problem(self, problem: Problem) -> Prompt:
+        """The prompt with the problem's own instruction, where it has one."""
+        return self if problem.instruction is None else replace(self, instruction=problem.instruction)
 
     def text(self, problem: str) -> str:
         """What the user says. Raises ValueError for a problem without text."""

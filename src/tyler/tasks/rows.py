@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,13 +84,23 @@ _Numbered = Iterator[tuple[int, str, Mapping[str, Any]]]
 
 
 def _json_lines(path: Path) -> _Numbered:
-    raw = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
-    lines = raw.removeprefix(_BOM).rstrip().split(b"\n")
-    if lines == [b""]:
-        return
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}, line {number}"
-        yield number, where, _json_object(_decoded(line, where), where)
+    """Line by line, because such files may be larger than memory. Blank lines may only end the file."""
+    blank = 0
+    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                line = line.removeprefix(_BOM) if number == 1 else line
+                if not line.strip():
+                    blank = blank or number
+                    continue
+                if blank:
+                    raise ValueError(
+                        f"{path}, line {blank}: not JSON (a blank line); only the end of a file may be blank"
+                    )
+                where = f"{path}, line {number}"
+                yield number, where, _json_object(_decoded(line, where), where)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}: not a whole gzip file ({error}); download it again") from error
 
 
 def _decoded(raw: bytes, where: str) -> str:
@@ -119,7 +130,7 @@ def _json_array(path: Path) -> _Numbered:
     if not text:
         return
     if not text.startswith("["):
-        raise ValueError(f"{path}, line 1: expected a JSON array of objects, got {text[:20]!r}")
+        raise ValueError(f"{path}, line 1: expected a JSON array of objects, got {text[0]!r}")
     decoder, at, line = json.JSONDecoder(), 1, 1
     while True:
         end = _skip(text, at)
@@ -135,7 +146,7 @@ def _json_array(path: Path) -> _Numbered:
         line, at = line + text.count("\n", at, end), end
         end = _skip(text, at)
         if text[end : end + 1] not in (",", "]"):
-            raise ValueError(f"{where}: expected ',' or ']' after this row, got {text[end : end + 20]!r}")
+            raise ValueError(f"{where}: expected ',' or ']' after this row, got {text[end : end + 1]!r}")
         line, at = line + text.count("\n", at, end), end + (text[end] == ",")
 
 
@@ -182,3 +193,6 @@ _READERS: Mapping[str, Callable[[Path], _Numbered]] = {
     ".csv": _csv,
     ".parquet": _parquet,
 }
+
+ENDINGS = tuple(_READERS)
+"""How the names of readable files end."""

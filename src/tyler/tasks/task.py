@@ -32,7 +32,8 @@ class Source:
     """Where the rows of one split come from: a file in a data directory, or the Hub."""
 
     files: tuple[str, ...]
-    """Names that the split's file has in official releases; the first that is there is read."""
+    """Names that the split's file has in official releases, or patterns for several (`train-*.parquet`); the first
+    that is there is read. Where the ending differs (`.csv` for `.jsonl`), the file is found too."""
     hub_id: str
     hub_subset: str | None = None
     hub_split: str = "test"
@@ -49,13 +50,27 @@ class Task:
     title: str
     """As papers write it."""
     sources: Mapping[str, Source]
-    """By split; the first is the one evaluations report."""
+    """By split; the first is the one evaluations report. None for a task that reads whatever file it is given."""
     problem: Callable[[Row, str], Problem | None]
     """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     """Completion and gold answer to a verdict: outcome and answer."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A task that makes its own problems. A module of one defines it as TASK too."""
+
+    name: str
+    title: str
+    splits: tuple[str, ...]
+    """The first is the one evaluations report."""
+    load: Callable[[str, int | None, int], list[Problem]]
+    """The problems of a split: `count` of them (None: its default), drawn with a seed."""
+    verdict: Callable[[str, str, GradeOptions], Verdict]
+    private: bool = False
 
 
 Equal = Callable[[str, str, GradeOptions], bool]

@@ -1,47 +1,48 @@
-r"""Reasoning traces from a JSON Lines file, one object a line, for training and for grading (the task `jsonl`):
+r"""Problems of one's own, for training and for grading (the task `jsonl`): one row a problem, as in
 
     {"problem": "What is 2 + 3?", "solution": "We add.\n\n2 + 3 = 5, so the answer is $\\boxed{5}$.", "answer": "5"}
 
 Other keys are ignored. A target has to teach the model to box its answer: where the solution has no box, the paragraph
-"The answer is $\boxed{...}$." is appended; where its last box contradicts the answer, the line is refused.
+"The answer is $\boxed{...}$." is appended; where its last box contradicts the answer, the row is refused.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tyler.tasks.answers import boxed_answer, exact_number, plain
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
 from tyler.tasks.problem import Problem
+from tyler.tasks.rows import Row
+from tyler.tasks.task import GradeOptions, Task, boxed
 
 _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
 
-def read(path: str | Path, split: str) -> list[Problem]:
-    """The problems of a JSONL file, with ids `{split}-{line}`.
+def problem(row: Row, split: str) -> Problem:
+    """A row as a problem, with id `{split}-{line}`. Raises ValueError by file, line and field."""
+    answer = row.text("answer")
+    return Problem(
+        id=f"{split}-{row.number}",
+        task="jsonl",
+        prompt=row.text("problem"),
+        answer=answer,
+        solution=_agreeing_solution(row, answer),
+    )
 
-    Raises ValueError naming the file, the line and the field of the first line that is broken.
+
+def equal(answer: str, gold: str, options: GradeOptions) -> bool:
+    """Whether two answers are the same text up to LaTeX dress and loose spaces, or the same number or mathematics.
+
+    Text and single numbers are compared here, because that is quick; raises what `mathematics.equal` raises.
     """
-    return [
-        Problem(
-            id=f"{split}-{line}",
-            task="jsonl",
-            prompt=row["problem"],
-            answer=row["answer"],
-            solution=_boxed_solution(row["solution"], row["answer"], f"{path}, line {line}"),
-        )
-        for line, row in rows(path, ("problem", "solution", "answer"))
-    ]
-
-
-def equal(answer: str, gold: str) -> bool:
-    """Whether two answers are the same text up to LaTeX dress and loose spaces, or else the same exact number."""
     if _normalised(answer) == _normalised(gold):
         return True
-    number = exact_number(answer)
-    return number is not None and number == exact_number(gold)
+    number, expected = exact_number(answer), exact_number(gold)
+    if number is not None and expected is not None:
+        return number == expected
+    from tyler.tasks import mathematics
+
+    return mathematics.equal(answer, gold, options)
 
 
 def final_paragraph(answer: str) -> str:
@@ -49,59 +50,35 @@ def final_paragraph(answer: str) -> str:
     return f"The answer is $\\boxed{{{answer}}}$."
 
 
-def rows(path: str | Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number (from 1) and the stripped text `fields` of each line; blank lines may only end the file.
-
-    Raises ValueError naming file, line and field for a line that is not UTF-8, not JSON, not an object, or whose field
-    is missing, not a string, or empty; and for a file without any line.
-    """
-    lines = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip().split(b"\n")
-    if lines == [b""]:
-        raise ValueError(f"{path} is empty; expected one JSON object a line with the fields {', '.join(fields)}")
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}, line {number}"
-        row = _json_object(line, where)
-        yield number, {field: _text(row, field, where) for field in fields}
+def boxed_solution(solution: str, answer: str) -> str:
+    """The solution as a target: ending in a box where it had none."""
+    return solution if boxed_answer(solution) is not None else f"{solution}\n\n{final_paragraph(answer)}"
 
 
-def _json_object(line: bytes, where: str) -> dict[str, object]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); expected one object a line, in UTF-8") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    return row
-
-
-def _text(row: dict[str, object], field: str, where: str) -> str:
-    if field not in row:
-        raise ValueError(f"{where}: field {field!r} is missing; there is {', '.join(row) or 'none'}")
-    text = row[field]
-    if not isinstance(text, str):
-        raise ValueError(f"{where}: field {field!r} must be a string, got {type(text).__name__} {text!r:.40}")
-    if not text.strip():
-        raise ValueError(f"{where}: field {field!r} is empty")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: field {field!r} is not valid Unicode ({error})") from error
-    return text.strip()
-
-
-def _boxed_solution(solution: str, answer: str, where: str) -> str:
-    """The solution as a target: ending in a box where it had none, refused where its box is another answer."""
-    boxed = boxed_answer(solution)
-    if boxed is None:
-        return f"{solution}\n\n{final_paragraph(answer)}"
-    if not equal(boxed, answer):
-        raise ValueError(
-            f"{where}: field 'solution' ends in the box {boxed!r:.80}, but field 'answer' is {answer!r:.80}; "
-            "correct one of them or drop the line"
+def _agreeing_solution(row: Row, answer: str) -> str:
+    solution = boxed_solution(row.text("solution"), answer)
+    given = boxed_answer(solution)
+    if given is not None and _contradicts(given, answer):
+        raise row.error(
+            "solution",
+            f"ends in the box {given!r:.80}, but field 'answer' is {answer!r:.80}; correct one of them or drop the row",
         )
     return solution
+
+
+def _contradicts(answer: str, gold: str) -> bool:
+    """Whether two answers are known to differ; where the gold one cannot be read, or in time, nothing is known."""
+    try:
+        return not equal(answer, gold, GradeOptions())
+    except UnreadableAnswerError:
+        return True
+    except (UnreadableGoldError, TimeoutError):
+        return False
 
 
 def _normalised(text: str) -> str:
     """`text` without LaTeX dress, a final period, and spaces that touch punctuation; words stay apart."""
     return _LOOSE_SPACE.sub("", plain(text).removesuffix("."))
+
+
+TASK = Task(name="jsonl", title="a file of one's own", sources={}, problem=problem, verdict=boxed(equal))

@@ -1,0 +1,117 @@
+"""`tyler eval`: a model on benchmarks, in one process or in several that share the problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from rich.console import Console
+
+from tyler import pages
+from tyler.evaluation import evaluate, key_of
+from tyler.model import DEFAULT_ROUTERS, Tyler
+from tyler.reasoner import TylerReasoner
+from tyler.records import RecordStore
+from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
+from tyler.routing import Router
+from tyler.runs import environment
+from tyler.tasks import Problem, find_task, grade, load_problems, task_name
+from tyler.tasks.task import GradeOptions
+
+LONGEST_WAIT = timedelta(days=30)
+"""How long the processes that are done wait for the others; answers are kept as they come, so nothing is at stake."""
+
+
+def run(
+    model: str,
+    *,
+    tasks: Sequence[str] = ("mini",),
+    split: str | None = None,
+    data: Path | None = None,
+    count: int | None = None,
+    router: Router | None = None,
+    budget: int | None = None,
+    max_new_tokens: int = 2048,
+    slots: int = 32,
+    options: GradeOptions | None = None,
+    output: Path | None = None,
+) -> list[Report]:
+    """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
+
+    `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
+    each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
+    call goes on after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
+    """
+    options = options or GradeOptions()
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
+    rank, world = state.process_index, state.num_processes
+    sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
+    for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
+        grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
+    loaded = Tyler.from_pretrained(model, device=str(state.device) if world > 1 else None)
+    reasoner = TylerReasoner(
+        name=Path(model).name,
+        model=loaded,
+        router=router or DEFAULT_ROUTERS[loaded.stage],
+        budget=budget,
+        max_new_tokens=max_new_tokens,
+        slots=slots,
+    )
+    settings = settings_of(model, reasoner, sets, options)
+    folder = output or Path("runs") / f"{reasoner.name}-eval"
+    with RecordStore(folder, settings, rank=rank) as store:
+        for task, problems in sets.items():
+            if share := problems[rank::world]:
+                evaluate(reasoner, share, options=options, store=store, name=task, show=rank == 0)
+        state.wait_for_everyone()
+        if rank > 0:
+            return []
+        records = store.merge([key_of(problem) for problems in sets.values() for problem in problems])
+    reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in sets]
+    pages.write(reports, folder, f"{reasoner.name}: {', '.join(report.name for report in reports)}", settings)
+    show(reports, reasoner.name, folder)
+    return reports
+
+
+def settings_of(
+    model: str, reasoner: TylerReasoner, sets: dict[str, list[Problem]], options: GradeOptions
+) -> dict[str, Any]:
+    """Everything that decides the answers and their verdicts; an evaluation goes on only under the same."""
+    prompt = reasoner.model.prompt
+    return {
+        "model": model,
+        "weights": reasoner.model.fingerprint(),
+        "router": repr(reasoner.router),
+        "budget": reasoner.budget,
+        "max_new_tokens": reasoner.max_new_tokens,
+        "instruction": prompt.instruction,
+        "thinking": prompt.thinking,
+        "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},
+        "mode": options.mode,
+        "deadline": options.deadline,
+        "versions": environment()["packages"],
+    }
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """A short hash of the problems' ids, prompts and answers, in order."""
+    joined = "\0".join(part for problem in problems for part in (problem.id, problem.prompt, problem.answer))
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+
+def show(reports: Sequence[Report], name: str, folder: Path) -> None:
+    """The tables, and where everything is."""
+    console = Console()
+    console.print(table(reports, f"{name}, greedy, Pass@1"))
+    console.print()
+    console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
+    for line in (mean_accuracy(reports), *warnings(reports), CAPTION):
+        if line:
+            console.print(line, style="dim", highlight=False)
+    console.print(f"\nEverything is in {folder}: report.html, report.md, records.jsonl", highlight=False)

@@ -1,0 +1,92 @@
+"""Two evaluations on the same problems: the paired difference, and whether it may be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tyler.records import Record, read_records
+from tyler.statistics import Paired
+
+COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
+CAPTION = (
+    "1st and 2nd: problems solved of n. Points: second less first, with Newcombe's paired 95% interval. Only 1st/2nd: "
+    "problems that one of them alone solved. p: exact McNemar test, two-sided."
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two evaluations on the problems of one task that both answered."""
+
+    task: str
+    counts: Paired
+    unmatched: int
+    """Problems that only one of them answered; they are left out."""
+
+
+def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
+    """Match the records of two evaluations by task and problem.
+
+    Raises ValueError when they have no problem in common, or one problem has two gold answers.
+    """
+    left, right = ({record.key: record for record in records} for records in (first, second))
+    common = [key for key in left if key in right]
+    if not common:
+        raise ValueError("the two evaluations have no problem in common; evaluate both on the same task and split")
+    if changed := [key for key in common if (left[key].gold, left[key].prompt) != (right[key].gold, right[key].prompt)]:
+        raise ValueError(f"problem {changed[0]} is not the same in both evaluations ({len(changed)} such problems)")
+    pairs = []
+    for task in dict.fromkeys(task for task, _ in common):
+        keys = [key for key in common if key[0] == task]
+        counts = Paired.of([left[key].correct for key in keys], [right[key].correct for key in keys])
+        in_either = sum(key[0] == task for key in {*left, *right})
+        pairs.append(Pair(task, counts, in_either - len(keys)))
+    return pairs
+
+
+def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """One row per pair, as in COLUMNS."""
+    lines: list[tuple[str, ...]] = []
+    for one in pairs:
+        counts = one.counts
+        low, high = counts.interval()
+        lines.append(
+            (
+                one.task,
+                str(counts.count),
+                str(counts.first),
+                str(counts.second),
+                f"{100 * counts.difference:+.1f}",
+                f"{100 * low:+.1f} to {100 * high:+.1f}",
+                f"{counts.only_first}/{counts.only_second}",
+                f"{counts.p_value():.2g}",
+            )
+        )
+    return lines
+
+
+def table(pairs: Sequence[Pair]) -> Table:
+    """Paired differences, for the terminal."""
+    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in COLUMNS:
+        result.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
+    for line in rows(pairs):
+        result.add_row(*line)
+    result.caption, result.caption_justify = CAPTION, "left"
+    return result
+
+
+def run(first: Path, second: Path) -> list[Pair]:
+    """`tyler eval --compare FIRST SECOND`: print the paired differences of two evaluations."""
+    pairs = pair(read_records(first), read_records(second))
+    console = Console()
+    console.print(f"1st: {first}\n2nd: {second}\n", highlight=False, soft_wrap=True)
+    console.print(table(pairs))
+    if unmatched := sum(one.unmatched for one in pairs):
+        console.print(f"left out: {unmatched} problems that only one of them answered")
+    return pairs

@@ -1,0 +1,177 @@
+"""The answers of an evaluation, kept one by one as they come, so that a killed evaluation loses none.
+
+evaluation/
+  settings.json    what was asked for; an evaluation goes on only under the same settings
+  records.jsonl    one line per answer; while it runs in the order of finishing, afterwards in that of the problems
+  records-1.jsonl  while several processes share the work: the answers of process 1, and so on
+  report.md, report.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+from tyler.runs import RunError, atomic_write, read_jsonl
+from tyler.tasks import Outcome
+from tyler.trajectory import Invocation
+
+SETTINGS, RECORDS = "settings.json", "records.jsonl"
+
+Key = tuple[str, str]
+"""What names an answer within an evaluation: the task and the problem's id."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answered problem: enough to recount every number of a report.
+
+    Tokens are counts, times are seconds: `seconds` from the answer's start to its end, `synthesis_seconds` of it in
+    operators, `elapsed` since this evaluation began (or went on, for the `session`-th time) until it was graded. Of a
+    task whose examples must not be shown, prompt and completion are empty.
+    """
+
+    task: str
+    id: str
+    family: str
+    level: int
+    prompt: str
+    completion: str
+    gold: str
+    answer: str | None
+    outcome: Outcome
+    finish_reason: str
+    invocations: tuple[Invocation, ...]
+    visible_tokens: int
+    latents: int
+    seconds: float
+    synthesis_seconds: float
+    elapsed: float = 0.0
+    session: int = 0
+    rank: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.id
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome is Outcome.CORRECT
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any], where: str) -> Record:
+        """One line of records.jsonl. Raises ValueError, naming `where`, for a line of another format."""
+        if differing := sorted(set(line) ^ {field.name for field in fields(cls)}):
+            raise ValueError(f"{where} is not a record of this version of tyler; fields that differ: {differing}")
+        calls = tuple(Invocation(**call) for call in line["invocations"])
+        return cls(**{**line, "outcome": Outcome(line["outcome"]), "invocations": calls})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def read_records(path: str | Path) -> list[Record]:
+    """The records of an evaluation: its directory, or the file itself.
+
+    Raises FileNotFoundError where there is none, and ValueError for lines that are not records.
+    """
+    path = Path(path)
+    file = path / RECORDS if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"{path} holds no evaluation (no {RECORDS}); give a directory that tyler eval wrote")
+    return [Record.from_json(line, f"{file}, line {n}") for n, line in enumerate(read_jsonl(file), start=1)]
+
+
+class RecordStore:
+    """The records of one evaluation directory, open for adding; one process writes one file of it.
+
+    Threads may add at the same time.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, rank: int = 0) -> None:
+        """Open a directory, or make it. Raises RunError when it cannot be written, another process is writing it, or
+        it holds an evaluation under other settings."""
+        self.folder, self.rank = folder, rank
+        self._adding = threading.Lock()
+        self._file = _locked(folder, RECORDS if rank == 0 else f"records-{rank}.jsonl")
+        try:
+            _check_settings(folder / SETTINGS, settings, write=rank == 0)
+            self.known = {record.key: record for file in _files(folder) for record in read_records(file)}
+        except BaseException:
+            self._file.close()
+            raise
+        self.session = 1 + max((record.session for record in self.known.values()), default=-1)
+
+    def add(self, record: Record) -> None:
+        """Keep a record: it is on its way to the disk when this returns."""
+        with self._adding:
+            self._file.write(record.to_json() + "\n")
+            self._file.flush()
+            self.known[record.key] = record
+
+    def merge(self, order: Sequence[Key]) -> list[Record]:
+        """The records of all processes in this order, also as the one file that remains.
+
+        To be called by the process of rank 0 when all are done. Raises RunError when an answer is missing.
+        """
+        self.known |= {record.key: record for file in _files(self.folder) for record in read_records(file)}
+        if missing := [key for key in order if key not in self.known]:
+            raise RunError(
+                f"{self.folder} lacks {len(missing)} answers, first {missing[0]}; run the same command again"
+            )
+        records = [self.known[key] for key in order]
+        atomic_write(self.folder / RECORDS, "".join(record.to_json() + "\n" for record in records))
+        for file in _files(self.folder)[1:]:
+            file.unlink()
+        return records
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> RecordStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _files(folder: Path) -> list[Path]:
+    """records.jsonl first."""
+    return [folder / RECORDS, *sorted(folder.glob("records-*.jsonl"))]
+
+
+def _locked(folder: Path, name: str) -> IO[str]:
+    """The file open for appending, this process's alone, without a last line that a kill cut short."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / name, "a", encoding="utf-8")  # noqa: SIM115 - closed by the store
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another directory (--output)") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RunError(f"another process is writing {folder / name}; wait for it or choose another --output") from None
+    whole = (folder / name).read_bytes().rfind(b"\n") + 1
+    os.truncate(folder / name, whole)
+    return file
+
+
+def _check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:
+    asked = json.loads(json.dumps(settings))
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if differing := sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key)):
+            told = "; ".join(f"{key} was {found.get(key)!r}, is {asked.get(key)!r}" for key in differing)
+            raise RunError(
+                f"{path.parent} holds an evaluation under other settings: {told}; "
+                "choose another directory (--output) or remove this one"
+            )
+    elif write:
+        atomic_write(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")

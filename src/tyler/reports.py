@@ -1,0 +1,184 @@
+"""What an evaluation found, for people: tables for the terminal and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from rich.table import Table
+
+from tyler.records import Record
+from tyler.statistics import wilson
+from tyler.tasks import Outcome
+
+
+@dataclass(frozen=True)
+class Report:
+    """The records of one reasoner on one set of problems, or of a plain method, under the name of its row."""
+
+    name: str
+    records: tuple[Record, ...]
+
+    @property
+    def num_correct(self) -> int:
+        return sum(record.correct for record in self.records)
+
+    @property
+    def accuracy(self) -> float:
+        return self.num_correct / len(self.records)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all answers together, batched: of each session, until its last answer was graded."""
+        ends: dict[int, float] = {}
+        for record in self.records:
+            ends[record.session] = max(ends.get(record.session, 0.0), record.elapsed)
+        return sum(ends.values())
+
+    @property
+    def synthesis_share(self) -> float:
+        """Share of the answers' time that operators took."""
+        return sum(record.synthesis_seconds for record in self.records) / max(
+            sum(record.seconds for record in self.records), 1e-9
+        )
+
+    def mean(self, value: Callable[[Record], float]) -> float:
+        return fmean(value(record) for record in self.records)
+
+    def share(self, outcome: Outcome) -> float:
+        return self.mean(lambda record: record.outcome is outcome)
+
+    def invocations_by_operator(self) -> dict[str, float]:
+        """Mean invocations per answer."""
+        counts = Counter(call.operator for record in self.records for call in record.invocations)
+        return {name: count / len(self.records) for name, count in sorted(counts.items())}
+
+    def by_family(self) -> dict[str, tuple[int, int]]:
+        """k and n of each family."""
+        families = sorted({record.family for record in self.records})
+        return {
+            family: (
+                sum(record.correct for record in self.records if record.family == family),
+                sum(record.family == family for record in self.records),
+            )
+            for family in families
+        }
+
+
+COLUMNS = (
+    "method",
+    "correct",
+    "accuracy",
+    "95% CI",
+    "no box",
+    "cut off",
+    "unparsable",
+    "timeout",
+    "visible",
+    "latents",
+    "calls",
+    "seconds",
+    "synthesis",
+)
+ACCURACY_COLUMNS = ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds")
+FAILURE_COLUMNS = ("method", "no box", "cut off", "unparsable", "timeout", "synthesis")
+
+CAPTION = (
+    "An answer without a finished box is wrong. Tokens and calls are means per answer; seconds are of all answers, "
+    "batched; synthesis is the operators' share of the answers' time."
+)
+
+
+def percent(share: float) -> str:
+    """A share as text."""
+    return f"{100 * share:.1f}%"
+
+
+def interval(report: Report) -> str:
+    """The 95% Wilson interval of a report's accuracy, in percent."""
+    low, high = wilson(report.num_correct, len(report.records))
+    return f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
+    """One row per report, as in COLUMNS."""
+    return [
+        (
+            report.name,
+            f"{report.num_correct}/{len(report.records)}",
+            percent(report.accuracy),
+            interval(report),
+            percent(report.share(Outcome.NO_BOX)),
+            percent(report.share(Outcome.TRUNCATED)),
+            percent(report.share(Outcome.UNPARSABLE)),
+            percent(report.share(Outcome.TIMEOUT)),
+            f"{report.mean(lambda record: record.visible_tokens):.1f}",
+            f"{report.mean(lambda record: record.latents):.1f}",
+            f"{report.mean(lambda record: len(record.invocations)):.2f}",
+            f"{report.seconds:.1f}",
+            percent(report.synthesis_share),
+        )
+        for report in reports
+    ]
+
+
+def mean_accuracy(reports: Sequence[Report]) -> str | None:
+    """The unweighted mean over benchmarks, as the paper averages, or None for a single one."""
+    if len(reports) < 2:
+        return None
+    return f"mean accuracy of {len(reports)}, unweighted: {percent(fmean(report.accuracy for report in reports))}"
+
+
+def warnings(reports: Sequence[Report]) -> list[str]:
+    """What a reader must know before believing the numbers: gold answers that the grader could not read."""
+    return [
+        f"{report.name}: {count} gold answers could not be read ({', '.join(ids[:5])}); these problems cannot be solved"
+        for report in reports
+        if (ids := [record.id for record in report.records if record.outcome is Outcome.GOLD_ERROR])
+        and (count := len(ids))
+    ]
+
+
+def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:
+    """Some columns of the comparison, for a terminal of 80."""
+    result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    lines = [dict(zip(COLUMNS, line, strict=True)) for line in rows(reports)]
+    result.add_column(columns[0], overflow="fold")  # a long name gives way, numbers never do
+    for column in columns[1:]:
+        result.add_column(column, justify="right", min_width=max(len(line[column]) for line in lines), no_wrap=True)
+    for line in lines:
+        result.add_row(*(line[column] for column in columns))
+    return result
+
+
+def markdown(reports: Sequence[Report], settings: Mapping[str, Any] | None = None) -> str:
+    """The comparison, accuracy by family, what was asked for, and how to read it, as Markdown."""
+    lines = [markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS)), *map(markdown_row, rows(reports))]
+    if mean := mean_accuracy(reports):
+        lines += ["", mean[0].upper() + mean[1:] + "."]
+    lines += ["", CAPTION, *warnings(reports)]
+    for families, members in groups(reports):
+        lines += ["", markdown_row(["method", *families]), markdown_row(["---"] * (len(families) + 1))]
+        lines += [
+            markdown_row([report.name, *(f"{k}/{n}" for k, n in report.by_family().values())]) for report in members
+        ]
+    if settings:
+        lines += ["", *(f"- {key}: `{json.dumps(value, ensure_ascii=False)}`" for key, value in settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """One line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def groups(reports: Sequence[Report]) -> list[tuple[tuple[str, ...], list[Report]]]:
+    """Reports whose problems have the same families, with those; reports without families are left out."""
+    found: dict[tuple[str, ...], list[Report]] = {}
+    for report in reports:
+        found.setdefault(tuple(report.by_family()), []).append(report)
+    return [(families, members) for families, members in found.items() if families != ("",)]

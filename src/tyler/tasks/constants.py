@@ -1,0 +1,368 @@
+r"""Constant expressions: the value of `\frac{\pi}{4}`, `1.2 \times 10^{-3}`, `2\sqrt{3}`, `\binom{8}{3}`.
+
+A recursive descent over LaTeX or plain text, in steps and sizes that are bounded, so that model output is only ever
+read: nothing is evaluated as code, and `9^{9^{9}}` has no value, at once. Rational arithmetic is exact.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+Value = Fraction | float
+"""Exact where the expression is rational, else a finite float."""
+
+_MAX_LENGTH = 400
+_MAX_DEPTH = 24
+_MAX_BITS = 4096
+_MAX_FACTORIAL = 170
+
+_SPACES = re.compile(r"(?:\\[,;:! ]|\\q?quad(?![A-Za-z])|[~\s\u00a0\u2009\u202f])+")
+_NUMBER = re.compile(
+    r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9])|[0-9]+)?"
+    r"(?:\.(?P<decimals>[0-9]*)(?:\\(?:overline|bar) ?\{(?P<period>[0-9]{1,9})\})?)?"
+    r"(?:(?<=[0-9.])[eE](?P<exponent>[+-]?[0-9]{1,3})(?![0-9]))?"
+)
+_MIXED = re.compile(
+    r"([0-9]{1,9}) ?(?:\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}|(?<= )([0-9]{1,9}) ?/ ?([0-9]{1,9}))"
+)
+_FRACTION = re.compile(r"\\frac(?![A-Za-z])")
+_ROOT = re.compile(r"\\sqrt(?![A-Za-z])|sqrt(?![A-Za-z])|√")
+_BINOMIAL = re.compile(r"\\[dt]?binom(?![A-Za-z])")
+_TIMES = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|\*(?!\*)|[×·⋅]")
+_OVER = re.compile(r"\\div(?![A-Za-z])|[/÷]")
+_POWER = re.compile(r"\^|\*\*")
+_DEGREES = re.compile(r" ?(?:\^ ?(?:\{ ?\\circ ?\}|\\circ)|\\degree(?![A-Za-z])|°)")
+_WORD = re.compile(r"\\operatorname ?\{([A-Za-z]+)\}|\\?([A-Za-z]+)|π")
+
+_CONSTANTS: Mapping[str, Value] = {"pi": math.pi, "e": math.e}
+_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+    "ln": math.log,
+    "log": math.log,
+    "lg": math.log10,
+    "exp": math.exp,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "cot": lambda x: 1 / math.tan(x),
+    "sec": lambda x: 1 / math.cos(x),
+    "csc": lambda x: 1 / math.sin(x),
+    "sinh": math.sinh,
+    "cosh": math.cosh,
+    "tanh": math.tanh,
+    "arcsin": math.asin,
+    "arccos": math.acos,
+    "arctan": math.atan,
+    "asin": math.asin,
+    "acos": math.acos,
+    "atan": math.atan,
+}
+_INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
+
+
+class _UnreadableError(Exception):
+    """The text is not a constant expression, or too large a one."""
+
+
+def value(text: str) -> Value | None:
+    r"""The value of a constant expression, or None where `text` is not one, or is too long, too deep or too large.
+
+    Numbers (with thousands separators, exponents, repeating decimals), mixed numbers, `+ - * / ^ !`, implicit
+    products, `\frac`, `\sqrt[n]`, `\binom`, `\pi`, `e`, and functions; `\log` without a base is natural, degrees count
+    only inside a function. `1/2\pi` has no value: it reads both ways.
+    """
+    if len(text) > _MAX_LENGTH:
+        return None
+    try:
+        return _Reader(_undressed(text)).whole()
+    except (_UnreadableError, ArithmeticError, ValueError):
+        return None
+
+
+def _undressed(text: str) -> str:
+    text = text.replace("\u2212", "-").replace("{,}", ",").replace(r"\!", "")
+    text = re.sub(r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = re.sub(r"\\frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}", text)
+    return _SPACES.sub(" ", text).strip()
+
+
+class _Reader:
+    """Reads one expression. Every method starts at `at`, and leaves it behind what it has read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+        self.in_function = 0
+
+    def whole(self) -> Value:
+        result = self.sum()
+        self.space()
+        if self.at < len(self.text):
+            raise _UnreadableError
+        return result
+
+    def space(self) -> None:
+        while self.text.startswith(" ", self.at):
+            self.at += 1
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """The match of a pattern after spaces, if there is a nonempty one."""
+        self.space()
+        found = pattern.match(self.text, self.at)
+        if found is None or not found.group():
+            return None
+        self.at = found.end()
+        return found
+
+    def char(self, chars: str) -> str:
+        """The next character after spaces, if it is one of these; else ""."""
+        self.space()
+        char = self.text[self.at : self.at + 1]
+        if not char or char not in chars:
+            return ""
+        self.at += 1
+        return char
+
+    def need(self, char: str) -> None:
+        if not self.char(char):
+            raise _UnreadableError
+
+    def sum(self) -> Value:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise _UnreadableError
+        negative = self.char("+-") == "-"
+        result = self.product()
+        result = -result if negative else result
+        while sign := self.char("+-"):
+            term = self.product()
+            result = _checked(result + term if sign == "+" else result - term)
+        self.depth -= 1
+        return result
+
+    def product(self) -> Value:
+        result = self.run()
+        while True:
+            if self.take(_TIMES):
+                result = _checked(result * self.signed(self.run))
+            elif self.take(_OVER):
+                result = _checked(result / self.signed(self.power))
+                if self.factor() is not None:
+                    raise _UnreadableError
+            else:
+                return result
+
+    def signed(self, read: Callable[[], Value]) -> Value:
+        return -read() if self.char("+-") == "-" else read()
+
+    def run(self) -> Value:
+        """Factors side by side: their product. Two numbers side by side are nothing."""
+        result = self.power()
+        while True:
+            self.space()
+            if self.text[self.at : self.at + 1].isdigit() and self.text[: self.at].rstrip()[-1:].isdigit():
+                raise _UnreadableError
+            factor = self.factor()
+            if factor is None:
+                return result
+            result = _checked(result * factor)
+
+    def power(self) -> Value:
+        result = self.factor()
+        if result is None:
+            raise _UnreadableError
+        return result
+
+    def factor(self) -> Value | None:
+        """An atom with its factorials, degrees and power, or None where none starts here."""
+        result = self.atom()
+        if result is None:
+            return None
+        while self.char("!"):
+            result = _factorial(result)
+        if self.in_function and self.take(_DEGREES):
+            result = math.radians(result)
+        if _DEGREES.match(self.text, self.at):
+            raise _UnreadableError
+        return _power(result, self.exponent()) if self.take(_POWER) else result
+
+    def exponent(self) -> Value:
+        if self.char("{"):
+            return self.group("}")
+        return self.signed(lambda: self.nested(self.factor))
+
+    def group(self, end: str) -> Value:
+        result = self.sum()
+        self.need(end)
+        return result
+
+    def atom(self) -> Value | None:
+        if mixed := self.take(_MIXED):
+            whole, top, bottom = (int(part) for part in mixed.groups() if part is not None)
+            if top < bottom:
+                return whole + Fraction(top, bottom)
+            self.at = mixed.start()
+        if number := self.take(_NUMBER):
+            return _number(number)
+        if opened := self.char("({"):
+            return self.group(")" if opened == "(" else "}")
+        if self.take(_FRACTION):
+            return _checked(self.argument() / self.argument())
+        if self.take(_BINOMIAL):
+            return _binomial(self.argument(), self.argument())
+        if self.take(_ROOT):
+            return self.root()
+        return self.named()
+
+    def argument(self) -> Value:
+        r"""What a command takes: a group, one digit (`\frac12`) or one command."""
+        if self.char("{"):
+            return self.group("}")
+        if digit := self.char("0123456789"):
+            return Fraction(int(digit))
+        self.space()
+        if not self.text.startswith("\\", self.at):
+            raise _UnreadableError
+        return self.nested(self.atom)
+
+    def nested(self, read: Callable[[], Value | None]) -> Value:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise _UnreadableError
+        result = read()
+        self.depth -= 1
+        if result is None:
+            raise _UnreadableError
+        return result
+
+    def root(self) -> Value:
+        degree = self.group("]") if self.char("[") else Fraction(2)
+        if number := self.take(_NUMBER):
+            return _root(_number(number), degree)
+        return _root(self.nested(self.atom), degree)
+
+    def named(self) -> Value | None:
+        self.space()
+        start = self.at
+        if _TIMES.match(self.text, start) or _OVER.match(self.text, start):
+            return None
+        word = self.take(_WORD)
+        if word is None:
+            return None
+        name = word[1] or word[2] or "pi"
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if name in _FUNCTIONS:
+            return self.nested(lambda: self.function(name))
+        self.at = start
+        raise _UnreadableError
+
+    def function(self, name: str) -> Value:
+        if self.text[self.at : self.at + 1].isdigit():
+            raise _UnreadableError
+        base = self.argument() if name == "log" and self.char("_") else None
+        power = self.exponent() if self.take(_POWER) else None
+        if power == -1:
+            name, power = _INVERSES.get(name, ""), None
+        self.in_function += 1
+        inside = float(self.applied())
+        self.in_function -= 1
+        if base is not None:
+            result = _logarithm(inside, float(base))
+        elif name:
+            result = _FUNCTIONS[name](inside)
+        else:
+            raise _UnreadableError
+        return _checked(result if power is None else _power(result, power))
+
+    def applied(self) -> Value:
+        """What a function is applied to: a parenthesis, or the factors that follow up to the next function."""
+        if opened := self.char("({"):
+            return self.group(")" if opened == "(" else "}")
+        result = self.signed(self.power)
+        while not self.ahead_is_function():
+            factor = self.factor()
+            if factor is None:
+                return result
+            result = _checked(result * factor)
+        return result
+
+    def ahead_is_function(self) -> bool:
+        self.space()
+        word = _WORD.match(self.text, self.at)
+        return word is not None and (word[1] or word[2]) in _FUNCTIONS
+
+
+def _number(found: re.Match[str]) -> Fraction:
+    whole, decimals = re.sub("[, ]", "", found["whole"] or ""), found["decimals"] or ""
+    period = found["period"] or ""
+    if not whole + decimals + period:
+        raise _UnreadableError
+    result = int(whole + decimals or "0") * Fraction(10) ** -len(decimals)
+    if period:
+        result += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals))
+    return result * Fraction(10) ** int(found["exponent"] or 0)
+
+
+def _checked(result: Value) -> Value:
+    """`result`, if it is of a size to go on with."""
+    if isinstance(result, Fraction):
+        if max(result.numerator.bit_length(), result.denominator.bit_length()) > _MAX_BITS:
+            raise _UnreadableError
+    elif not math.isfinite(result):
+        raise _UnreadableError
+    return result
+
+
+def _integer(number: Value) -> int:
+    if isinstance(number, Fraction) and number.denominator == 1 and number >= 0:
+        return number.numerator
+    raise _UnreadableError
+
+
+def _factorial(number: Value) -> Fraction:
+    if (n := _integer(number)) > _MAX_FACTORIAL:
+        raise _UnreadableError
+    return Fraction(math.factorial(n))
+
+
+def _binomial(top: Value, bottom: Value) -> Fraction:
+    n, k = _integer(top), _integer(bottom)
+    if n > 10_000 or min(k, n - k) > 500:
+        raise _UnreadableError
+    return Fraction(math.comb(n, k))
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    """The real power, exact for whole exponents of rationals. Not readable where complex, too large or lost to zero."""
+    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
+        bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if base in (0, 1, -1) or bits * abs(exponent.numerator) <= _MAX_BITS:
+            return Fraction(base ** (exponent.numerator % 2 + 2 if base in (1, -1) else exponent.numerator))
+    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent == Fraction(1, 2):
+        return _root(base, Fraction(2))
+    result = math.pow(float(base), float(exponent))
+    if result == 0 and base != 0:
+        raise _UnreadableError
+    return _checked(result)
+
+
+def _root(number: Value, degree: Value) -> Value:
+    n = _integer(degree)
+    if not 2 <= n <= 64:
+        raise _UnreadableError
+    if isinstance(number, Fraction) and number >= 0:
+        whole = Fraction(round(number.numerator ** (1 / n)), round(number.denominator ** (1 / n)))
+        if whole**n == number:
+            return whole
+    if number < 0 and n % 2 == 0:
+        raise _UnreadableError
+    return math.copysign(math.pow(abs(float(number)), 1 / n), number)
+
+
+def _logarithm(number: float, base: float) -> float:
+    return math.log2(number) if base == 2 else math.log10(number) if base == 10 else math.log(number, base)

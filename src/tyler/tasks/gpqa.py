@@ -1,0 +1,84 @@
+r"""GPQA-Diamond (Rein et al., 2023), https://github.com/idavidrein/gpqa: 198 questions with four options each.
+
+The authors ask that no example be shown in plain text, so there is none here, and messages never show content. Columns:
+`Question`, `Correct Answer`, `Incorrect Answer 1`, `Incorrect Answer 2`, `Incorrect Answer 3`, `Explanation`,
+`Subdomain`, `High-level domain`, `Record ID`. The data is gated: accept its terms on the Hub, then log in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import permutations
+
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.choices import letter
+from tyler.tasks.problem import Problem
+from tyler.tasks.rows import Row
+from tyler.tasks.task import GradeOptions, Source, Task, boxed
+
+LETTERS = "ABCD"
+INSTRUCTION = "Give only the letter of the correct option as the final answer."
+
+_OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+_ORDERS = tuple(permutations(range(len(LETTERS))))
+
+
+def problem(row: Row, split: str) -> Problem:
+    """A row as a problem, its options in the order of its Record ID; `split` does not matter.
+
+    Raises ValueError, without content, for a field that is missing or empty and for options that are not distinct.
+    """
+    options = [row.text(name) for name in _OPTIONS]
+    for at, option in enumerate(options):
+        if option in options[:at]:
+            raise row.error(_OPTIONS[at], f"must differ from field {_OPTIONS[options.index(option)]!r}")
+    record = row.text("Record ID")
+    places = order(record)
+    listed = "\n".join(f"{name}) {options[place]}" for name, place in zip(LETTERS, places, strict=True))
+    return Problem(
+        id=record,
+        task="gpqa",
+        prompt=f"{row.text('Question')}\n\n{listed}\n\n{INSTRUCTION}",
+        answer=LETTERS[places.index(0)],
+        family=row.text("High-level domain"),
+        question=row.text("Question"),
+    )
+
+
+def order(record: str) -> tuple[int, ...]:
+    """The order of the options of a record: which of them (0 is the correct one) stands at A, at B, and so on.
+
+    SHA-256 of the Record ID, as a number modulo 24, picks from the permutations in lexicographic order. So it is the
+    same on every machine and in every run, and depends on no other row.
+    """
+    digest = hashlib.sha256(record.encode()).digest()
+    return _ORDERS[int.from_bytes(digest, "big") % len(_ORDERS)]
+
+
+def equal(answer: str, gold: str, options: GradeOptions) -> bool:
+    """Whether the answer chooses the gold letter. Raises UnreadableAnswerError where it chooses no single letter."""
+    if gold not in tuple(LETTERS):
+        raise UnreadableGoldError(f"the gold answer must be one of {', '.join(LETTERS)}")
+    chosen = letter(answer, LETTERS)
+    if chosen is None:
+        raise UnreadableAnswerError(f"the answer is no single letter of {', '.join(LETTERS)}")
+    return chosen == gold
+
+
+TASK = Task(
+    name="gpqa",
+    title="GPQA-Diamond",
+    sources={
+        "test": Source(
+            files=("gpqa_diamond.csv", "gpqa_diamond.parquet", "gpqa_diamond.jsonl"),
+            hub_id="Idavidrein/gpqa",
+            hub_subset="gpqa_diamond",
+            hub_split="train",
+            num_rows=198,
+            gated=True,
+        )
+    },
+    problem=problem,
+    verdict=boxed(equal),
+    private=True,
+)

@@ -1,0 +1,202 @@
+r"""LaTeX as answers write it: one spelling for the many of the same thing, and where its parts begin and end.
+
+`tidy` undoes what is only dress (`\left`, `\dfrac`, `\text{}`, dollars, the spaces of LaTeX, Unicode); the other
+functions split at the top level, outside of all brackets. Everything takes time linear in the text, or nearly.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNICODE = str.maketrans(
+    {
+        "\u2212": "-", "\u2013": "-", "\u2010": "-", "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
+        "√": r"\sqrt ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∞": r"\infty ",
+        "°": r"^\circ ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "²": "^{2}", "³": "^{3}", "⁴": "^{4}",
+        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "±": r"\pm ", "∓": r"\mp ", "∈": r"\in ",
+        "∅": r"\emptyset ", "…": r"\dots ", "“": '"', "”": '"', "’": "'", "⟨": r"\langle ", "⟩": r"\rangle ",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\t": " ", "\n": " ", "\r": " ",
+    }
+)  # fmt: skip
+
+_ALIASES = {
+    "leq": "le", "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "times": "cdot",
+    "ldots": "dots", "cdots": "dots", "dotsc": "dots", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac",
+    "bigcup": "cup", "varnothing": "emptyset", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lbrace": r"\{",
+    "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "dbinom": "binom", "tbinom": "binom", "cosec": "csc",
+    "quad": " ", "qquad": " ", "displaystyle": " ", "textstyle": " ", "limits": "", "left": "", "right": "", "big": "",
+    "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "middle": "",
+    "degree": "^\\circ",
+    "bm": "", "boldsymbol": "", "pounds": "£", "euro": "€", "textdollar": r"\$", "exp": "e^", "imath": "i",
+}  # fmt: skip
+_COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
+_FONT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"
+    r"fbox|boxed|emph|underline)(?![A-Za-z]) ?\{([^{}]*)\}"
+)
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(?:arc(?=sin|cos|tan))?(sin|cos|tan|cot|sec|csc|ln|log|pi|sqrt|infty)(?![A-Za-z])"
+)
+_WORDS = {"infinity": r"\infty ", "inf": r"\infty ", "degrees": r"^\circ ", "degree": r"^\circ ", "percent": r"\%"}
+_WORD = re.compile(rf"(?<![\\A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])", re.IGNORECASE)
+_SHORT_UNITS = {"m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters"}
+
+
+def tidy(text: str) -> str:
+    """`text` in one spelling."""
+    text = text.translate(_UNICODE).replace(r"\\", r"\row ").replace(r"\$", r"\dollar ").replace("$", "")
+    text = re.sub(r"\\[()\[\]]", " ", text)
+    text = re.sub(r"(?<=[0-9])(?:\{,\}|,\\!|\\,(?=[0-9]{3}(?![0-9]))) *(?=[0-9])", "", text)
+    text = re.sub(r"\\[,;: >]|~", " ", text.replace(r"\!", ""))
+    for _ in range(2):
+        text = _FONT.sub(_from_font, text)
+    text = _COMMAND.sub(_alias, text)
+    text = re.sub(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![A-Za-z])|\\prime(?![A-Za-z]))", r"\\degree ", text)
+    text = _WORD.sub(lambda word: _WORDS[word[0].lower()].replace(r"^\circ", r"\degree"), text)
+    text = re.sub(r"\\?%", r"\\percent ", text)
+    text = _FUNCTION.sub(lambda name: "\\" + name[0] + " ", text)
+    text = text.replace("**", "^").replace("*", r"\cdot ").replace("<=", r"\le ").replace(">=", r"\ge ")
+    text = re.sub(
+        r"(^|[(\[,=]) ?\+ ?(?=[0-9.\\A-Za-z])", r"\1", re.sub(r"\\mathbb ?(?:R|\{R\})", r"(-\\infty,\\infty)", text)
+    )
+    text = _with_braces(text)
+    text = re.sub(r"\^ ?(-? ?(?:[0-9]+|[A-Za-z]))", r"^{\1}", text)
+    text = re.sub(r"_ ?([0-9]+|[A-Za-z])", r"_{\1}", text)
+    text = re.sub(r"\{([:=])\}", r"\1", text)
+    return re.sub(r"\s+", " ", text).strip().rstrip(".,;: ")
+
+
+def _alias(command: re.Match[str]) -> str:
+    name = command[1] or command[2]
+    if name not in _ALIASES:
+        return command[0]
+    alias = _ALIASES[name]
+    return f"\\{alias} " if alias.isalpha() and name != "imath" else alias
+
+
+def _from_font(command: re.Match[str]) -> str:
+    r"""The content of `\text{}` and its kin; a letter that can only be a unit (`5\text{ m}`) becomes the word."""
+    content = command[1]
+    before = command.string[: command.start()].rstrip()
+    if content.strip() in _SHORT_UNITS and before[-1:] in "0123456789}":
+        return f" {_SHORT_UNITS[content.strip()]} "
+    return f" {content} " if len(content.strip()) > 1 else content
+
+
+def _with_braces(text: str) -> str:
+    r"""`text` with braces around every argument of `\frac` and `\sqrt`, and around `^(...)`."""
+    for found in reversed(list(re.finditer(r"\\(frac|binom|sqrt)(?![A-Za-z])|\^ ?(?=\()", text))):
+        start = found.end()
+        if found[1] == "sqrt" and (root := re.compile(r" ?\[[^\]]*\]").match(text, start)):
+            start = root.end()
+        arguments, end = [], start
+        for _ in range(2 if found[1] in ("frac", "binom") else 1):
+            content, end = _argument(text, end, long=found[1] == "sqrt" or found[1] is None)
+            arguments.append(f"{{{content}}}")
+        text = text[: found.end()].rstrip() + text[found.end() : start].strip() + "".join(arguments) + text[end:]
+    return text
+
+
+def _argument(text: str, at: int, *, long: bool) -> tuple[str, int]:
+    """The argument that begins at `at`, without its braces, and where it ends; `long` takes (...) and whole numbers."""
+    while text[at : at + 1] == " ":
+        at += 1
+    if text[at : at + 1] in ("{", "(") and (long or text[at] == "{"):
+        end = closing(text, at)
+        if end is not None:
+            return text[at + 1 : end].strip(), end + 1
+    found = re.compile(r"\\[A-Za-z]+|[0-9]+|." if long else r"\\[A-Za-z]+|.").match(text, at)
+    return (found[0], found.end()) if found and found[0] != "}" else ("", at)
+
+
+_BRACKET = re.compile(r"\\[{}]|\\(?:begin|end) ?\{|\\[A-Za-z]+|[{}()\[\]]")
+_OPENING = {"{", "(", "[", r"\{", r"\begin", r"\langle", r"\lfloor", r"\lceil"}
+_CLOSING = {"}", ")", "]", r"\}", r"\end", r"\rangle", r"\rfloor", r"\rceil"}
+
+
+def depths(text: str) -> list[int] | None:
+    """How deep in brackets each character is (a bracket as deep as its content), or None where they do not balance.
+
+    Round and square brackets close each other, as in a half-open interval; a brace closes only a brace.
+    """
+    levels = [0] * len(text)
+    stack: list[str] = []
+    at = 0
+    for found in _BRACKET.finditer(text):
+        levels[at : found.start()] = [len(stack)] * (found.start() - at)
+        mark = found[0].rstrip("{ ") if found[0].startswith((r"\begin", r"\end")) and found[0][-1] == "{" else found[0]
+        environment = mark != found[0]
+        end = found.end() - 1 if environment else found.end()
+        level = len(stack)
+        if mark in _OPENING:
+            stack.append(mark)
+            level += 1
+        elif mark in _CLOSING and (not stack or not _closes(mark, stack.pop())):
+            return None
+        levels[found.start() : end] = [level] * (end - found.start())
+        at = end
+        if environment:
+            stack.append("{")
+            levels[end] = len(stack)
+            at = end + 1
+    levels[at:] = [len(stack)] * (len(text) - at)
+    return None if stack else levels
+
+
+def _closes(mark: str, opening: str) -> bool:
+    if mark in (")", "]"):
+        return opening in ("(", "[")
+    return {"}": "{", r"\}": r"\{", r"\end": r"\begin", r"\rangle": r"\langle"}.get(mark, opening) == opening
+
+
+def closing(text: str, start: int) -> int | None:
+    """Where the bracket at `start` closes, or None."""
+    depth = 0
+    for found in re.compile(r"\\.|[{}()\[\]]", re.DOTALL).finditer(text, start):
+        depth += {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.start()
+    return None
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """The parts of `text` between the separators outside of all brackets, stripped; separators are left out."""
+    levels = depths(text)
+    if levels is None:
+        return [text]
+    parts, at = [], 0
+    for found in separator.finditer(text):
+        if levels[found.start()] == 0:
+            parts.append(text[at : found.start()].strip())
+            at = found.end()
+    return [*parts, text[at:].strip()]
+
+
+_PAIRS = {"(": (")", "]"), "[": (")", "]"), r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": ("}",)}
+
+
+def bracketed(text: str) -> tuple[str, str, str] | None:
+    """Opening bracket, content and closing bracket of a `text` that is one pair of brackets; None for any other."""
+    for opening, closings in _PAIRS.items():
+        for end in closings:
+            if text.startswith(opening) and text.endswith(end) and len(text) >= len(opening) + len(end):
+                inner = text[len(opening) : len(text) - len(end)]
+                if inner.endswith("\\") or depths(inner) is None:
+                    continue
+                return opening, inner.strip(), end
+    return None
+
+
+_MATRIX = re.compile(
+    r"\\begin ?\{([pb]?)matrix\}(.*)\\end ?\{\1matrix\}|\\begin ?\{array\} ?\{[^{}]*\}(.*)\\end ?\{array\}"
+)
+
+
+def matrix(text: str) -> list[list[str]] | None:
+    """The entries of a matrix by row, or None where `text` is none."""
+    found = _MATRIX.fullmatch(text)
+    if found is None or (body := found[2] if found[2] is not None else found[3]).count(r"\begin"):
+        return None
+    rows = [row for row in split(body, re.compile(r"\\row(?![A-Za-z])")) if row]
+    return [split(row, re.compile("&")) for row in rows]

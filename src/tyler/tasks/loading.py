@@ -1,0 +1,168 @@
+"""Problems from official files, from the Hub, or from a generator: one function for all tasks.
+
+Rows stream, so that a large set needs no more memory than the problems that are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import sys
+from collections.abc import Iterator
+from operator import itemgetter
+from pathlib import Path
+
+from tyler.tasks.grading import find_task
+from tyler.tasks.problem import Problem
+from tyler.tasks.rows import ENDINGS, Row, read_rows
+from tyler.tasks.task import Generated, Source, Task
+
+
+def load_problems(
+    task: str, split: str | None = None, *, path: str | Path | None = None, count: int | None = None, seed: int = 0
+) -> list[Problem]:
+    """The problems of a task: all of a split (None: the one that is reported), or `count` of them drawn with `seed`.
+
+    `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub.
+    A generated task (mini) reads nothing; `jsonl` reads any file, and `split` only names its ids. A sample keeps the
+    order of the rows, and is the `count` ids whose SHA-256 with the seed is smallest: it does not depend on the order
+    of rows or files, and a smaller one is part of a larger one.
+
+    Raises ValueError, saying what to do, for an unknown task or split, a missing or needless `path`, a broken row (by
+    file, line and field), a split that has not its published number of problems, a `count` out of range, or a Hub that
+    does not answer.
+    """
+    chosen = find_task(task)
+    if count is not None and count < 1:
+        raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
+    if isinstance(chosen, Generated):
+        if path is not None:
+            raise ValueError(
+                f"task {chosen.name!r} generates its problems and reads no file; leave out path={str(path)!r}"
+            )
+        return chosen.load(split or chosen.splits[0], count, seed)
+    if chosen.sources:
+        split = split or next(iter(chosen.sources))
+        problems = _published(chosen, split, None if path is None else Path(path))
+    else:
+        split = split or "train"
+        problems = _problems(chosen, split, read_rows(_given_file(chosen, path), private=chosen.private))
+    return list(problems) if count is None else _sample(problems, count, seed)
+
+
+def _published(task: Task, split: str, path: Path | None) -> Iterator[Problem]:
+    """The problems of a published split, checked: distinct, and as many as there should be."""
+    if split not in task.sources:
+        raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.sources)}")
+    source = task.sources[split]
+    rows = _hub_rows(task, source) if path is None else _file_rows(task, source, path)
+    seen: set[str] = set()
+    repeated = 0
+    for problem in _problems(task, split, rows):
+        if problem.id not in seen:
+            seen.add(problem.id)
+            yield problem
+            continue
+        if source.num_rows is not None:
+            raise ValueError(f"{path or source.hub_id}: two rows of {task.title} have the id {problem.id!r}")
+        repeated += 1
+    if repeated:
+        print(f"{task.title}: left out {repeated} rows whose id had come before", file=sys.stderr)
+    if source.num_rows not in (None, len(seen)):
+        raise ValueError(
+            f"{path or source.hub_id}: read {len(seen):,} problems, but the {split} split of {task.title} has "
+            f"{source.num_rows:,}; load it whole (count= draws a sample of it), or give problems of your own as "
+            "task 'jsonl'"
+        )
+
+
+def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
+    found = False
+    row = None
+    for row in rows:
+        problem = task.problem(row, split)
+        if problem is not None:
+            found = True
+            yield problem
+    if not found:
+        raise ValueError(
+            f"{row.where if row else task.title}: none of the rows up to here is a problem of {task.title}"
+        )
+
+
+def _sample(problems: Iterator[Problem], count: int, seed: int) -> list[Problem]:
+    def rank(numbered: tuple[int, Problem]) -> bytes:
+        return hashlib.sha256(f"{seed} {numbered[1].id}".encode()).digest()
+
+    chosen = heapq.nsmallest(count, enumerate(problems), key=rank)
+    if len(chosen) < count:
+        raise ValueError(f"count={count} problems were asked for, but there are only {len(chosen)}")
+    return [problem for _, problem in sorted(chosen, key=itemgetter(0))]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _given_file(task: Task, path: str | Path | None) -> Path:
+    if path is None:
+        raise ValueError(f"task {task.name!r} reads a file; give its path= ({', '.join(ENDINGS)})")
+    if not Path(path).is_file():
+        raise ValueError(f"task {task.name!r}: {str(path)!r} is not a file; allowed are {', '.join(ENDINGS)}")
+    return Path(path)
+
+
+def _file_rows(task: Task, source: Source, path: Path) -> Iterator[Row]:
+    for file in [path] if path.is_file() else _official_files(task, source, path):
+        yield from read_rows(file, private=task.private)
+
+
+def _official_files(task: Task, source: Source, folder: Path) -> list[Path]:
+    """What a data folder holds of a source: the first official name, or the same with another ending."""
+    if not folder.is_dir():
+        raise ValueError(f"task {task.name!r}: {str(folder)!r} is neither a file nor a folder; give the split's file")
+    for name in source.files:
+        for variant in _variants(name):
+            if found := sorted(folder.glob(variant)):
+                return found
+    raise ValueError(
+        f"task {task.name!r}: the folder {str(folder)!r} has none of {', '.join(source.files)} (or with the ending "
+        f"{', '.join(ENDINGS)}); give the file itself, or leave out path to load {source.hub_id} from the Hub"
+    )
+
+
+def _variants(name: str) -> list[str]:
+    endings = [ending for ending in ENDINGS if name.endswith(ending)]
+    stem = name.removesuffix(endings[0]) if endings else name
+    return [name, *(stem + ending for ending in ENDINGS)]
+
+
+# --- the Hub --------------------------------------------------------------------------------------------------------
+
+
+def _hub_rows(task: Task, source: Source) -> Iterator[Row]:
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(source.hub_id, source.hub_subset, split=source.hub_split)
+    except Exception as error:  # the errors of the Hub, of HTTP and of the file system have no nearer ancestor
+        raise ValueError(_hub_refusal(task, source, error)) from error
+    for number, fields in enumerate(rows, start=1):
+        yield Row(fields, f"{source.hub_id} ({source.hub_split}), row {number}", number, task.private)
+
+
+def _hub_refusal(task: Task, source: Source, error: Exception) -> str:
+    """Why the Hub did not give the rows, and what to do."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    came = " ".join(str(error).split())
+    advice = []
+    if HF_HUB_OFFLINE:
+        advice.append("HF_HUB_OFFLINE is set and nothing is cached: unset it")
+    elif isinstance(error, ConnectionError):
+        advice.append("check the connection to huggingface.co")
+    if source.gated:
+        page = f"https://huggingface.co/datasets/{source.hub_id}"
+        advice.append(f"accept its terms at {page} and log in (`hf auth login`, once `huggingface-cli login`)")
+    advice.append(f"or give path (--data-dir) a folder with {source.files[0]}, or that file")
+    where = "/".join(filter(None, (source.hub_id, source.hub_subset, source.hub_split)))
+    return f"cannot load {task.title} from the Hub ({where}): {type(error).__name__}: {came:.200}; {', '.join(advice)}"

@@ -1,0 +1,157 @@
+"""Whether two LaTeX expressions have the same value, asked of a process of its own that can be killed.
+
+Algebra on a model's output may take for ever or all memory. A worker process (`symbolic_worker.py`) loads what it needs
+once, answers one question at a time and keeps the deadline; here its processes are started when first needed, lent to
+one thread at a time, replaced when they break, and ended with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Literal
+
+How = Literal["=", "0", ">"]
+"""What is asked: the same value, or the same up to a constant factor, or up to a positive one."""
+
+_WORKER = Path(__file__).with_name("symbolic_worker.py")
+_START = 120.0
+"""Seconds a worker may take to load; a slow disk is no fault of the answer."""
+_GRACE = 1.0
+"""Seconds beyond the deadline in which the worker must have replaced its child and replied."""
+
+
+class _BrokenError(Exception):
+    """The worker died or no longer replies."""
+
+
+class _Worker:
+    """One worker process."""
+
+    def __init__(self) -> None:
+        # The worker must find its libraries wherever this process does: in a virtual environment, or on PYTHONPATH.
+        environment = {
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "PYTHONHASHSEED": "0",
+            "PATH": os.environ.get("PATH", os.defpath),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+            start_new_session=True,
+        )
+        if self._reply(_START) != b"r":
+            self.process.kill()
+            _, message = self.process.communicate()
+            raise RuntimeError(
+                "the algebra worker did not start; is math-verify installed (pip install 'math-verify')?\n"
+                + message.decode("utf-8", "replace")[-2000:]
+            )
+
+    def ask(self, how: How, answer: str, gold: str, seconds: float) -> bool:
+        """The worker's verdict. Raises TimeoutError, or _BrokenError."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps([how, answer, gold, seconds]).encode() + b"\n")
+        except OSError as error:
+            raise _BrokenError from error
+        reply = self._reply(seconds + _GRACE)
+        if reply == b"t":
+            raise TimeoutError(f"the comparison took more than {seconds:.1f} s or too much memory")
+        if reply not in (b"0", b"1"):
+            raise _BrokenError
+        return reply == b"1"
+
+    def _reply(self, seconds: float) -> bytes:
+        assert self.process.stdout is not None
+        poll = select.poll()
+        poll.register(self.process.stdout, select.POLLIN)
+        return self.process.stdout.read(1) or b"" if poll.poll(1000 * seconds) else b""
+
+    def end(self) -> None:
+        """Kill the process; its child ends with its pipe."""
+        self.process.kill()
+        self.close()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Close this side's pipes."""
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class _Pool:
+    """As many workers as there are processors, started when needed."""
+
+    def __init__(self) -> None:
+        self.idle: list[_Worker] = []
+        self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    def ask(self, how: How, answer: str, gold: str, seconds: float) -> bool:
+        """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
+        with self.free:
+            worker = self._take()
+            try:
+                verdict = worker.ask(how, answer, gold, seconds)
+            except TimeoutError:
+                self.idle.append(worker)
+                raise
+            except BaseException as error:  # an interrupted worker's late reply must not answer the next question
+                worker.end()
+                if isinstance(error, _BrokenError):
+                    raise TimeoutError("the algebra worker stopped replying and was ended") from error
+                raise
+            self.idle.append(worker)
+            return verdict
+
+    def _take(self) -> _Worker:
+        while self.idle:
+            worker = self.idle.pop()
+            if worker.process.poll() is None:
+                return worker
+            worker.end()
+        return _Worker()
+
+    def end(self) -> None:
+        """End the workers that are idle; one in use ends when its pipe closes."""
+        while self.idle:
+            self.idle.pop().end()
+
+    def abandon(self) -> None:
+        """Let go of workers that belong to the process this one was forked from."""
+        for worker in self.idle:
+            worker.close()
+            worker.process.returncode = 0  # not our child: nothing to wait for, nothing to warn of
+
+
+def _start_anew() -> None:
+    global _pool
+    _pool.abandon()
+    _pool = _Pool()
+
+
+_pool = _Pool()
+atexit.register(lambda: _pool.end())
+os.register_at_fork(after_in_child=_start_anew)
+
+
+def equal(answer: str, gold: str, deadline: float, *, how: How = "=") -> bool:
+    """Whether two LaTeX expressions without `$` have the same value; False too where one cannot be read.
+
+    May be called from any thread; starting the first worker takes a second or two and does not count. Raises
+    TimeoutError after `deadline` seconds, or when the memory allowed runs out.
+    """
+    if deadline <= 0:
+        raise TimeoutError("no time is left for the comparison")
+    return _pool.ask(how, answer, gold, deadline)

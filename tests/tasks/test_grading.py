@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tyler.tasks import TASKS, Outcome, find_task, grade, grading, task_name
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.task import Generated, GradeOptions, Task, boxed
+
+# ------------------------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("gsm8k", "gsm8k"),
+        ("GSM8K", "gsm8k"),
+        ("GSM-8K", "gsm8k"),
+        ("MATH-500", "math500"),
+        ("math_500", "math500"),
+        ("GPQA", "gpqa"),
+        ("GPQA-Diamond", "gpqa"),
+        ("gpqa_diamond", "gpqa"),
+        ("TheoremQA", "theoremqa"),
+        ("HumanEval", "humaneval"),
+        ("human-eval", "humaneval"),
+        ("OpenR1-Math", "openr1"),
+        ("OpenR1-Math-220k", "openr1"),
+        ("JSONL", "jsonl"),
+        ("mini", "mini"),
+    ],
+)
+def test_a_task_may_be_written_as_people_write_it(written, name):
+    assert task_name(written) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            "gms8k",
+            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are gsm8k, math500, gpqa, theoremqa, humaneval",
+        ),
+        ("", "unknown task ''; known tasks are"),
+        ("math", "unknown task 'math'; .*math500"),
+        ("os.system", "unknown task"),
+    ],
+)
+def test_an_unknown_task_is_refused_with_the_known_ones(written, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        grade(written, r"\boxed{7}", "7")
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_every_task_in_the_table_is_there_under_its_name(name):
+    task = find_task(name)
+    assert task.name == name and task.title
+    if isinstance(task, Generated):
+        assert task.splits
+    else:
+        for source in task.sources.values():
+            assert source.files and source.hub_id
+
+
+def test_importing_the_tasks_imports_nothing_heavy():
+    heavy = ("torch", "transformers", "numpy", "datasets", "pyarrow", "sympy", "tyler.tasks.mini", "tyler.tasks.gsm8k")
+    code = f"import sys, tyler.tasks; print([name for name in {heavy} if name in sys.modules])"
+    source = Path(grading.__file__).parents[2]
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=source, check=True)
+    assert printed.stdout == "[]\n"
+
+
+# --------------------------------------------------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize(
+    ("task", "completion", "gold", "outcome"),
+    [
+        ("gsm8k", r"\boxed{1,234}", "1234", Outcome.CORRECT),
+        ("gsm8k", r"\boxed{1234.0}", "1,234", Outcome.CORRECT),
+        ("gsm8k", r"\boxed{0.1}", "0.10000000000000000001", Outcome.WRONG),
+        ("gsm8k", r"\boxed{12,34}", "1234", Outcome.UNPARSABLE),
+        ("gsm8k", r"\boxed{}", "7", Outcome.UNPARSABLE),
+        ("gsm8k", r"\boxed{3+4}", "7", Outcome.UNPARSABLE),
+        ("gsm8k", r"\boxed{8}", "7", Outcome.WRONG),
+        ("gsm8k", r"\boxed{7}", "seven", Outcome.GOLD_ERROR),
+        ("gsm8k", "the answer is 7", "7", Outcome.NO_BOX),
+        ("jsonl", r"\boxed{Evelyn}", r"\text{Evelyn}", Outcome.CORRECT),
+        ("jsonl", r"\boxed{\left( 3, \dfrac{\pi}{2} \right)}", r"(3,\frac{\pi}{2})", Outcome.CORRECT),
+        ("jsonl", r"\boxed{0.5}", r"\frac12", Outcome.CORRECT),
+        ("jsonl", r"\boxed{0.5}", r"\frac{1}{2}", Outcome.CORRECT),
+        ("jsonl", r"\boxed{x+1}", "1+x", Outcome.CORRECT),
+        ("jsonl", r"\boxed{1,234}", "1234", Outcome.CORRECT),
+        ("jsonl", r"\boxed{8}", "7", Outcome.WRONG),
+        ("openr1", r"\boxed{2\sqrt{2}}", r"\sqrt{8}", Outcome.CORRECT),
+        ("mini", r"\boxed{7}", "7", Outcome.CORRECT),
+        ("mini", r"\boxed{8}", "7", Outcome.WRONG),
+    ],
+)
+def test_each_task_grades_by_its_own_equality(task, completion, gold, outcome):
+    assert grade(task, completion, gold).outcome is outcome
+
+
+@pytest.mark.parametrize("task", ["jsonl", "openr1"])
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("live", "evil"), ("(1,2)", r"\{1,2\}"), ("1 2", "12"), ("3+4", "7"), ("5 cm", "6 cm")]
+)
+def test_answers_that_only_look_alike_are_not_correct(task, answer, gold):
+    assert not grade(task, rf"\boxed{{{answer}}}", gold).correct
+
+
+@pytest.mark.parametrize("completion", ["thinking", r"\boxed{1} or \boxed{2", r"<think>\boxed{7}"])
+def test_a_missing_box_is_truncated_only_at_the_length_limit(completion):
+    assert grade("gsm8k", completion, "7").outcome is Outcome.NO_BOX
+    assert grade("gsm8k", completion, "7", truncated=True).outcome is Outcome.TRUNCATED
+
+
+def test_a_finished_box_counts_even_at_the_length_limit():
+    assert grade("gsm8k", r"\boxed{7} and then", "7", truncated=True).correct
+
+
+def test_the_verdict_carries_the_answer_that_was_read():
+    assert grade("gsm8k", r"\boxed{ 1{,}234 }", "7").answer == "1{,}234"
+    assert grade("gsm8k", "none", "7").answer is None
+
+
+# ------------------------------------------------------------------------------------------------ whatever may come
+
+
+@pytest.fixture
+def grade_by(monkeypatch):
+    """Grades a boxed 7 against 7 by a verdict or an equality that is put in the place of gsm8k's."""
+
+    def graded(**changes: Any) -> Outcome:
+        task = dataclasses.replace(importlib.import_module(TASKS["gsm8k"]).TASK, **changes)
+        monkeypatch.setattr(importlib.import_module(TASKS["gsm8k"]), "TASK", task)
+        return grade("gsm8k", r"\boxed{7}", "7").outcome
+
+    return graded
+
+
+def raising(error: BaseException) -> Any:
+    def raises(*arguments: object) -> Any:
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TimeoutError(), Outcome.TIMEOUT),
+        (UnreadableAnswerError("?"), Outcome.UNPARSABLE),
+        (UnreadableGoldError("?"), Outcome.GOLD_ERROR),
+        (RecursionError(), Outcome.UNPARSABLE),
+        (OverflowError(), Outcome.UNPARSABLE),
+        (ZeroDivisionError(), Outcome.UNPARSABLE),
+        (MemoryError(), Outcome.UNPARSABLE),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), Outcome.UNPARSABLE),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_equality_cannot_say_is_an_outcome(grade_by, error, outcome):
+    assert grade_by(verdict=boxed(raising(error))) is outcome
+
+
+@pytest.mark.parametrize("error", [UnreadableGoldError("?"), RecursionError()], ids=lambda error: type(error).__name__)
+def test_a_verdict_that_fails_as_a_whole_is_an_outcome_too(grade_by, error):
+    expected = Outcome.GOLD_ERROR if isinstance(error, UnreadableGoldError) else Outcome.UNPARSABLE
+    assert grade_by(verdict=raising(error)) is expected
+
+
+def test_a_refusal_to_run_code_and_a_programming_error_are_not_hidden(grade_by):
+    for error in (PermissionError("code"), AttributeError("a typo")):
+        with pytest.raises(type(error)):
+            grade_by(verdict=raising(error))
+
+
+HOSTILE = {
+    "braces": "\\boxed{" + "{" * 100_000,
+    "pairs": "\\boxed{" + "{}" * 50_000 + "}",
+    "escapes": "\\boxed{" + "\\{" * 50_000 + "}",
+    "boxes": "\\boxed{" * 15_000,
+    "bare boxes": "\\boxed " * 15_000,
+    "thoughts": "<think>" * 15_000,
+    "spaces": "\\boxed" + " " * 100_000,
+    "dollars": "\\boxed{" + "$" * 100_000 + "}",
+    "texts": "\\boxed{" + "\\text{" * 15_000 + "}" * 15_001,
+    "digits": "\\boxed{" + "9" * 100_000 + "}",
+    "commas": "\\boxed{1" + ",000" * 25_000 + "}",
+    "units": "\\boxed{7" + ".a" * 50_000 + "!}",
+    "power": "\\boxed{9e999999999}",
+    "code": "\\boxed{__import__('os').system('exit 1')}",
+    "surrogate": "\\boxed{\ud800}",
+    "null": "\\boxed{\0}",
+}
+RUNS_CODE = {"humaneval"}
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - RUNS_CODE))
+@pytest.mark.parametrize("completion", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
+    start = time.process_time()
+    verdict = grade(task, completion, "7")
+    assert not verdict.correct
+    assert time.process_time() - start < 1
+
+
+def test_code_is_not_run_unless_that_is_allowed():
+    with pytest.raises(PermissionError, match="allow"):
+        grade("humaneval", "def f(): pass", "{}")
+
+
+# ------------------------------------------------------------------------------------------------------ wrong calls
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "lenient"}, "mode 'lenient' is not one of official, strict"),
+        ({"deadline": 0}, "deadline must be a positive number of seconds, got 0"),
+        ({"deadline": float("nan")}, "deadline must be a positive"),
+    ],
+)
+def test_an_impossible_setting_is_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
+        grade("gsm8k", r"\boxed{7}", "7", **settings)
+
+
+@pytest.mark.parametrize(("task", "gold"), [("gsm8k", 7), ("gsm8k", None), ("theoremqa", None), ("theoremqa", {})])
+def test_a_gold_answer_of_the_wrong_type_is_refused(task, gold):
+    with pytest.raises(TypeError, match=f"task '{task}': the gold answer must be text, .* got {type(gold).__name__}"):
+        grade(task, r"\boxed{7}", gold)
+
+
+@pytest.mark.parametrize(
+    ("gold", "completion"),
+    [(True, r"\boxed{yes}"), (7, r"\boxed{7}"), (0.5, r"\boxed{0.5}"), ([1, 2], r"\boxed{[1, 2]}")],
+)
+def test_theoremqa_takes_typed_gold_answers(gold, completion):
+    assert grade("TheoremQA", completion, gold).correct
+
+
+def test_settings_reach_the_task(monkeypatch):
+    seen = []
+
+    def equal(answer: str, gold: str, options: GradeOptions) -> bool:
+        seen.append(options)
+        return True
+
+    task = importlib.import_module(TASKS["gsm8k"]).TASK
+    assert isinstance(task, Task)
+    monkeypatch.setattr(
+        importlib.import_module(TASKS["gsm8k"]), "TASK", dataclasses.replace(task, verdict=boxed(equal))
+    )
+    grade("gsm8k", r"\boxed{7}", "7", mode="strict", deadline=2, allow_code_execution=True)
+    assert seen == [GradeOptions("strict", 2, allow_code_execution=True)]

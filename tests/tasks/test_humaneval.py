@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tyler.tasks.humaneval import INSTRUCTION, TASK, extract, problem, verdict
+from tyler.tasks.problem import Outcome, Problem
+from tyler.tasks.rows import Row, read_rows
+from tyler.tasks.sandbox import probe
+from tyler.tasks.task import GradeOptions
+
+needs_sandbox = pytest.mark.skipif(not probe().available, reason=probe().reason)
+ALLOWED = GradeOptions(allow_code_execution=True, deadline=20)
+
+PROMPT = '''from typing import List
+
+
+def helper(x: int) -> int:
+    return 2 * x
+
+
+def total(xs: List[int]) -> int:
+    """Twice the sum.
+    >>> total([1])
+    2
+    """
+'''
+GOLD = json.dumps(
+    {"prompt": PROMPT, "entry_point": "total", "test": "def check(candidate):\n    assert candidate([1, 2]) == 6\n"}
+)
+RIGHT = "def total(xs: List[int]) -> int:\n    return helper(sum(xs))"
+WRONG = "def total(xs):\n    return sum(xs)"
+BODY = "    return helper(sum(xs))"
+
+
+def fenced(code: str, language: str = "python") -> str:
+    return f"```{language}\n{code}\n```"
+
+
+# ----------------------------------------------------------------------------------------------------------- extraction
+
+
+@pytest.mark.parametrize(
+    ("completion", "code"),
+    [
+        (fenced(RIGHT), RIGHT),
+        (f"We double.\n\n{fenced(RIGHT)}\n\nThat is all.", RIGHT),
+        (f"{fenced(WRONG)}\n\nBetter:\n\n{fenced(RIGHT)}", RIGHT),
+        (f"{fenced(RIGHT)}\n\nCall it:\n\n{fenced('print(total([1]))')}", RIGHT),
+        (f"{fenced(RIGHT)}\n\nIn Python 2:\n\n{fenced(WRONG, 'text')}", RIGHT),
+        (f"{fenced(WRONG, '')}\n\n{fenced(RIGHT, '')}", RIGHT),
+        (f"{fenced(RIGHT, '')}\n\n{fenced(WRONG, '')}", RIGHT),
+        (f"<think>\n{fenced(WRONG)}\n</think>\n{fenced(RIGHT)}", RIGHT),
+        (f"1. So:\n   ```python\n   {RIGHT.replace(chr(10), chr(10) + '   ')}\n   ```", RIGHT),
+        (fenced(RIGHT, "py"), RIGHT),
+        (fenced("n = 0\nfor x in xs:\n    n += x\nreturn n"),
+         PROMPT + "    n = 0\n    for x in xs:\n        n += x\n    return n\n"),
+        (RIGHT, RIGHT),
+        (f"Here it is:\n{RIGHT}\n\nIt doubles the sum.", RIGHT),
+        (f"import math\n\n{RIGHT}\nprint it", f"import math\n\n{RIGHT}"),
+        (BODY, PROMPT + BODY + "\n"),
+        (BODY.strip(), PROMPT + BODY + "\n"),
+        (f"{BODY}\n\n\ndef other():\n    pass", f"{PROMPT}{BODY}\n\n\n"),
+        ("n = 0\n    for x in xs:\n        n += x\n    return 2 * n",
+         PROMPT + "    n = 0\n    for x in xs:\n        n += x\n    return 2 * n\n"),
+        (fenced(BODY), PROMPT + BODY + "\n"),
+        (fenced(BODY.strip()), PROMPT + BODY + "\n"),
+        (fenced("for x in xs:\n    print(x)\nreturn 0"), PROMPT + "    for x in xs:\n        print(x)\n    return 0\n"),
+    ],
+)  # fmt: skip
+def test_the_program_of_a_completion(completion: str, code: str) -> None:
+    found = extract(completion, PROMPT, "total")
+    assert found is not None
+    assert found.rstrip() == code.rstrip()
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "",
+        "   \n",
+        "I would add them up and double the result.",
+        r"The answer is $\boxed{6}$.",
+        f"<think>{fenced(RIGHT)}",
+        f"```python\n{RIGHT}",
+        f"{fenced(RIGHT)}\n\nBetter:\n```python\ndef total(xs):\n    ret",
+    ],
+)
+def test_without_code_or_with_an_unfinished_block_there_is_no_answer(completion: str) -> None:
+    assert extract(completion, PROMPT, "total") is None
+    assert verdict(completion, GOLD, ALLOWED).outcome is Outcome.NO_BOX
+
+
+# ------------------------------------------------------------------------------------------------------------- verdicts
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        (fenced(RIGHT), Outcome.CORRECT),
+        (BODY, Outcome.CORRECT),
+        (fenced("from __future__ import annotations\n" + RIGHT), Outcome.CORRECT),
+        (fenced(RIGHT + "\n\nif __name__ == '__main__':\n    print(total(eval(input())))"), Outcome.CORRECT),
+        (fenced(WRONG), Outcome.WRONG),
+        (fenced("def total(xs):\n    return None"), Outcome.WRONG),
+        (fenced("def total(xs):\n    raise KeyError(xs)"), Outcome.WRONG),
+        (fenced("def totals(xs):\n    return 6"), Outcome.WRONG),
+        (fenced("def helper(x): return 6\n" + WRONG), Outcome.WRONG),
+        (fenced("import os\nos._exit(0)\n" + RIGHT), Outcome.WRONG),
+        (fenced("def total(xs) return 6"), Outcome.UNPARSABLE),
+        (fenced("def total(xs):\n    return (6"), Outcome.UNPARSABLE),
+        (fenced("def total(xs):\nreturn 6"), Outcome.UNPARSABLE),
+    ],
+)
+def test_the_verdict_on_a_completion(completion: str, outcome: Outcome) -> None:
+    assert verdict(completion, GOLD, ALLOWED).outcome is outcome
+
+
+@needs_sandbox
+def test_past_the_deadline_the_verdict_is_timeout() -> None:
+    slow = fenced("def total(xs):\n    while True: pass")
+    found = verdict(slow, GOLD, GradeOptions(allow_code_execution=True, deadline=1))
+    assert found.outcome is Outcome.TIMEOUT
+    assert found.answer == "def total(xs):\n    while True: pass"
+
+
+@pytest.mark.parametrize("gold", ["", "6", "[]", '{"prompt": ""}'])
+def test_a_gold_answer_that_is_no_test_is_a_gold_error(gold: str) -> None:
+    assert verdict(fenced(RIGHT), gold, ALLOWED).outcome is Outcome.GOLD_ERROR
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_nothing_runs_unless_allowed(unsafe: bool) -> None:
+    with pytest.raises(PermissionError, match=r"programs that the model wrote.*allow_code_execution=True"):
+        verdict(fenced(RIGHT), GOLD, GradeOptions(allow_unsafe_code_execution=unsafe))
+
+
+# ----------------------------------------------------------------------------------------------------------------- rows
+
+
+ROW = {
+    "task_id": "HumanEval/x",
+    "prompt": PROMPT,
+    "entry_point": "total",
+    "canonical_solution": BODY + "\n",
+    "test": "def check(candidate):\n    pass\n",
+}
+
+
+def test_a_row_becomes_a_problem() -> None:
+    found = problem(Row(ROW, "here", 1), "test")
+    assert found == Problem(
+        id="HumanEval/x",
+        task="humaneval",
+        prompt=PROMPT.strip(),
+        answer=json.dumps({"prompt": PROMPT, "entry_point": "total", "test": ROW["test"]}),
+        solution=fenced(PROMPT + BODY),
+        instruction=INSTRUCTION,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test": ""}, "here: field 'test' is empty"),
+        ({"prompt": 3}, "here: field 'prompt' must be a string"),
+        ({"entry_point": "sum"}, "here: field 'prompt' does not define the function 'sum'"),
+    ],
+)
+def test_a_broken_row_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        problem(Row(ROW | change, "here", 1), "test")
+
+
+@pytest.fixture(scope="module")
+def problems(data_dir: Path) -> list[Problem]:
+    return [problem(row, "test") for row in read_rows(data_dir / TASK.sources["test"].files[0])]
+
+
+def outcomes(completions: list[str], golds: list[Problem]) -> list[Outcome]:
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(
+            lambda pair: verdict(pair[0], pair[1].answer, ALLOWED), zip(completions, golds, strict=True)
+        )
+        return [each.outcome for each in found]
+
+
+@needs_sandbox
+def test_all_canonical_solutions_are_correct(problems: list[Problem]) -> None:
+    assert len({each.id for each in problems}) == TASK.sources["test"].num_rows == 164
+    found = outcomes([str(each.solution) for each in problems], problems)
+    assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+
+
+@needs_sandbox
+@pytest.mark.parametrize("body", ["    return None", "    raise ValueError", "    exit(0)", "    ..."])
+def test_empty_bodies_are_wrong(problems: list[Problem], body: str) -> None:
+    some = problems[::41]
+    assert set(outcomes([body] * len(some), some)) == {Outcome.WRONG}
+
+
+@needs_sandbox
+def test_helpers_of_the_prompt_need_not_be_repeated(problems: list[Problem]) -> None:
+    with_helpers = [each for each in problems if each.prompt.count("\ndef ") + each.prompt.startswith("def ") > 1]
+    assert [each.id for each in with_helpers] == [f"HumanEval/{n}" for n in (10, 32, 38, 50)]
+    completions = []
+    for each in with_helpers:
+        name = json.loads(each.answer)["entry_point"]
+        code = str(each.solution)
+        completions.append("```python\n" + code[code.index(f"def {name}") :])
+    assert outcomes(completions, with_helpers) == [Outcome.CORRECT] * 4

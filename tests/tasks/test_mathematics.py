@@ -1,0 +1,592 @@
+"""The grader of mathematics, on labelled pairs and on every MATH-500 answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tyler.tasks import mathematics
+from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.problem import Outcome
+from tyler.tasks.task import GradeOptions, boxed
+
+SAME = [
+    # dress
+    ("$5$", "5"),
+    (r"\(5\)", "5"),
+    (r"\[5\]", "5"),
+    ("5.", "5"),
+    ("5", "$5$"),
+    ("\u22125", "-5"),
+    (r"\text{5}", "5"),
+    (r"\mathbf{5}", "5"),
+    (r"\displaystyle\frac{1}{2}", r"\frac{1}{2}"),
+    (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+    (r"\tfrac12", r"\frac{1}{2}"),
+    (r"\frac12", r"\frac{1}{2}"),
+    (r"\frac 59", r"\frac{5}{9}"),
+    (r"\frac{270}7", r"\frac{270}{7}"),
+    (r"\frac9{19}", r"\frac{9}{19}"),
+    (r"\frac{\sqrt{3}}3", r"\frac{\sqrt{3}}{3}"),
+    (r"\frac\pi2", r"\frac{\pi}{2}"),
+    (r"\sqrt2", r"\sqrt{2}"),
+    (r"\sqrt 2", r"\sqrt{2}"),
+    ("√2", r"\sqrt{2}"),
+    ("√13", r"\sqrt{13}"),
+    ("sqrt(2)", r"\sqrt{2}"),
+    ("3π/2", r"\frac{3\pi}{2}"),
+    ("2pi", r"2\pi"),
+    ("½", r"\frac{1}{2}"),
+    ("x²", "x^2"),
+    ("2·√3", r"2\sqrt{3}"),
+    (r"(1,\infty)", "(1, ∞)"),
+    (r"\left(1,2\right)", "(1,2)"),
+    (r"\bigl(1,2\bigr)", "(1,2)"),
+    (r"\left\{ 1, 2 \right\}", r"\{1,2\}"),
+    (r"11\sqrt2", r"11\sqrt{2}"),
+    # numbers
+    ("0.5", r"\frac{1}{2}"),
+    (".5", "0.5"),
+    ("-.5", r"-\frac12"),
+    ("0.50", "0.5"),
+    ("2.0", "2"),
+    ("1/2", r"\frac{1}{2}"),
+    ("-1/2", r"-\frac{1}{2}"),
+    (r"\frac{-1}{2}", r"-\frac{1}{2}"),
+    (r"\frac{1}{-2}", r"-\frac{1}{2}"),
+    (r"-\dfrac{1}{2}", "-0.5"),
+    (r"\frac{6}{4}", r"\frac{3}{2}"),
+    (r"\frac{4}{2}", "2"),
+    (r"\frac{1.5}{2}", "0.75"),
+    ("1,234", "1234"),
+    (r"1\,234", "1234"),
+    ("1{,}234", "1234"),
+    ("1 234", "1234"),
+    (r"10,\!080", "10080"),
+    (r"11,\! 111,\! 111,\! 100", "11111111100"),
+    ("11,111,111,100", r"11,\! 111,\! 111,\! 100"),
+    (r"\$32,348", r"\$32,\!348"),
+    (r"2\frac{1}{2}", r"\frac{5}{2}"),
+    ("2 1/2", r"\frac{5}{2}"),
+    ("2.5", r"2\frac{1}{2}"),
+    (r"\frac{9}{5}", r"1\frac{4}{5}"),
+    (r"-2\frac{1}{2}", "-2.5"),
+    (r"137\frac12", r"137 \frac{1}{2}"),
+    ("3.5e4", "35000"),
+    (r"3.5\times 10^4", "35000"),
+    (r"3.5 \cdot 10^{4}", r"3.5\times10^4"),
+    (r"6.72 \times 10^{-5}", ".0000672"),
+    ("0.0000672", ".0000672"),
+    (r"0.\overline{3}", r"\frac13"),
+    (r"0.1\overline{6}", r"\frac16"),
+    (r"2^{10}", "1024"),
+    ("2^10", "1024"),
+    (r"\sqrt{16}", "4"),
+    ("5!", "120"),
+    (r"\frac{1}{2004!}", r"\frac{1}{2004!}"),
+    ("1e-7", "0.0000001"),
+    # units
+    (r"5\text{ cm}", "5"),
+    ("5", r"5\text{ cm}"),
+    ("5 cm", r"5\text{ cm}"),
+    ("5 centimeters", r"5\text{ cm}"),
+    (r"5\text{ m}", "5"),
+    (r"15", r"15\mbox{ cm}^2"),
+    (r"15\text{ square centimeters}", r"15\mbox{ cm}^2"),
+    (r"864\text{ square inches}", r"864 \mbox{ inches}^2"),
+    ("864", r"864 \mbox{ inches}^2"),
+    (r"70\sqrt{2}\text{ feet}", r"70 \sqrt{2}"),
+    (r"12\pi \text{ cm}", r"12\pi"),
+    ("18 dollars", "18"),
+    (r"18 \text{ dollars}", r"\$18"),
+    (r"\$18", "18"),
+    ("18.90", r"\$18.90"),
+    ("$18$", r"\$18"),
+    (r"5.4", r"5.4 \text{ cents}"),
+    ("90", r"90^\circ"),
+    (r"90^{\circ}", r"90^\circ"),
+    ("90°", r"90^\circ"),
+    (r"90\text{ degrees}", r"90^\circ"),
+    (r"\frac{270}{7}", r"\frac{270}7\text{ degrees}"),
+    (r"\frac{270}{7}^\circ", r"\frac{270}7\text{ degrees}"),
+    (r"10\%", "10"),
+    ("10", r"10\%"),
+    ("10%", r"10\%"),
+    (r"10\text{ percent}", r"10\%"),
+    ("2 million", "2000000"),
+    ("8 eggs", "8"),
+    ("60 miles per hour", r"60\text{ mph}"),
+    # bases
+    (r"2516_8", "2516_{8}"),
+    (r"4210_5", "4210_{5}"),
+    ("52", "52_8"),
+    (r"52_{8}", "52_8"),
+    ("42_{10}", "42"),
+    # names
+    ("x=5", "5"),
+    ("5", "x=5"),
+    ("x = 5", "x=5"),
+    ("f(x)=2x", "2x"),
+    ("2x+3", "y = 2x + 3"),
+    ("y=2x+3", "y = 2x + 3"),
+    ("y=3+2x", "y = 2x + 3"),
+    ("[-2,7]", r"x \in [-2,7]"),
+    (r"x\in[-2,7]", r"[-2,7]"),
+    (r"-2 \le x \le 7", r"x \in [-2,7]"),
+    (r"-2 \leq x \leq 7", r"x \in [-2,7]"),
+    (r"x > 3", r"(3,\infty)"),
+    (r"3 < x", "x > 3"),
+    ("x=5", "$x = 5$."),
+    # lists, tuples, sets, intervals
+    ("1, 2, 3", "3,2,1"),
+    ("1,-2", "-2,1"),
+    (r"1 \text{ and } -2", "1,-2"),
+    (r"1 \text{ or } -2", "1,-2"),
+    ("3, 5, and 7", "3, 5, 7"),
+    (r"x=1, x=-2", "1,-2"),
+    (r"x=1 \text{ or } x=-2", "1,-2"),
+    (r"\{1,-2\}", "1,-2"),
+    (r"\{2,1\}", r"\{1,2\}"),
+    (r"\{ 0.5, 1 \}", r"\{1, \frac12\}"),
+    (r"1 + \sqrt{19}, 1 - \sqrt{19}", r"1 \pm \sqrt{19}"),
+    (r"1-\sqrt{19}, 1+\sqrt{19}", r"1 \pm \sqrt{19}"),
+    (r"1\pm\sqrt{19}", r"1 \pm \sqrt{19}"),
+    (r"x = 1\pm\sqrt{19}", r"1 \pm \sqrt{19}"),
+    (r"\{-2, 1+\sqrt{5}, 1-\sqrt{5}\}", r"\{1\pm\sqrt{5},-2\}"),
+    (r"\pm 2", "2, -2"),
+    ("(6, 31, -1)", "(6,31,-1)"),
+    (r"\left(\frac{12}{8}, -13\right)", r"\left( \frac{3}{2}, -13 \right)"),
+    (r"(3, \pi/2)", r"\left( 3, \frac{\pi}{2} \right)"),
+    (r"(x,y) = (1,2)", "(1,2)"),
+    ("(3,4]", "(3, 4]"),
+    (r"(0,9)\cup(9,36)", r"(0,9) \cup (9,36)"),
+    (r"(9,36) \cup (0,9)", r"(0,9) \cup (9,36)"),
+    (r"x \in (-\infty,2)\cup(3,\infty)", r"(-\infty, 2) \cup (3, \infty)"),
+    (r"(-\infty, 0]", r"x \le 0"),
+    (r"(1,2), (3,4)", "(3,4), (1,2)"),
+    (r"x=1, y=2", "x=1, y=2"),
+    (r"y=2, x=1", "x=1, y=2"),
+    (r"\emptyset", "∅"),
+    # matrices
+    (r"\begin{bmatrix} -2 \\ -14 \\ -7 \end{bmatrix}", r"\begin{pmatrix} -2 \\ -14 \\ -7 \end{pmatrix}"),
+    (
+        r"\begin{pmatrix} -\frac{1}{3} \\ \frac{2}{3} \\ \frac53 \end{pmatrix}",
+        r"\begin{pmatrix} -1/3 \\ 2/3 \\ 5/3 \end{pmatrix}",
+    ),
+    (r"\begin{pmatrix}-1&0\\0&-1\end{pmatrix}", r"\begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix}"),
+    (r"\begin{pmatrix} 0.2 \\ -3.6 \end{pmatrix}", r"\begin{pmatrix} 1/5 \\ -18/5 \end{pmatrix}"),
+    (r"\left(\begin{array}{c} 1 \\ 2 \end{array}\right)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    # words and choices
+    ("Evelyn", r"\text{Evelyn}"),
+    ("evelyn", r"\text{Evelyn}"),
+    (r"\textbf{Evelyn}", r"\text{Evelyn}"),
+    (r"\text{ellipse}", "ellipse"),
+    (r"\mbox{east}", r"\text{east}"),
+    (r"\text{even}.", r"\text{even}"),
+    ("B", r"\text{(B)}"),
+    ("(B)", "B"),
+    (r"\textbf{(B)}", r"\text{(B)}"),
+    (r"\text{B}", r"\text{(B)}"),
+    (r"\textbf{(B)}\ 12", r"\text{(B)}"),
+    # times, ratios
+    ("12:00", r"12{:}00"),
+    (r"(-\infty,+\infty)", r"(-\infty,\infty)"),
+    (r"(-\infty,\infty)", r"\mathbb{R}"),
+    ("(2516)_8", "2516_8"),
+    (r"\frac{1}{3} \approx 0.333", r"\frac13"),
+    (r"\arctan\frac{1}{2}", r"\tan^{-1}(1/2)"),
+    (r"\cos 60^\circ", r"\frac12"),
+    (r"\sqrt{x+1}\sqrt{x+2}", r"\sqrt{x^2+3x+2}"),
+    (r"\frac{x^2}{4}+\frac{y^2}{9}=1", "9x^2+4y^2=36"),
+    (r"\{(1,2),(3,4)\}", "(3,4),(1,2)"),
+    (r"60^\circ, 120^\circ", "120, 60"),
+    (r"0 < x \le 1", r"1 \ge x > 0"),
+    (r"e^{i\pi/3}", r"\frac{1}{2}+\frac{\sqrt{3}}{2}i"),
+    (r"3:30\text{ p.m.}", r"3:30 \text{ PM}"),
+    ("3:30", r"3:30 \text{ p.m.}"),
+    ("3:2", "3 : 2"),
+    # algebra
+    ("x^2+2x+1", "(x+1)^2"),
+    ("(b+2)(a+5)", "(a+5)(b+2)"),
+    ("ab+2a+5b+10", "(a+5)(b+2)"),
+    (r"\frac{2\sqrt{3}}{4}", r"\frac{\sqrt{3}}{2}"),
+    (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt{3}}{3}"),
+    (r"\sqrt{12}", r"2\sqrt{3}"),
+    (r"2 \cdot \sqrt{3}", r"2\sqrt{3}"),
+    (r"\sqrt{117}", r"3\sqrt{13}"),
+    (r"13^{1/2}", r"\sqrt{13}"),
+    (r"\sqrt[3]{8x^3}", "2x"),
+    ("1+2i", "2i+1"),
+    ("6 + 9 i", "6+9i"),
+    (r"\frac{\pi}{2}", r"0.5\pi"),
+    (r"\frac{1}{2}\pi", r"\frac{\pi}{2}"),
+    (r"18+2\pi", r"2\pi + 18"),
+    (r"2(9+\pi)", r"18+2\pi"),
+    (r"11(\sqrt{5}+1)", r"11 \sqrt{5} + 11"),
+    (r"\frac{\cos x}{\sin x}", r"\cot x"),
+    (r"\frac{9a+11}{20}", r"\frac{11+9a}{20}"),
+    (r"\frac{11}{20}+\frac{9a}{20}", r"\frac{11+9a}{20}"),
+    ("-y+2=0", "y=2"),
+    ("q-p", "-(p-q)"),
+    (r"\frac{\pi^2}{8}", r"\frac{1}{8}\pi^2"),
+    ("5r^5", r"5 \cdot r^5"),
+    (r"3R^{2}", "3R^2"),
+    (r"e^{2x}", r"\exp(2x)"),
+    (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"),
+    (r"2\sin\theta\cos\theta", r"\sin 2\theta"),
+    ("5x-7y+11z+4=0", "5x - 7y + 11z + 4 = 0"),
+    ("5x-7y+11z=-4", "5x - 7y + 11z + 4 = 0"),
+    ("10x-14y+22z+8=0", "5x - 7y + 11z + 4 = 0"),
+    ("y+x=3", "x+y=3"),
+    ("2x-y+3=0", "y = 2x + 3"),
+    ("2x>6", "6<2x"),
+    ("|x-1|", "|1-x|"),
+    (r"\binom{10}{3}", "120"),
+    (r"2^{n+1}", r"2\cdot 2^n"),
+]
+
+DIFFERENT = [
+    # numbers
+    ("0.333", r"\frac13"),
+    ("0.3333333333333333", r"\frac13"),
+    ("3.14", r"\pi"),
+    ("3.1416", r"\pi"),
+    ("3.14159265358979323846264338327950288419716939937510582097494459", r"\pi"),
+    ("1.4142", r"\sqrt2"),
+    ("1.41421356237309504880168872420969807856967187537694807317667973799", r"\sqrt2"),
+    (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
+    ("1e-7", "2e-7"),
+    ("0.0000001", "0.0000002"),
+    ("0.0000001", "0"),
+    (r"10^{-20}", "0"),
+    ("5", "6"),
+    ("-5", "5"),
+    ("5", "-5"),
+    (r"\frac{1}{2}", "2"),
+    ("12,34", "1234"),
+    ("1,2345", "12345"),
+    ("235", r"1\,234"),
+    (r"1\,234", "235"),
+    ("1.234", "1234"),
+    ("3.5e4", "3.5"),
+    ("3.5e4", "3.5e5"),
+    (r"2\frac{1}{2}", "1"),
+    (r"2\frac{1}{2}", r"\frac12"),
+    ("21/2", r"2\frac{1}{2}"),
+    ("99999999999999999999", "99999999999999999998"),
+    ("10000000000000000000000001", "10000000000000000000000000"),
+    ("１２", "12"),
+    ("\u0661\u0662", "12"),
+    ("nan", "0"),
+    ("inf", "7"),
+    (r"\infty", r"-\infty"),
+    # calculations
+    ("3+4", "7"),
+    ("3 + 4", "7"),
+    ("10-3", "7"),
+    (r"2 \cdot 3", "6"),
+    (r"2\times3", "6"),
+    ("2*3", "6"),
+    ("2(3)", "6"),
+    ("(2)(3)", "6"),
+    (r"\frac{3+4}{2}", r"\frac72"),
+    (r"\frac{1}{2}+\frac{1}{3}", r"\frac56"),
+    (r"2^{3+1}", "16"),
+    ("3+4=7", "8"),
+    # units
+    ("5 cm", "5 m"),
+    (r"5\text{ cm}", r"5\text{ cm}^2"),
+    (r"5\text{ cm}", r"6\text{ cm}"),
+    (r"\$18", r"18\text{ cents}"),
+    (r"18\text{ euros}", r"18\text{ dollars}"),
+    ("2 million", "2"),
+    ("5m", "5"),
+    ("5x", "5"),
+    ("3xy", "3"),
+    ("3xyz", "3"),
+    (r"10\%", "0.1"),
+    ("0.1", r"10\%"),
+    (r"10\%", "11"),
+    (r"10\%", r"20\%"),
+    (r"90^\circ", "91"),
+    (r"10\%", r"10^\circ"),
+    (r"18 \text{ or more}", "18"),
+    (r"18 \text{ or } 19", "18"),
+    # bases
+    ("2516_8", "2516_9"),
+    ("2516_7", "2516_8"),
+    ("1358", "2516_8"),
+    ("10_2", "10"),
+    ("2517_8", "2516_8"),
+    ("53", "52_8"),
+    # names
+    ("x=5", "y=5"),
+    ("x=5", "6"),
+    ("6", "x=5"),
+    ("2x", "y=2x+3"),
+    ("y=2x-3", "y=2x+3"),
+    (r"x<3", "x>3"),
+    (r"x\le 3", "x<3"),
+    (r"x > 3", "y > 3"),
+    (r"x > 3", "3"),
+    (r"-2 < x \le 7", r"x \in [-2,7]"),
+    ("-2x>6", "2x>-6"),
+    # lists, tuples, sets, intervals
+    ("(1,2)", r"\{1,2\}"),
+    (r"\{1,2\}", "(1,2)"),
+    ("(1,2)", "[1,2]"),
+    ("(1,2)", "[1,2)"),
+    ("[1,2)", "(1,2]"),
+    ("(2,1)", "(1,2)"),
+    ("1,2", "(1,2)"),
+    ("(1,2)", "1,2"),
+    ("2", r"\left(1,2\right)"),
+    ("(1,2,3)", "(1,2)"),
+    ("1,2", "1,2,3"),
+    ("1,2,3", "1,2"),
+    ("1", "1,-2"),
+    ("1,-2", "1"),
+    ("1,1", "1"),
+    ("1,1,2", "1,2,2"),
+    ("1,2", "1,3"),
+    (r"1+\sqrt{19}", r"1 \pm \sqrt{19}"),
+    (r"1\pm\sqrt{17}", r"1 \pm \sqrt{19}"),
+    (r"\{1\pm\sqrt{5}\}", r"\{1\pm\sqrt{5},-2\}"),
+    (r"(0,9)", r"(0,9) \cup (9,36)"),
+    (r"(0,36)", r"(0,9) \cup (9,36)"),
+    (r"[0,9) \cup (9,36)", r"(0,9) \cup (9,36)"),
+    (r"(-\infty,2)\cap(3,\infty)", r"(-\infty, 2) \cup (3, \infty)"),
+    ("x=2, y=1", "x=1, y=2"),
+    ("100, 200", "100200"),
+    ("junk or 0", "0"),
+    (r"\text{junk or } 0", "0"),
+    (r"0 \text{ or } 1", "0"),
+    ("0 or", "1"),
+    (r"\emptyset", r"\{0\}"),
+    (r"[5]", "5"),
+    # matrices
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"),
+    (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix}"),
+    (r"\begin{vmatrix} 1 & 0 \\ 0 & 1 \end{vmatrix}", r"\begin{pmatrix} 1 & 0 \\ 0 & 1 \end{pmatrix}"),
+    ("(1,2)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    # words and choices
+    ("evil", "live"),
+    (r"\text{evil}", r"\text{live}"),
+    ("ab", "ba"),
+    (r"\text{west}", r"\text{east}"),
+    ("Eve", r"\text{Evelyn}"),
+    ("Evelyn and Bob", r"\text{Evelyn}"),
+    ("5 apples", "5 appels"),
+    ("odd", r"\text{even}"),
+    ("not even", r"\text{even}"),
+    ("A", r"\text{(B)}"),
+    (r"\text{(A)}", r"\text{(B)}"),
+    ("A or B", r"\text{(B)}"),
+    ("(A) or (B)", r"\text{(A)}"),
+    ("A/B", "B"),
+    ("12", r"\text{(B)}"),
+    ("normal", "no"),
+    # times, ratios
+    ("12:00", "12"),
+    ("12", "12:00"),
+    ("12:00", "12:30"),
+    ("12:00", "0"),
+    (r"3:30\text{ a.m.}", r"3:30 \text{ p.m.}"),
+    ("2:3", "3:2"),
+    # algebra
+    ("x^2+2x+2", "(x+1)^2"),
+    ("x", r"\sqrt{x^2}"),
+    ("R^2", "r^2"),
+    ("x", "X"),
+    ("x", "y"),
+    ("p+q", "p - q"),
+    ("q-p", "p-q"),
+    (r"2\sqrt{3}", r"3\sqrt{2}"),
+    (r"\sqrt{3}", r"-\sqrt{3}"),
+    (r"-\frac{\pi}{6}", r"\frac{\pi}{6}"),
+    ("6+9i", "6-9i"),
+    ("6", "6+9i"),
+    (r"\tan x", r"\cot x"),
+    (r"\sin x", r"\sin y"),
+    ("x^{12}", "x^{21}"),
+    ("x_1", "x_2"),
+    ("x+y=4", "x+y=3"),
+    ("x+y", "x+y=3"),
+    ("3", "x+y=3"),
+    (r"7\pi", "7"),
+    ("22", r"7\pi"),
+    (r"\pi r", r"\pi r^2"),
+    (r"\frac{1}{x}", "x"),
+    (r"10^{100}", r"10^{100}+1"),
+    (r"\sqrt{2}+10^{-50}", r"\sqrt{2}"),
+    ("__import__('os').system('exit 1')", "0"),
+    ("4,-1", "3,-1"),
+    ("1/0", "0"),
+    ("3 4", "7"),
+    ("7", "3 4"),
+    ("11/2", r"1\frac{1}{2}"),
+    ("e", "2.718281828"),
+    (r"\frac{22}{7}", r"\pi"),
+    ("x=2", "x>2"),
+    ("5 hours", "5 minutes"),
+    ("x^2+1=0", "x^2-1=0"),
+    ("four", "5"),
+    (r"\sin^2 x", r"\sin x^2"),
+]
+
+
+def test_there_are_many_cases_and_no_case_twice():
+    assert len({*SAME}) == len(SAME) and len({*DIFFERENT}) == len(DIFFERENT)
+    assert len(SAME) + len(DIFFERENT) > 300
+
+
+@pytest.mark.parametrize(("answer", "gold"), SAME)
+def test_the_same_answer_in_another_spelling_is_correct(answer, gold):
+    assert mathematics.equal(answer, gold)
+
+
+@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
+def test_another_answer_is_wrong_and_not_unreadable(answer, gold):
+    assert not mathematics.equal(answer, gold)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "$$",
+        ".",
+        "{",
+        "}",
+        "(1,2",
+        "1)",
+        r"\left(",
+        "\0",
+        "7\0",
+        "\ud800",
+        "{" * 60 + "7" + "}" * 60,
+        "7" * 2001,
+    ],
+)
+def test_what_cannot_be_read_is_unparsable_or_an_error_of_the_data(text):
+    with pytest.raises(UnreadableAnswerError):
+        mathematics.equal(text, "7")
+    with pytest.raises(UnreadableGoldError):
+        mathematics.equal("7", text)
+
+
+# ------------------------------------------------------------------------------------------------------ hostile answers
+
+HOSTILE = {
+    "code": "__import__('os').system('touch {path}')",
+    "code in text": r"\text{{__import__('os').system('touch {path}')}}",
+    "braces": "{{" * 100_000,
+    "pairs": "{{}}" * 50_000,
+    "groups": "{{" * 900 + "7" + "}}" * 900,
+    "parentheses": "(" * 900 + "x" + ")" * 900,
+    "tower": "9^{{9^{{9}}}}",
+    "higher tower": "10^{{10^{{10}}}}",
+    "tower of letters": "x^{{9^{{9^{{9}}}}}}",
+    "factorials": "100!!!",
+    "long": "9" * 10_000_000,
+    "digits": "9" * 1999,
+    "power of a sum": "(x+y+z+1)^{{1000}}",
+    "fractions": r"\frac{{1}}{{" * 30 + "x" + "}}" * 30,
+    "nul": "7\0",
+    "surrogate": "\ud800",
+    "full width": "１２",
+    "arabic": "\u0661\u0662",
+    "dollars": "$" * 1999,
+    "backslashes": "\\\\" * 900,
+    "left": r"\left" * 300,
+    "commas": "1," * 900 + "2",
+    "unions": r"(1,2)\cup" * 200 + "(1,2)",
+    "signs": r"\pm 1 " * 200,
+    "relations": "x<" * 900 + "x",
+    "words": "or " * 600,
+    "units": "7 " + "a " * 900 + "!",
+    "matrix": r"\begin{{pmatrix}}" * 60,
+    "binomial": r"\binom{{10^{{9}}}}{{5\cdot 10^{{8}}}}",
+}
+
+
+def _grade(completion: str, gold: str) -> tuple[Outcome, float]:
+    start = time.monotonic()
+    verdict = boxed(mathematics.equal)(completion, gold, GradeOptions(deadline=0.2))
+    return verdict.outcome, time.monotonic() - start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _started():
+    """Starting the worker is no part of a deadline."""
+    assert mathematics.equal("x+x", "2x")
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "other thread"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_answers_get_a_verdict_in_time_and_run_nothing(name, thread, tmp_path):
+    target = tmp_path / "ran"
+    completion = "\\boxed{" + HOSTILE[name].format(path=target) + "}"
+    results = []
+    work = [lambda gold=gold: results.append(_grade(completion, gold)) for gold in ("7", "x+y")]
+    for each in work:
+        if thread:
+            other = threading.Thread(target=each)
+            other.start()
+            other.join()
+        else:
+            each()
+    assert len(results) == 2
+    for outcome, seconds in results:
+        assert outcome in (Outcome.WRONG, Outcome.UNPARSABLE, Outcome.TIMEOUT, Outcome.NO_BOX)
+        assert seconds < 2
+    assert not target.exists()
+
+
+def test_a_comparison_that_does_not_end_is_a_timeout():
+    with pytest.raises(TimeoutError):
+        mathematics.equal(r"9^{9^{9}}", "x", GradeOptions(deadline=0.3))
+    assert mathematics.equal("x+x", "2x")
+
+
+# ------------------------------------------------------------------------------------------------------------ MATH-500
+
+
+@pytest.fixture(scope="module")
+def rows(data_dir: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (data_dir / "math500_test.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_every_gold_answer_of_math_500_equals_itself(rows):
+    assert [row["answer"] for row in rows if not mathematics.equal(row["answer"], row["answer"])] == []
+
+
+def test_the_boxes_of_every_solution_of_math_500_equal_its_gold_answer(rows):
+    pairs = [(boxed_answer(row["solution"]), row["answer"]) for row in rows]
+    assert len(pairs) == 500
+    assert [pair for pair in pairs if not mathematics.equal(*pair)] == []
+
+
+def test_the_next_problems_answer_is_wrong_unless_it_is_the_same(rows):
+    golds = [row["answer"] for row in rows]
+    pairs = zip(golds, golds[1:] + golds[:1], strict=True)
+    same = [(one, other) for one, other in pairs if mathematics.equal(one, other)]
+    assert same == [("5", "x=5"), ("7", "7"), ("3", "3")]
+
+
+def test_a_number_needs_no_worker():
+    code = (
+        "import sys; from tyler.tasks import mathematics, symbolic; "
+        r"assert mathematics.equal('\\frac{6}{4}', '1.5') and not mathematics.equal('7', '8'); "
+        "print(symbolic._pool.idle, 'sympy' in sys.modules, 'torch' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout == "[] False False\n"

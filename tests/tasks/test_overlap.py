@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tyler.config import Config, ConfigError, load_config, parse_config
+from tyler.tasks import Problem, load_problems
+from tyler.tasks.overlap import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
+
+
+def problems(task: str, *prompts: str) -> list[Problem]:
+    return [Problem(f"{task}-{i}", task, prompt, "7") for i, prompt in enumerate(prompts, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("How many are left?", "how many  are\nleft"),
+        ("Tom's 3 cups.", "Tom\u2019s 3 cups"),
+        ("Find $x$ when $2x + 1 = 5$.", r"Find \(x\) when \( 2x+1 = 5 \)"),
+        (r"Compute $\dfrac{1}{2}\,x$", r"compute $\frac{1}{2} x$"),
+        (r"$\left( 1, 2 \right)$", "(1,2)"),
+        ("It has 1,234 rows", "It has 1234 rows"),
+        ("Find x, then y; say why!", "find x then y say why"),
+        ("\uff11 apple", "1 apple"),
+    ],
+)
+def test_writing_a_problem_in_another_way_does_not_hide_it(text, same):
+    assert fingerprint(text) == fingerprint(same)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("2 + 3", "2 - 3"),
+        ("costs 1.5", "costs 15"),
+        ("x^2", "x_2"),
+        ("(2 + 3) * 4", "2 + (3 * 4)"),
+        ("the point (1,2)", "the point (12)"),
+        ("x < 3", "x > 3"),
+        (r"$\alpha$", r"$\beta$"),
+    ],
+)
+def test_different_problems_stay_different(text, other):
+    assert fingerprint(text) != fingerprint(other)
+
+
+def test_hostile_text_has_a_fingerprint():
+    assert len(fingerprint("\ud800" + "\\" * 100_000)) == 32
+
+
+def test_overlaps_are_found_whatever_their_places():
+    training = problems("train", "One.", "Two.", "Three.")
+    evaluation = problems("test", "four", "TWO")
+    assert find_overlap(training, evaluation) == [Overlap("train-2", "test-2", "test")]
+    assert find_overlap(training, []) == find_overlap([], evaluation) == []
+
+
+def test_questions_are_compared_where_a_prompt_adds_options_or_an_instruction():
+    (training,) = problems("train", "What is 2 + 3?")
+    asked = Problem("test-1", "test", "What is 2 + 3?\n\nGive only the number.", "5", question="What is 2 + 3?")
+    assert find_overlap([training], [asked]) == [Overlap("train-1", "test-1", "test")]
+
+
+def test_an_overlap_is_refused_by_ids_without_a_word_of_the_problem():
+    with pytest.raises(
+        ValueError, match=r"2 of 3 training .*: a-1 = b b-2, a-3 = b b-1; .* data.on_overlap=drop"
+    ) as it:
+        refuse_overlap(problems("a", "secret one", "two", "secret three"), problems("b", "Secret Three", "secret one"))
+    assert "secret" not in str(it.value)
+
+
+def test_of_many_overlaps_the_first_are_shown():
+    same = [f"problem {i}" for i in range(9)]
+    with pytest.raises(ValueError, match=r"9 of 9 .* a-5 = b b-5 and 4 more;"):
+        refuse_overlap(problems("a", *same), problems("b", *same))
+
+
+def test_the_splits_of_the_real_benchmarks_share_no_problem(data_dir):
+    train = load_problems("gsm8k", "train", path=data_dir)
+    assert find_overlap(train, load_problems("gsm8k", "test", path=data_dir)) == []
+    assert len(find_overlap(train, train)) == len(train)
+
+
+# ------------------------------------------------------------------------------------------------------- of a run
+
+
+def traces(path: Path, *prompts: str) -> str:
+    rows = [{"problem": prompt, "solution": "\\boxed{7}", "answer": "7"} for prompt in prompts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    return traces(tmp_path / "train.jsonl", "One", "Two", "Three"), traces(tmp_path / "test.jsonl", "two.")
+
+
+def config_of(training: str, held_out: str, **data: str) -> Config:
+    settings = {"task": "jsonl", "path": training, "held_out": [{"task": "jsonl", "path": held_out}], **data}
+    return parse_config(json.dumps({"data": settings}))
+
+
+def test_a_run_refuses_training_problems_that_are_held_out(files):
+    config = config_of(*files)
+    with pytest.raises(
+        ValueError, match="1 of 3 training problems are held out for evaluation: train-2 = jsonl train-1"
+    ):
+        load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+
+
+def test_a_run_may_leave_them_out_and_says_how_many(files, capsys):
+    config = config_of(*files, on_overlap="drop")
+    kept = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    assert [problem.prompt for problem in kept] == ["One", "Three"]
+    assert capsys.readouterr().err == "left out 1 of 3 training problems: held out\n"
+
+
+def test_a_run_without_a_problem_left_is_refused(files):
+    config = config_of(files[1], files[1], on_overlap="drop")
+    with pytest.raises(ValueError, match="all 1 training problems are held out"):
+        load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+
+
+def test_the_evaluation_s_set_is_held_out_unless_others_are_named(files):
+    settings = {"data": {"task": "jsonl", "path": files[0]}, "evaluation": {"task": "jsonl", "path": files[1]}}
+    config = parse_config(json.dumps(settings))
+    with pytest.raises(ValueError, match="held out for evaluation"):
+        load_training(config.training_set, config.held_out_sets, "refuse")
+    settings["data"]["held_out"] = []  # type: ignore[assignment]
+    config = parse_config(json.dumps(settings))
+    assert config.held_out_sets == []
+    assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 3
+
+
+def test_the_development_problems_are_held_out_too(files):
+    data = {"task": "jsonl", "path": files[0], "held_out": [], "development": {"path": files[1], "count": None}}
+    config = parse_config(json.dumps({"data": data, "stage2": {"eval_every": 5}}))
+    with pytest.raises(ValueError, match="train-2 = jsonl dev-1"):
+        load_training(config.training_set, config.held_out_sets, "refuse")
+    unwatched = parse_config(json.dumps({"data": data}))
+    assert unwatched.development_set is None and unwatched.held_out_sets == []
+
+
+def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(files, capsys):
+    lost = Selection("jsonl", path="no.jsonl")
+    with pytest.raises(ValueError, match=r"'no\.jsonl' is not a file"):
+        load_training(Selection("jsonl", path=files[0]), [lost], "refuse")
+    default = Selection("jsonl", path="no.jsonl", optional=True)
+    assert len(load_training(Selection("jsonl", path=files[0]), [default], "refuse")) == 3
+    assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in capsys.readouterr().err
+
+
+def test_stage_1_needs_no_development_problems(files, capsys):
+    config = load_config("mini", ["data.task=jsonl", f"data.path={files[0]}"])
+    assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 3
+    assert (
+        "warning: training problems are not compared with jsonl dev: task 'jsonl' reads a file"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_mini_preset_holds_out_its_evaluation_and_development_problems():
+    config = load_config("mini")
+    assert [selection.split for selection in config.held_out_sets] == ["eval", "dev"]
+    training = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    assert len(training) == 2000
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('data.held_out=[{"task": "nope"}]', "data.held_out.0.task: unknown task 'nope'"),
+        ('data.held_out=[{"task": "gsm8k", "splt": "test"}]', "no key 'data.held_out.0.splt'; did you mean 'split'"),
+        ("data.development.splt=dev", "no key 'data.development.splt'; did you mean 'split'"),
+        ("data.on_overlap=ignore", "data.on_overlap = \"ignore\": should be 'refuse' or 'drop'"),
+    ],
+)
+def test_a_set_that_cannot_be_is_refused_by_name(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config("mini", [override])
+
+
+def test_a_task_may_be_written_as_papers_write_it():
+    config = load_config("mini", ["evaluation.task=MATH-500", "evaluation.split=test"])
+    assert config.evaluation.task == "math500"

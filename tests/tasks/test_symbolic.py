@@ -1,0 +1,184 @@
+"""The process that does algebra: what it says, that it keeps its time, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tyler.tasks import symbolic
+
+SOURCE = Path(symbolic.__file__).parents[2]
+
+
+def _workers(process: int) -> list[psutil.Process]:
+    found = psutil.Process(process).children(recursive=True)
+    return [child for child in found if any("symbolic_worker" in part for part in child.cmdline())]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("x^{2}+2x+1", "(x+1)^{2}"),
+        (r"\sqrt{12}", r"2\sqrt{3}"),
+        (r"\frac{\cos x}{\sin x}", r"\cot x"),
+        (r"\cot x", r"\frac{\cos x}{\sin x}"),
+        (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"),
+        (r"\sqrt{720x^{3}}", r"12x\sqrt{5x}"),
+        ("i^{2}", "-1"),
+        ("(x+1)^{2}-x^{2}-2x-1", "0"),
+        (r"2\ln x", r"\ln x^{2}"),
+    ],
+)
+def test_expressions_with_one_value_are_equal(answer, gold):
+    assert symbolic.equal(answer, gold, 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("x^{2}+2x+2", "(x+1)^{2}"),
+        (r"\sqrt{x^{2}}", "x"),
+        ("R", "r"),
+        (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
+        (r"\sqrt{2}+10^{-50}", r"\sqrt{2}"),
+        ("10^{100}+1", "10^{100}"),
+        ("0.3333333333333333333333", r"\frac{1}{3}"),
+        ("x + * 3", "x + * 3 + 0"),
+        ("__import__('os')", "x"),
+    ],
+)
+def test_expressions_with_different_values_or_none_are_not(answer, gold):
+    assert not symbolic.equal(answer, gold, 5)
+
+
+@pytest.mark.parametrize(
+    ("how", "answer", "gold", "verdict"),
+    [
+        ("0", "2x+2y-6", "x+y-3", True),
+        ("0", "-x-y+3", "x+y-3", True),
+        (">", "2x-6", "x-3", True),
+        (">", "3-x", "x-3", False),
+        ("0", "x+y-3", "x+y-4", False),
+        ("0", "x", "x^{2}", False),
+    ],
+)
+def test_equations_are_equal_up_to_a_factor(how, answer, gold, verdict):
+    assert symbolic.equal(answer, gold, 5, how=how) is verdict
+
+
+@pytest.mark.parametrize("hostile", ["9^{9^{9}}", "100!!!", "x^{9^{9^{9}}}"])
+def test_what_takes_too_long_is_stopped_and_the_next_question_answered(hostile):
+    symbolic.equal("x", "y", 5)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        symbolic.equal(hostile, "x", 0.3)
+    assert time.monotonic() - start < 0.3 + symbolic._GRACE
+    assert symbolic.equal("x+x", "2x", 5)
+
+
+def test_no_time_left_is_a_timeout():
+    with pytest.raises(TimeoutError, match="no time is left"):
+        symbolic.equal("x", "x", 0)
+
+
+def test_threads_are_answered_each_with_its_own_answer():
+    questions = [(f"x+{number}", f"{number % 3 + number - number % 3}+x", True) for number in range(1, 20)]
+    questions += [(f"x+{number}", f"{number + 1}+x", False) for number in range(1, 20)]
+    with ThreadPoolExecutor(4) as pool:
+        verdicts = list(pool.map(lambda question: symbolic.equal(question[0], question[1], 10), questions))
+    assert verdicts == [same for *_, same in questions]
+    assert len(symbolic._pool.idle) <= (os.cpu_count() or 1)
+
+
+def test_a_worker_that_was_killed_is_replaced():
+    assert symbolic.equal("x+x", "2x", 5)
+    for worker in symbolic._pool.idle:
+        os.kill(worker.process.pid, signal.SIGKILL)
+    time.sleep(0.1)
+    assert symbolic.equal("x+x", "2x", 5)
+
+
+def test_a_killed_child_costs_one_answer():
+    assert symbolic.equal("x+x", "2x", 5)
+    (child,) = psutil.Process(symbolic._pool.idle[-1].process.pid).children()
+    child.kill()
+    with pytest.raises(TimeoutError):
+        symbolic.equal("x+x+x", "3x", 5)
+    assert symbolic.equal("x+x+x", "3x", 5)
+
+
+def test_a_fork_gets_workers_of_its_own():
+    assert symbolic.equal("x+x", "2x", 5)
+    before = [worker.process.pid for worker in symbolic._pool.idle]
+    child = os.fork()
+    if child == 0:
+        mine = symbolic._pool.idle == [] and symbolic.equal("y+y", "2y", 5)
+        symbolic._pool.end()
+        os._exit(0 if mine else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert symbolic.equal("x+x", "2x", 5)
+    assert [worker.process.pid for worker in symbolic._pool.idle] == before
+
+
+SCRIPT = """
+import threading
+from tyler.tasks import symbolic
+answers = []
+thread = threading.Thread(target=lambda: answers.append(symbolic.equal("x+x", "2x", 10)))
+thread.start(); thread.join()
+print(answers, symbolic._pool.idle[0].process.pid)
+"""
+
+
+def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-W", "error", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    assert done.stderr == ""
+    answer, pid = done.stdout.rsplit(maxsplit=1)
+    assert answer == "[True]"
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_the_worker_ends_with_a_process_that_is_killed(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT + "import sys, time; sys.stdout.flush(); time.sleep(60)")
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py")], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        workers = _workers(process.pid)
+        process.kill()
+    assert len(workers) == 2
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert alive == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_library_that_prints_cannot_answer():
+    """Standard output of the child is not the pipe of the replies."""
+    assert symbolic.equal("x+x", "2x", 5)
+    (child,) = psutil.Process(symbolic._pool.idle[-1].process.pid).children()
+    for standard in (0, 1, 2):
+        assert os.readlink(f"/proc/{child.pid}/fd/{standard}") == os.devnull
+
+
+def test_an_interrupted_question_is_not_answered_later():
+    worker = symbolic._Worker()
+    threading.Timer(0.2, worker.process.kill).start()
+    with pytest.raises((TimeoutError, symbolic._BrokenError)):
+        worker.ask("=", "9^{9^{9}}", "x", 3)
+    worker.end()
+    assert worker.process.returncode is not None

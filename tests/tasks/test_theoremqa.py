@@ -1,0 +1,445 @@
+"""TheoremQA: typed answers in both modes, on a table of cases and on every published gold answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tyler.tasks.problem import Outcome, Problem
+from tyler.tasks.rows import Row, read_rows
+from tyler.tasks.task import GradeOptions
+from tyler.tasks.theoremqa import TASK, gold_value, problem
+
+MODES = ("official", "strict")
+
+
+def outcome(answer: str, gold: str, mode: str) -> Outcome:
+    return TASK.verdict(f"So it is \\boxed{{{answer}}}.", gold, GradeOptions(mode=mode)).outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "official", "strict"),
+    [
+        (r"\frac{\pi}{4}", "0.78539815", "correct", "correct"),
+        (r"\pi/4", "0.785", "correct", "correct"),
+        ("0.8", "0.785", "correct", "wrong"),
+        ("0.75", "0.785", "wrong", "wrong"),
+        (r"\sqrt{2}", "1.414", "correct", "correct"),
+        ("1.42", "1.414", "correct", "wrong"),
+        ("e^{-1}", "0.367879441", "correct", "correct"),
+        (r"\frac{\pi}{4} \approx 0.785", "0.78539815", "correct", "correct"),
+        (r"0.785 = \frac{\pi}{4}", "0.785", "correct", "correct"),
+        ("0.4", "0", "wrong", "wrong"),
+        ("0.4", "0.0", "wrong", "wrong"),
+        ("0", "0.0", "correct", "correct"),
+        ("0.0", "0", "correct", "correct"),
+        ("0.001", "0.0", "wrong", "wrong"),
+        ("-0", "0", "correct", "correct"),
+        ("1e-15", "0.0", "correct", "correct"),
+        ("0", "1e-24", "wrong", "wrong"),
+        ("0", "3e-36", "wrong", "wrong"),
+        ("1/3", "0.333", "correct", "correct"),
+        ("0.3333", "0.333", "correct", "correct"),
+        ("0.33", "0.333", "correct", "wrong"),
+        ("1.04", "1.0", "correct", "wrong"),
+        ("1.05", "1.0", "wrong", "wrong"),
+        ("0.96", "1.0", "correct", "wrong"),
+        ("0.95", "1.0", "wrong", "wrong"),
+        ("1", "1.0", "correct", "correct"),
+        ("104", "100.0", "correct", "wrong"),
+        ("104.1", "100.0", "wrong", "wrong"),
+        ("11760.3", "11760", "correct", "wrong"),
+        ("11761", "11760", "wrong", "wrong"),
+        ("11,760", "11760", "correct", "correct"),
+        ("11760.0", "11760", "correct", "correct"),
+        (r"\frac{23520}{2}", "11760", "correct", "correct"),
+        ("2^{10}", "1024", "correct", "correct"),
+        ("8!", "40320", "correct", "correct"),
+        ("4.6", "5", "correct", "wrong"),
+        ("five", "5", "unparsable", "unparsable"),
+        ("5 or 6", "5", "unparsable", "unparsable"),
+        ("[5]", "5", "unparsable", "unparsable"),
+        ("True", "1", "unparsable", "unparsable"),
+        ("1", "true", "unparsable", "unparsable"),
+        ("1, 2", "1", "unparsable", "unparsable"),
+        ("5x", "5", "unparsable", "unparsable"),
+        ("x", "5", "unparsable", "unparsable"),
+        (r"2\pi", "2", "wrong", "wrong"),
+        (r"5 \pmod{7}", "5", "correct", "correct"),
+        (r"50\%", "0.5", "correct", "correct"),
+        (r"54.8\%", "54.8", "correct", "correct"),
+        (r"0.5\%", "0.5", "wrong", "wrong"),
+        (r"0.5\%", "0.005", "correct", "correct"),
+        (r"25\%", "25", "correct", "correct"),
+        (r"1\%", "1", "wrong", "wrong"),
+        (r"100\%", "1", "correct", "correct"),
+        (r"9.8 \text{ m/s}^2", "9.8", "correct", "correct"),
+        ("9.8 m/s^2", "9.8", "correct", "correct"),
+        (r"9.8\,\mathrm{m}\cdot\mathrm{s}^{-2}", "9.8", "correct", "correct"),
+        (r"1.2 \times 10^{3}\text{ J}", "1200.0", "correct", "correct"),
+        (r"\$1{,}898.27", "1898.27", "correct", "correct"),
+        ("$1,898.27", "1898.27", "correct", "correct"),
+        (r"60^\circ", "60.0", "correct", "correct"),
+        (r"60^{\circ}\text{C}", "60.0", "correct", "correct"),
+        ("22.5 kHz", "22.5", "correct", "correct"),
+        (r"5\,\Omega", "5", "correct", "correct"),
+        (r"5\,\mu\text{F}", "5", "correct", "correct"),
+        (r"3.14\ldots", "3.14", "correct", "correct"),
+        ("3.14...", "3.14", "correct", "correct"),
+        ("2 million", "2", "unparsable", "unparsable"),
+        ("x = 3", "3", "correct", "correct"),
+        (r"x \approx 3.14", "3.14", "correct", "correct"),
+        (r"\lim_{x\to 0} f(x) = 3", "3", "correct", "correct"),
+        ("f(2) = 3", "3", "correct", "correct"),
+        ("2 = 3", "3", "unparsable", "unparsable"),
+        ("P(A|B) = 0.4", "0.4", "correct", "correct"),
+        (r"6 \times 10^{25}", "-6e+25", "wrong", "wrong"),
+        (r"-6 \times 10^{25}", "-6e+25", "correct", "correct"),
+        (r"4 \times 10^{-5}", "4e-05", "correct", "correct"),
+        (r"4.1 \times 10^{-5}", "4e-05", "correct", "correct"),
+        ("True", "true", "correct", "correct"),
+        ("yes", "true", "correct", "correct"),
+        ("No", "false", "correct", "correct"),
+        ("Yes", "false", "wrong", "wrong"),
+        ("normal", "false", "unparsable", "unparsable"),
+        ("Yes, it converges", "true", "correct", "correct"),
+        ("No, it does not", "false", "correct", "correct"),
+        ("not true", "true", "unparsable", "unparsable"),
+        ("untrue", "true", "unparsable", "unparsable"),
+        ("True or False", "true", "unparsable", "unparsable"),
+        ("Yes and no", "true", "unparsable", "unparsable"),
+        ("No, it is true", "false", "unparsable", "unparsable"),
+        ("The statement is true", "true", "correct", "correct"),
+        (r"\text{Answer: True}", "true", "correct", "correct"),
+        ("unknown", "true", "unparsable", "unparsable"),
+        ("nothing", "false", "unparsable", "unparsable"),
+        ("Truely", "true", "unparsable", "unparsable"),
+        (r"\text{False}", "false", "correct", "correct"),
+        (r"\mathbf{True}", "true", "correct", "correct"),
+        ("FALSE.", "false", "correct", "correct"),
+        ("T", "true", "unparsable", "unparsable"),
+        ("Yes, no", "true", "unparsable", "unparsable"),
+        (r"\textbf{\text{True}}", "true", "correct", "correct"),
+        ("Yes (by the MVT)", "true", "correct", "correct"),
+        ("True: 5 > 3", "true", "correct", "correct"),
+        ("[5, 0]", "[0, 5]", "correct", "wrong"),
+        ("[0, 5]", "[0, 5]", "correct", "correct"),
+        ("0, 5", "[0, 5]", "correct", "correct"),
+        ("(0, 5)", "[0, 5]", "correct", "correct"),
+        (r"\{0, 5\}", "[0, 5]", "correct", "correct"),
+        ("x = 0, y = 5", "[0, 5]", "correct", "correct"),
+        (r"0 \text{ and } 5", "[0, 5]", "correct", "correct"),
+        ("0 or 5", "[0, 5]", "unparsable", "unparsable"),
+        ("[0, 5, 6]", "[0, 5]", "wrong", "wrong"),
+        ("0", "[0, 5]", "wrong", "wrong"),
+        ("[[0, 5]]", "[0, 5]", "unparsable", "unparsable"),
+        ("[0, 5)", "[0, 5]", "unparsable", "unparsable"),
+        ("[0; 5]", "[0, 5]", "correct", "correct"),
+        ("05", "[0, 5]", "wrong", "wrong"),
+        ("3", "[3]", "correct", "correct"),
+        ("[3]", "[3]", "correct", "correct"),
+        ("{3}", "[3]", "correct", "correct"),
+        ("[4, 16, 65,536]", "[4, 16, 65536]", "correct", "correct"),
+        ("[4,16,65536]", "[4, 16, 65536]", "correct", "correct"),
+        ("[4, 16, 65{,}536]", "[4, 16, 65536]", "correct", "correct"),
+        (r"\left[\frac{1}{3}, \frac{1}{4}\right]", "[0.333, 0.25]", "correct", "correct"),
+        ("[0.33, 0.25]", "[0.333, 0.25]", "correct", "wrong"),
+        ("[0.3, 0.25]", "[0.333, 0.25]", "wrong", "wrong"),
+        ("[a, b]", "[0, 5]", "unparsable", "unparsable"),
+        ("[]", "[0, 5]", "unparsable", "unparsable"),
+        (r"\pm \frac{2}{3}", "[0.6667, -0.6667]", "correct", "correct"),
+        (r"\frac{1 \pm 3}{2}", "[2, -1]", "unparsable", "unparsable"),
+        (r"\frac{2}{3}, -\frac{2}{3}", "[0.6667, -0.6667]", "correct", "correct"),
+        (r"\begin{pmatrix} 4 \\ 2 \end{pmatrix}", "[4, 2]", "correct", "correct"),
+        (r"\begin{bmatrix}4\\2\end{bmatrix}", "[4, 2]", "correct", "correct"),
+        ("[4, 2]^T", "[4, 2]", "correct", "correct"),
+        ("(x,y) = (-1, 4)", "[-1, 4]", "correct", "correct"),
+        (r"x \in \{1, 6\}", "[1, 6]", "correct", "correct"),
+        (r"\lambda_1 = 1, \lambda_2 = 6", "[1, 6]", "correct", "correct"),
+        (r"[2.0 \text{ kVA}, 1.32 \text{ kVAR}]", "[2.0, 1.32]", "correct", "correct"),
+        (r"[2.0, 1.32] \text{ kVA}", "[2.0, 1.32]", "correct", "correct"),
+        (r"\langle 4, 2 \rangle", "[4, 2]", "correct", "correct"),
+        ("[0.4, 1]", "[0, 1]", "wrong", "wrong"),
+        (r"[0, 1, \ldots]", "[0, 1]", "unparsable", "unparsable"),
+        (r"0 \to 5", "[0, 5]", "unparsable", "unparsable"),
+        ("[1,234]", "[1, 234]", "correct", "correct"),
+        (r"\left(4, 2\right)", "[4, 2]", "correct", "correct"),
+        ("$[4, 2]$", "[4, 2]", "correct", "correct"),
+        (r"\text{[4, 2]}", "[4, 2]", "correct", "correct"),
+        ("True", "[1, 1]", "unparsable", "unparsable"),
+        ("", "[1]", "unparsable", "unparsable"),
+        (r"\left\{ -1, 6 \right\}", "[-1, 6]", "correct", "correct"),
+        ("(4, 2)", "[2, 4]", "correct", "wrong"),
+        ("(c)", '"(c)"', "correct", "correct"),
+        ("c", '"(c)"', "correct", "correct"),
+        ("C", '"(c)"', "correct", "correct"),
+        ("(C)", '"(c)"', "correct", "correct"),
+        ("(c) None of the above", '"(c)"', "correct", "correct"),
+        ("c) Vitali", '"(c)"', "correct", "correct"),
+        ("c. Vitali", '"(c)"', "correct", "correct"),
+        ("(a)", '"(c)"', "wrong", "wrong"),
+        ("(a) or (c)", '"(c)"', "unparsable", "unparsable"),
+        ("Vitali Cover Theorem", '"(c)"', "unparsable", "unparsable"),
+        ("abc", '"(c)"', "unparsable", "unparsable"),
+        ("3", '"(c)"', "unparsable", "unparsable"),
+        (r"\text{(c)}", '"(c)"', "correct", "correct"),
+        ("Option (c)", "(c)", "correct", "correct"),
+        ("c", "c", "correct", "correct"),
+        ("True", "True", "correct", "correct"),
+        ("yes", "yes", "correct", "correct"),
+        ("1/3", "1/3", "correct", "correct"),
+        ("5", "5", "correct", "correct"),
+        ("5", "five", "gold_error", "gold_error"),
+        ("5", "", "gold_error", "gold_error"),
+        ("5", "NaN", "gold_error", "gold_error"),
+        ("5", '[1, "a"]', "gold_error", "gold_error"),
+        ("5", "[]", "gold_error", "gold_error"),
+        ("5", "{}", "gold_error", "gold_error"),
+        ("5", "null", "gold_error", "gold_error"),
+        ("5", "1e999", "gold_error", "gold_error"),
+        (r"(4,2)^\top", "[4, 2]", "correct", "correct"),
+        ("[4,2]^{T}", "[4, 2]", "correct", "correct"),
+        (r"\begin{pmatrix}4\\2\end{pmatrix}^T", "[4, 2]", "correct", "correct"),
+        (r"\frac{1}{2} mv^2", "0.5", "unparsable", "unparsable"),
+        (r"1.6\times10^{-19}\,\mathrm{C}", "1.6e-19", "correct", "correct"),
+        (r"10^5 \text{ Pa}", "100000", "correct", "correct"),
+        ("2x+3", "2", "unparsable", "unparsable"),
+        (r"1.0 \pm 0.1", "1.0", "unparsable", "unparsable"),
+        (r"\{x_1, x_2\} = \{1, 6\}", "[1, 6]", "correct", "correct"),
+        ("x_1=1; x_2=6", "[1, 6]", "correct", "correct"),
+        (r"\lambda = 1, 6", "[1, 6]", "correct", "correct"),
+        (r"a = 2 \text{ and } b = 100", "[2, 100]", "correct", "correct"),
+        ("[0.333, 1/4]", "[0.333, 0.25]", "correct", "correct"),
+        (r"\frac{5\pi}{2}", "7.853", "correct", "wrong"),
+        ("7.854", "7.853", "correct", "wrong"),
+        (r"-\frac{\pi}{3}", "-1.047", "correct", "correct"),
+        (r"-1.047\text{ rad}", "-1.047", "correct", "correct"),
+        (r"\frac{16}{3}", "5.333", "correct", "correct"),
+        (r"5 \frac{1}{3}", "5.333", "correct", "correct"),
+        ("e", "2.7182818", "correct", "correct"),
+        (r"\frac{1}{e}", "0.36787944", "correct", "correct"),
+        (r"\frac{2}{e}", "0.73575888", "correct", "correct"),
+        (r"2\pi", "6.2831852", "correct", "correct"),
+        (r"\pi", "3.1415926", "correct", "correct"),
+        (r"\ln(4)", "1.386", "correct", "correct"),
+        (r"\frac{\ln 3}{\ln 2}", "1.585", "correct", "correct"),
+        (r"\log_2(3)", "1.585", "correct", "correct"),
+        (r"\text{No solution}", "0", "unparsable", "unparsable"),
+        (r"\infty", "0.0", "unparsable", "unparsable"),
+        (r"0 \text{ J}", "0.0", "correct", "correct"),
+        ("0.0000", "0.0", "correct", "correct"),
+        ("3628800", "3628800", "correct", "correct"),
+        ("10!", "3628800", "correct", "correct"),
+        (r"3.6288 \times 10^6", "3628800", "correct", "correct"),
+        ("3,628,800", "3628800", "correct", "correct"),
+        ("16^6", "16777216", "correct", "correct"),
+        ("16777216.4", "16777216", "correct", "wrong"),
+        ("-36", "36", "wrong", "wrong"),
+        ("i", "1", "unparsable", "unparsable"),
+        ("7i", "7", "unparsable", "unparsable"),
+        (r"\sqrt{-1}", "1", "unparsable", "unparsable"),
+        ("5 = x", "5", "unparsable", "unparsable"),
+        (r"5 \text{ ways}", "5", "correct", "correct"),
+        ("five", "5", "unparsable", "unparsable"),
+        (r"\text{approximately } 5", "5", "correct", "correct"),
+        (r"v = 9.8\ \mathrm{m/s}", "9.8", "correct", "correct"),
+        (r"9.8\,\frac{\mathrm{m}}{\mathrm{s}^2}", "9.8", "correct", "correct"),
+        ("(5)", "5", "correct", "correct"),
+        (r"22.5^\circ", "22.5", "correct", "correct"),
+        ("e = 0.9", "0.9", "correct", "correct"),
+        (r"0.05 \text{ (or 5\%)}", "0.05", "unparsable", "unparsable"),
+        (r"5\%", "0.05", "correct", "correct"),
+        (r"0.05 = 5\%", "0.05", "correct", "correct"),
+        (r"5\% = 0.05", "0.05", "correct", "correct"),
+        (r"\frac{1}{3} = 33.3\%", "0.333", "correct", "correct"),
+        ("x=5, y=6", "5", "unparsable", "unparsable"),
+        ("x=5, y=6", "6", "unparsable", "unparsable"),
+        ("x=5,y=6", "6", "unparsable", "unparsable"),
+        (r"x = 5 \text{ or } x = 6", "6", "unparsable", "unparsable"),
+        (r"x=5 \text{ and } y=6", "6", "unparsable", "unparsable"),
+        ("x = 1,234", "1234", "correct", "correct"),
+        ("f(2, 3) = 6", "6", "correct", "correct"),
+    ],
+)
+def test_an_answer_compares_by_the_type_of_its_gold(answer, gold, official, strict):
+    assert [outcome(answer, gold, mode) for mode in MODES] == [official, strict]
+
+
+HOSTILE = {
+    "digits": "9" * 100_000,
+    "items": "[" + "7," * 50_000 + "7]",
+    "short items": "[" + "7, " * 160 + "7",
+    "braces": "{" * 240 + "}" * 240,
+    "powers": "9^{9^{9}}",
+    "factorials": "7" + "!" * 200,
+    "roots": r"\sqrt" * 50 + "7",
+    "signs": "-" * 250 + "7",
+    "equations": "7 = " * 60,
+    "units": "8 " + "m " * 120 + "!",
+    "nul": "7\0",
+    "digits of Unicode": "\u0667\uff17",
+    "code": "__import__('os').system('exit 7')",
+    "matrix": r"\begin{pmatrix}" * 30,
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("gold", ["7", "7.0", "[7, 7]", "true", '"(c)"'])
+def test_hostile_answers_are_read_at_once_and_never_correct(answer, gold):
+    start = time.process_time()
+    assert outcome(answer, gold, "official") is not Outcome.CORRECT
+    assert time.process_time() - start < 0.5
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+def row(answer: object, kind: str, **changed: object) -> Row:
+    return Row({"Question": "What?", "Answer": answer, "Answer_type": kind, "Picture": None, **changed}, "f, line 3", 3)
+
+
+@pytest.mark.parametrize(
+    ("published", "hub", "kind", "gold"),
+    [
+        (True, "True", "bool", "true"),
+        (False, "False", "bool", "false"),
+        (11760, "11760", "integer", "11760"),
+        (1.0, "1.0", "float", "1.0"),
+        (1, "1", "float", "1.0"),
+        (4e-05, "4e-05", "float", "4e-05"),
+        (-6e25, "-6e+25", "float", "-6e+25"),
+        ([0, 5], "[0, 5]", "list of integer", "[0, 5]"),
+        ([0.333, 0.25], "[0.333, 0.25]", "list of float", "[0.333, 0.25]"),
+        ([1, 0.25], "[1, 0.25]", "list of float", "[1.0, 0.25]"),
+        ("(c)", "(c)", "option", '"(c)"'),
+    ],
+)
+def test_the_published_row_and_the_hubs_have_the_same_gold(published, hub, kind, gold):
+    first, second = (problem(row(answer, kind), "test") for answer in (published, hub))
+    assert first == second
+    assert first is not None and first.answer == gold
+    assert gold_value(gold) == json.loads(gold)
+    assert type(gold_value(gold)) is type(json.loads(gold))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("yes and no", "bool"),
+        (1, "bool"),
+        ("1.5", "integer"),
+        (True, "integer"),
+        ("x", "float"),
+        (float("nan"), "float"),
+        (10**400, "float"),
+        (7, "list of integer"),
+        ([], "list of integer"),
+        ([1.5], "list of integer"),
+        (["1"], "list of float"),
+        ("None", "option"),
+        (7, "option"),
+        (7, "number"),
+        (None, "integer"),
+    ],
+)
+def test_a_row_whose_answer_is_not_of_its_type_is_refused(answer, kind):
+    with pytest.raises(ValueError, match=r"f, line 3: field 'Answer(_type)?'"):
+        problem(row(answer, kind), "test")
+
+
+@pytest.mark.parametrize(
+    "picture", ["images/one.png", {"bytes": b"PNG", "path": None}, b"PNG", {"bytes": None, "path": "one"}]
+)
+def test_rows_with_a_picture_are_left_out(picture):
+    assert problem(row(7, "integer", Picture=picture), "test") is None
+
+
+@pytest.mark.parametrize("picture", [None, "", "None", {"bytes": None, "path": None}])
+def test_rows_without_a_picture_are_not(picture):
+    made = problem(row(7, "integer", Picture=picture), "test")
+    assert made is not None and made.id == "test-3"
+
+
+def test_the_prompt_names_every_form_and_does_not_give_the_type_away():
+    first, second = problem(row(7, "integer"), "test"), problem(row(True, "bool"), "test")
+    assert first is not None and second is not None
+    assert first.prompt == second.prompt
+    assert first.prompt.startswith("What?\n\n")
+
+
+# ------------------------------------------------------------------------------------------------- published answers
+
+
+@pytest.fixture(scope="module")
+def problems(data_dir: Path) -> list[Problem]:
+    rows = read_rows(data_dir / "theoremqa_test.json")
+    return [made for row in rows if (made := problem(row, "test")) is not None]
+
+
+def number_forms(number: int | float) -> list[str]:
+    exact, scientific = Fraction(repr(number)), f"{Decimal(repr(number)):e}"
+    forms = [
+        json.dumps(number),
+        f"${number}$",
+        rf"\text{{{number}}}",
+        rf"x = {number}",
+        rf"\approx {number}",
+        f"{number}.",
+    ]
+    forms += [rf"{number} \text{{ m/s}}^2", rf"\frac{{{exact.numerator}}}{{{exact.denominator}}}"]
+    mantissa, _, exponent = scientific.partition("e")
+    forms += [scientific, rf"{mantissa} \times 10^{{{int(exponent)}}}"]
+    if exact.denominator == 1 and abs(number) < 1e15:
+        grouped = f"{int(number):,}"
+        forms += [grouped, grouped.replace(",", "{,}"), grouped.replace(",", r"\,"), f"{int(number)}.00"]
+    return forms
+
+
+def list_forms(numbers: list[int] | list[float]) -> list[str]:
+    items = [json.dumps(number) for number in numbers]
+    brackets = ("[]", "()", (r"\{", r"\}"), (r"\left[", r"\right]"), (r"\left(", r"\right)"), (r"\left\{", r"\right\}"))
+    forms = [left + comma.join(items) + right for left, right in brackets for comma in (",", ", ")]
+    fractions = [rf"\frac{{{Fraction(item).numerator}}}{{{Fraction(item).denominator}}}" for item in items]
+    forms += [", ".join(items), f"x = [{', '.join(items)}]", r" \text{ and } ".join(items), f"[{', '.join(fractions)}]"]
+    forms += [rf"\begin{{pmatrix}} {mark.join(items)} \end{{pmatrix}}" for mark in (" & ", r" \\ ")]
+    return forms
+
+
+def forms(gold: bool | int | float | str | list[int] | list[float]) -> list[str]:
+    """How models write a gold answer."""
+    if isinstance(gold, bool):
+        word = "Yes" if gold else "No"
+        return [str(gold), json.dumps(gold), rf"\text{{{gold}}}", rf"\textbf{{{word}}}", word.lower(), f"{gold}."]
+    if isinstance(gold, str):
+        return [gold, json.dumps(gold), gold[1], gold.upper(), rf"\text{{{gold}}}", f"{gold[1]})", f"{gold} of these"]
+    return list_forms(gold) if isinstance(gold, list) else number_forms(gold)
+
+
+def test_every_published_gold_is_correct_in_both_modes_and_every_form(problems):
+    assert len(problems) == len({made.id for made in problems}) == 747
+    for made in problems:
+        for answer in [made.answer, *forms(gold_value(made.answer))]:
+            for mode in MODES:
+                assert outcome(answer, made.answer, mode) is Outcome.CORRECT, (answer, made.answer, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_next_gold_is_not_correct_except_where_it_is_the_same(problems, mode):
+    golds = [made.answer for made in problems]
+    correct = [(gold, other) for gold, other in pairwise(golds) if outcome(other, gold, mode) == "correct"]
+    assert all(json.loads(gold) == json.loads(other) for gold, other in correct)
+    assert len(correct) == 18
+
+
+def test_what_is_correct_strictly_is_correct_officially(problems):
+    golds = [made.answer for made in problems]
+    for shift in (3, 11):
+        for gold, other in zip(golds, golds[shift:], strict=False):
+            if outcome(other, gold, "strict") is Outcome.CORRECT:
+                assert outcome(other, gold, "official") is Outcome.CORRECT

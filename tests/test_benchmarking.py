@@ -1,0 +1,142 @@
+"""`tyler eval` as a whole: any tasks, a kill in the middle, several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tiny
+from tyler import benchmarking
+from tyler.benchmarking import digest
+from tyler.model import Tyler
+from tyler.records import Record, read_records
+from tyler.routing import Never
+from tyler.runs import RunError
+from tyler.tasks import Problem
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Stage 1 checkpoint, its backbone, and a file of problems."""
+    folder = tmp_path_factory.mktemp("eval")
+    model = tiny.tyler("qwen3").at_stage("stage1")
+    model.backbone.model.save_pretrained(folder / "backbone")
+    tiny.tokenizer().save_pretrained(folder / "backbone")
+    replace(model, backbone=replace(model.backbone, id=str(folder / "backbone"))).save_pretrained(folder / "model")
+    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(COUNT)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def command(place: Path, output: Path, *more: str) -> list[str]:
+    return [
+        *("-m", "tyler", "eval", str(place / "model"), "--task", "jsonl", "--data-dir", str(place / "test.jsonl")),
+        *("--max-new-tokens", "200", "--slots", "2", "--output", str(output), *more),
+    ]
+
+
+def answers(records: list[Record]) -> list[Record]:
+    """What must be equal whoever answers, and when."""
+    return [replace(one, seconds=0, synthesis_seconds=0, elapsed=0, session=0, rank=0) for one in records]
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> list[Record]:
+    """What one undisturbed process finds."""
+    subprocess.run([sys.executable, *command(place, place / "whole")], check=True, capture_output=True, timeout=300)
+    return read_records(place / "whole")
+
+
+def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[Record]) -> None:
+    assert [one.id for one in whole] == [f"train-{line}" for line in range(1, COUNT + 1)]
+    assert {one.task for one in whole} == {"jsonl"}
+    assert any(one.invocations for one in whole), "after Stage 1 operators are invoked at boundaries"
+    expected = Tyler.from_pretrained(str(place / "model")).solve([one.prompt for one in whole], max_new_tokens=200)
+    assert [one.completion for one in whole] == [answer.text for answer in expected]
+    assert {path.name for path in (place / "whole").iterdir()} == {
+        *("records.jsonl", "report.html", "report.md", "settings.json")
+    }
+    settings = json.loads((place / "whole" / "settings.json").read_text())
+    assert (settings["max_new_tokens"], settings["router"]) == (200, "AtBoundaries(rate=1.0, only=None, learned=False)")
+
+
+def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
+    output = place / "killed"
+    process = subprocess.Popen(
+        [sys.executable, *command(place, output)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < deadline:
+        if (output / "records.jsonl").exists() and (output / "records.jsonl").read_bytes().count(b"\n") >= 3:
+            break
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = read_records(output)
+    assert 3 <= len(kept) < COUNT, "killed in the middle"
+    shown = subprocess.run(
+        [sys.executable, *command(place, output)], check=True, capture_output=True, timeout=300, text=True
+    ).stdout
+    found = read_records(output)
+    assert answers(found) == answers(whole)
+    assert {one.id for one in found if one.session == 0} == {one.id for one in kept}, "nothing was answered again"
+    assert f"/{COUNT}" in shown
+
+
+def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, *launcher, *command(place, place / "two")],
+        check=True,
+        capture_output=True,
+        timeout=300,
+        env=environment,
+    )
+    found = read_records(place / "two")
+    assert answers(found) == answers(whole)
+    assert [one.rank for one in found] == [index % 2 for index in range(COUNT)]
+    assert not list((place / "two").glob("records-*"))
+
+
+def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:
+    with pytest.raises(RunError, match="weights was"):
+        benchmarking.run(
+            str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / "whole", slots=2
+        )
+
+
+def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> None:
+    gsm8k = [{"question": f"How many {i}?", "answer": "So.\n#### 5"} for i in range(1319)]
+    (tmp_path / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gsm8k))
+    reports = benchmarking.run(
+        str(place / "backbone"),
+        tasks=["GSM8K", "gsm8k"],
+        data=tmp_path,
+        count=3,
+        max_new_tokens=4,
+        router=Never(),
+        output=tmp_path / "out",
+    )
+    assert [(report.name, len(report.records)) for report in reports] == [("GSM8K", 3)]
+    mini = benchmarking.run(
+        str(place / "backbone"), tasks=["mini"], count=2, max_new_tokens=4, output=tmp_path / "mini"
+    )
+    assert len(mini[0].records) == 2
+    assert "0/2" in capsys.readouterr().out
+
+
+def test_the_digest_names_the_problems() -> None:
+    one, other = Problem("1", "jsonl", "a", "b"), Problem("1", "jsonl", "a", "c")
+    assert digest([one]) == digest([one]) != digest([other])
+    assert digest([one, other]) != digest([other, one])

@@ -1,0 +1,242 @@
+"""Reports: what they count, and that people see it whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scripted import PROBLEMS, TEXTS, Scripted
+from tyler import comparison, pages
+from tyler.evaluation import evaluate
+from tyler.pages import html, save, traced_html
+from tyler.records import Record, read_records
+from tyler.reports import (
+    ACCURACY_COLUMNS,
+    COLUMNS,
+    FAILURE_COLUMNS,
+    Report,
+    interval,
+    markdown,
+    mean_accuracy,
+    rows,
+    table,
+    warnings,
+)
+from tyler.statistics import Paired, wilson
+from tyler.tasks import Outcome
+from tyler.trajectory import Invocation
+
+
+@pytest.fixture
+def report() -> Report:
+    return evaluate(Scripted(), PROBLEMS)
+
+
+def changed(report: Report, index: int, **values: object) -> Report:
+    """The report with one record changed."""
+    records = list(report.records)
+    records[index] = replace(records[index], **values)  # type: ignore[arg-type]
+    return Report(report.name, tuple(records))
+
+
+# ---------------------------------------------------------------------------------------- the numbers
+
+
+def test_the_numbers_of_a_report_are_those_of_its_records(report: Report) -> None:
+    assert (report.num_correct, report.accuracy) == (2, 0.4)
+    assert report.share(Outcome.NO_BOX) == report.share(Outcome.TRUNCATED) == 0.2
+    assert report.mean(lambda one: one.latents) == 6.0
+    assert report.invocations_by_operator() == {"global": 6 / 5, "state": 4 / 5}
+    assert report.by_family() == {"algebra": (1, 2), "words": (1, 3)}
+    assert report.synthesis_share == pytest.approx((0.25 * 10) / (5 + 10))
+
+
+def test_the_wall_time_is_that_of_all_sessions(report: Report) -> None:
+    ends = [(0, 3.0), (0, 7.0), (1, 2.0), (1, 1.0), (2, 4.0)]
+    records = tuple(
+        replace(one, session=session, elapsed=elapsed)
+        for one, (session, elapsed) in zip(report.records, ends, strict=True)
+    )
+    assert Report("x", records).seconds == 7.0 + 2.0 + 4.0
+
+
+def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
+    (line,) = rows([changed(report, 1, outcome=Outcome.UNPARSABLE)])
+    cells = dict(zip(COLUMNS, line, strict=True))
+    low, high = wilson(2, 5)
+    assert cells["method"] == "Scripted Reasoner"
+    assert cells["correct"] == "2/5" and cells["accuracy"] == "40.0%"
+    assert cells["95% CI"] == f"{100 * low:.1f}–{100 * high:.1f}" == interval(report)
+    assert cells["no box"] == cells["cut off"] == cells["unparsable"] == "20.0%"
+    assert (cells["timeout"], cells["synthesis"]) == ("0.0%", "16.7%")
+    assert (cells["visible"], cells["latents"], cells["calls"]) == ("2.0", "6.0", "2.00")
+
+
+def test_the_mean_over_benchmarks_is_unweighted(report: Report) -> None:
+    one_right = Report("other", report.records[:1])
+    assert mean_accuracy([report]) is None
+    assert mean_accuracy([report, one_right]) == "mean accuracy of 2, unweighted: 70.0%"
+
+
+def test_gold_answers_that_cannot_be_read_are_told(report: Report) -> None:
+    assert warnings([report]) == []
+    broken = changed(changed(report, 1, outcome=Outcome.GOLD_ERROR), 2, outcome=Outcome.GOLD_ERROR)
+    assert warnings([broken]) == [
+        "Scripted Reasoner: 2 gold answers could not be read (p1, p2); these problems cannot be solved"
+    ]
+
+
+# -------------------------------------------------------------------------------------------- markdown
+
+
+def test_the_markdown_has_the_table_the_families_and_the_settings(report: Report) -> None:
+    lines = markdown([report, report], {"budget": None, "router": "Never()"}).splitlines()
+    assert lines[0] == "| " + " | ".join(COLUMNS) + " |"
+    assert lines[2] == lines[3] == "| " + " | ".join(rows([report])[0]) + " |"
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    assert "Mean accuracy of 2, unweighted: 40.0%." in lines
+    families = lines.index("| method | algebra | words |")
+    assert lines[families + 2 : families + 4] == ["| Scripted Reasoner | 1/2 | 1/3 |"] * 2
+    assert lines[-2:] == ["- budget: `null`", '- router: `"Never()"`']
+
+
+def test_reports_with_other_families_have_a_table_of_their_own(report: Report) -> None:
+    plain = Report("plain", tuple(replace(one, family="") for one in report.records))
+    other = Report("other", tuple(replace(one, family="physics") for one in report.records))
+    lines = markdown([report, plain, other]).splitlines()
+    assert "| method | physics |" in lines and "| other | 2/5 |" in lines
+    assert sum(line.startswith("| method |") for line in lines) == 3
+
+
+# ---------------------------------------------------------------------------------------- the terminal
+
+
+@pytest.mark.parametrize("columns", [ACCURACY_COLUMNS, FAILURE_COLUMNS])
+def test_the_table_is_whole_on_a_terminal_of_eighty_columns(report: Report, columns: tuple[str, ...], capsys) -> None:
+    many = Report("Tyler Stage 2", tuple(replace(report.records[0], elapsed=1234.5) for _ in range(600)))
+    Console(width=80).print(table([many], "mini, eval problems, greedy decoding", columns))
+    shown = capsys.readouterr().out
+    cells = dict(zip(COLUMNS, rows([many])[0], strict=True))
+    assert "mini, eval problems, greedy decoding" in shown and "…" not in shown
+    for column in columns:
+        assert column in shown and cells[column] in shown
+
+
+def test_the_columns_of_the_terminal_are_those_of_the_report() -> None:
+    assert set(ACCURACY_COLUMNS) | set(FAILURE_COLUMNS) == set(COLUMNS)
+
+
+# -------------------------------------------------------------------------------------------- the page
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that do not nest, and gathers the text and the tags."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(page: str) -> Balanced:
+    reader = Balanced()
+    reader.feed(page)
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+def test_the_page_has_every_number_and_every_answer(report: Report) -> None:
+    page = parsed(html([report], "Scripted: words", {"budget": 3}))
+    for cell in rows([report])[0]:
+        assert cell in page.text
+    for text in TEXTS:
+        assert text in page.text.replace("global ×3", "").replace("state ×3", "")
+    assert page.tags.count("details") == 5 and "budget" in page.text and "1/2" in page.text
+
+
+def test_what_a_model_wrote_cannot_become_a_part_of_the_page(report: Report) -> None:
+    hostile = "<script>alert(1)</script>&amp;"
+    changed_report = changed(report, 1, completion=hostile, prompt=hostile, answer=hostile, gold=hostile, id=hostile)
+    page = parsed(html([Report(hostile, changed_report.records)], hostile, {hostile: hostile}))
+    assert "script" not in page.tags
+    assert page.text.count(hostile) >= 6
+
+
+def test_operators_stand_where_they_were_invoked(report: Report) -> None:
+    calls = (Invocation("global", 0, 8, 0, 0), Invocation("state", 2, 4, 3, 3), Invocation("x<y", 2, 4, 4, 3))
+    one = replace(report.records[0], completion="ab<cd", invocations=calls)
+    assert str(traced_html(one)) == (
+        '<b class="op op-global">global ×8</b>ab&lt;<b class="op op-state">state ×4</b>'
+        '<b class="op op-x&lt;y">x&lt;y ×4</b>cd'
+    )
+
+
+def test_a_long_report_shows_its_first_answers(report: Report) -> None:
+    many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(500)))
+    assert parsed(html([many], "many")).tags.count("details") == pages.EXAMPLES
+
+
+def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
+    save([report], tmp_path / "evaluation", "words")
+    assert (tmp_path / "evaluation" / "report.md").read_text() == "# words\n\n" + markdown([report])
+    assert (tmp_path / "evaluation" / "report.html").read_text() == html([report], "words")
+    assert read_records(tmp_path / "evaluation" / "scripted-reasoner") == list(report.records)
+    line = (tmp_path / "evaluation" / "scripted-reasoner" / "records.jsonl").read_text().splitlines()[0]
+    assert set(json.loads(line)) == set(Record.__dataclass_fields__)
+
+
+# ------------------------------------------------------------------------------------------- the pairs
+
+
+def test_pairs_are_matched_by_task_and_problem(report: Report) -> None:
+    second = changed(changed(report, 0, outcome=Outcome.WRONG), 2, outcome=Outcome.CORRECT).records
+    shuffled = [second[index] for index in (4, 2, 0, 1)]  # p3 is missing
+    (one,) = comparison.pair(report.records, shuffled)
+    assert (one.task, one.unmatched) == ("jsonl", 1)
+    assert one.counts == Paired(both=1, only_first=1, only_second=1, neither=1)
+
+
+def test_tasks_are_compared_one_by_one(report: Report) -> None:
+    other = tuple(replace(one, task="gsm8k") for one in report.records)
+    pairs = comparison.pair(report.records + other, other + report.records)
+    assert [(one.task, one.counts) for one in pairs] == [
+        ("jsonl", Paired(2, 0, 0, 3)),
+        ("gsm8k", Paired(2, 0, 0, 3)),
+    ]
+
+
+def test_evaluations_that_cannot_be_compared_are_refused(report: Report) -> None:
+    with pytest.raises(ValueError, match="no problem in common"):
+        comparison.pair(report.records[:2], report.records[2:])
+    with pytest.raises(ValueError, match=r"problem \('jsonl', 'p1'\) is not the same in both"):
+        comparison.pair(report.records, changed(report, 1, gold="6").records)
+
+
+def test_the_comparison_is_printed_whole(report: Report, tmp_path: Path, capsys) -> None:
+    better = changed(report, 1, outcome=Outcome.CORRECT)
+    save([report, Report("Better", better.records)], tmp_path, "both")
+    comparison.run(tmp_path / "scripted-reasoner", tmp_path / "better")
+    shown = capsys.readouterr().out
+    for cell in comparison.rows(comparison.pair(report.records, better.records))[0]:
+        assert cell in shown
+    assert "+20.0" in shown and "…" not in shown
