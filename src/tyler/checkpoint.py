@@ -26,7 +26,9 @@ from tyler.synthesis import Synthesizer
 from tyler.tasks.prompts import Prompt
 
 FORMAT = 1
-STAGES = ("backbone", "stage1", "stage2")
+STAGES = ("backbone", "stage1", "stage2", "sft", "grpo")
+STAGES_OF_POLICY = ("stage2", "sft", "grpo")
+"""Those that train eta."""
 
 
 class CheckpointError(ValueError):
@@ -133,7 +135,7 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
         )
     try:
         synthesizer = Synthesizer(backbone, manifest.operators, load_lora(backbone.model, folder / "synthesizer"))
-        eta = load_lora(backbone.model, folder / "policy") if manifest.stage == "stage2" else None
+        eta = load_lora(backbone.model, folder / "policy") if manifest.stage in STAGES_OF_POLICY else None
         policy = Policy(backbone, len(manifest.operators), eta)
         path = folder / "operators.safetensors"
         if not path.is_file():

@@ -99,6 +99,30 @@ def stage2(
     )
 
 
+def train(
+    method: Annotated[Positional[Literal["sft", "grpo"]], arg(metavar="METHOD")],
+    config: ConfigName,
+    output: SomeFolder = None,
+    resume: bool = False,
+    overrides: Overrides = (),
+) -> None:
+    """Train a baseline without operators, on the same problems and by the same loops.
+
+    Args:
+        method: sft (fine-tuning on the traces of Stage 1) or grpo (Stage 2 on the plain backbone).
+        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        output: Run directory; by default runs/CONFIG-METHOD.
+        resume: Continue the run in the output directory from its newest checkpoint.
+        overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
+    """
+    settings = _load_config(config, overrides)
+    from importlib import import_module
+
+    import_module(f"tyler.reasoners.{method}").run(
+        settings, output=output or _run_directory(config, method), resume=resume
+    )
+
+
 def solve(
     model: ModelName,
     question: Annotated[Positional[str], arg(metavar="QUESTION")],
@@ -208,6 +232,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "quickstart": quickstart,
     "stage1": stage1,
     "stage2": stage2,
+    "train": train,
     "solve": solve,
     "eval": evaluate,
     "doctor": doctor,
@@ -245,7 +270,7 @@ def _dispatch(argv: list[str]) -> int:
     if command.startswith("-"):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="tyler", description=DESCRIPTION, args=argv, config=one_way)
         return 0
-    arguments = fold_overrides(argv[1:]) if command in ("stage1", "stage2") else argv[1:]
+    arguments = fold_overrides(argv[1:]) if command in ("stage1", "stage2", "train") else argv[1:]
     tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
     return 0
 

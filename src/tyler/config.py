@@ -169,6 +169,12 @@ class Stage1Config(OptimizationConfig):
     """Tokens and latents per example; longer examples are left out and counted."""
 
 
+class SftConfig(OptimizationConfig):
+    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
+
+    epochs: Rate = 2.0
+
+
 class CalibrationConfig(Section):
     """The start of psi: operators reach probability `rate` at candidate boundaries and next to none elsewhere.
 
@@ -243,6 +249,7 @@ class Config(Section):
     stage1: Stage1Config = Stage1Config()
     stage2: Stage2Config = Stage2Config()
     grpo: GrpoConfig = GrpoConfig()
+    sft: SftConfig = SftConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 

@@ -26,7 +26,13 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
 from tyler.trajectory import Trajectory
 
-DEFAULT_ROUTERS: dict[str, Router] = {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
+DEFAULT_ROUTERS: dict[str, Router] = {
+    "backbone": Never(),
+    "stage1": AtBoundaries(),
+    "stage2": Learned(),
+    "sft": Never(),
+    "grpo": Never(),
+}
 """Who routes when nobody says: what the model's last stage was trained for."""
 
 

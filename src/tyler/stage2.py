@@ -134,8 +134,18 @@ def trim(weights: ActionWeights, packed: Packed) -> ActionWeights:
     return ActionWeights(weights.mask[:, :length], weights.grpo[:, :length], weights.anchor[:, :length])
 
 
-def train(model: Tyler, problems: Sequence[Problem], development: Sequence[Problem], config: Config, run: Run) -> None:
-    """Train the model's policy in place, logging and checkpointing into `run`; goes on where `run` stands."""
+def train(
+    model: Tyler,
+    problems: Sequence[Problem],
+    development: Sequence[Problem],
+    config: Config,
+    run: Run,
+    title: str = "Stage 2",
+) -> None:
+    """Train the model's policy in place, logging and checkpointing into `run`; goes on where `run` stands.
+
+    A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
+    """
     settings, updates = config.stage2, config.grpo.updates_per_rollout
     total = settings.num_steps(len(problems))
     optimization = Optimization.of(settings, parameter_groups(model, config), total * updates)
@@ -145,14 +155,15 @@ def train(model: Tyler, problems: Sequence[Problem], development: Sequence[Probl
         done = load_state(newest, state, optimization)
     else:
         done = 0
-        reference_psi.copy_(start_psi(model, problems, config, run))
+        if model.operators:
+            reference_psi.copy_(start_psi(model, problems, config, run))
 
     def write(steps_done: int, folder: Path) -> None:
-        model.at_stage("stage2").save_pretrained(folder)
+        model.save_pretrained(folder)
         save_state(folder, state, optimization, steps_done=steps_done)
 
     model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
-    for step in training_steps("Stage 2", run, total, done, settings.checkpoint_every, write):
+    for step in training_steps(title, run, total, done, settings.checkpoint_every, write):
         batch = [
             problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
         ]
@@ -286,7 +297,8 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     development = config.development_set.load() if config.development_set else []
     torch.manual_seed(config.stage2.seed)
+    model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
     with open_run(output, dump(config), resume=resume, replace=replace) as directory:
         train(model, problems, development, config, directory)
-    return model.at_stage("stage2")
+    return model

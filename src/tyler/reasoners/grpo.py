@@ -1,0 +1,33 @@
+"""GRPO without operators: Stage 2's loop on the plain backbone, where only eta learns (Shao et al., 2024)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tyler import stage2
+from tyler.backbone import Backbone
+from tyler.config import Config, dump
+from tyler.lora import LoraSettings
+from tyler.model import Tyler
+from tyler.runs import open_run
+from tyler.stage1 import prompt_of
+from tyler.tasks.overlap import load_training
+
+
+def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
+    """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators. Returns the trained model.
+
+    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    """
+    backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    development = config.development_set.load() if config.development_set else []
+    torch.manual_seed(config.stage2.seed)
+    lora = LoraSettings(**config.lora.model_dump())
+    model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("grpo")
+    model.policy.add_lora(lora)
+    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+        stage2.train(model, problems, development, config, directory, title="GRPO")
+    return model

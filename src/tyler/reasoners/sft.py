@@ -1,0 +1,95 @@
+"""SFT without operators: the policy's LoRA learns the traces of Stage 1, in the same order, from the text alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from tyler.backbone import Backbone
+from tyler.config import Config, SftConfig, dump
+from tyler.lora import LoraSettings
+from tyler.model import Tyler
+from tyler.objectives import chosen_logprobs
+from tyler.runs import Run, open_run
+from tyler.stage1 import Trace, load_traces, prompt_of
+from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
+
+
+def batch_loss(model: Tyler, traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
+    """Cross-entropy of some traces' target tokens, over the batch's `num_targets`: what `transformers` computes."""
+    device = model.backbone.device
+    rows = [torch.tensor([*trace.prompt_ids, *trace.target_ids], device=device) for trace in traces]
+    ids = pad_sequence(rows, batch_first=True)[:, :-1]  # on the right, so a causal pass needs no mask
+    hidden = model.policy.training_decoder(input_ids=ids, use_cache=False).last_hidden_state
+    states = [
+        hidden[row, len(trace.prompt_ids) - 1 : len(trace.prompt_ids) + len(trace.target_ids) - 1]
+        for row, trace in enumerate(traces)
+    ]
+    targets = torch.tensor([token for trace in traces for token in trace.target_ids], device=device)
+    return -chosen_logprobs(torch.cat(states), model.backbone.head, None, targets, None).logprobs.sum() / num_targets
+
+
+def descend(model: Tyler, traces: Sequence[Trace], micro_batch_size: int) -> float:
+    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
+    num_targets = sum(len(trace.target_ids) for trace in traces)
+    total = 0.0
+    for first in range(0, len(traces), micro_batch_size):
+        loss = batch_loss(model, traces[first : first + micro_batch_size], num_targets)
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) -> None:
+    """Train the model's eta in place, logging and checkpointing into `run`; goes on where `run` stands."""
+    assert model.policy.lora is not None
+    eta = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
+    total = config.num_steps(len(traces))
+    optimization = Optimization.of(config, [(eta, config.learning_rate)], total)
+    newest = run.latest_checkpoint()
+    done = load_state(newest, eta, optimization) if newest else 0
+
+    def write(steps_done: int, folder: Path) -> None:
+        model.save_pretrained(folder)
+        save_state(folder, eta, optimization, steps_done=steps_done)
+
+    model.policy.train()
+    for step in training_steps("SFT", run, total, done, config.checkpoint_every, write):
+        started = time.perf_counter()
+        batch = [traces[index] for _, index in batch_at(step.number, config.batch_size, len(traces), config.seed)]
+        loss = descend(model, batch, config.micro_batch_size or config.batch_size)
+        check_finite(loss, step.number, [trace.id for trace in batch])
+        norm, rate = optimization.step(step.number)
+        seconds = time.perf_counter() - started
+        tokens = sum(len(trace.prompt_ids) + len(trace.target_ids) for trace in batch)
+        metrics = {
+            "sft/loss": loss,
+            "sft/gradient_norm": norm,
+            "sft/learning_rate": rate,
+            "sft/tokens_per_second": tokens / seconds,
+            "sft/seconds": seconds,
+        }
+        step.log(metrics, f"loss {loss:.3f}")
+    model.policy.eval()
+
+
+def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
+    """`tyler train sft`: load, train, save. Returns the trained model.
+
+    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    """
+    backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
+    traces = load_traces(config, backbone)
+    torch.manual_seed(config.sft.seed)
+    lora = LoraSettings(**config.lora.model_dump())
+    model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("sft")
+    model.policy.add_lora(lora)
+    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+        train(model, traces, config.sft, directory)
+    return model

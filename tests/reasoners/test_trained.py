@@ -1,0 +1,264 @@
+"""The baselines that are trained without operators: SFT and GRPO."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import tiny
+from tyler import stage2
+from tyler.config import Config, DataConfig, DecodingConfig, GrpoConfig, SftConfig, Stage2Config
+from tyler.lora import LoraSettings
+from tyler.model import Tyler
+from tyler.reasoners import grpo, sft
+from tyler.routing import Learned, Never
+from tyler.runs import Run, read_jsonl
+from tyler.stage1 import Trace, tokenize
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.prompts import Prompt
+
+SOLUTIONS = (
+    "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
+    "Solution: $y$ is 12.",
+    "Step 1: we add 5 and 12.\n\nStep 2: so the total is $17$.",
+)
+PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
+SMALL = SftConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2)
+CONFIG = Config(
+    stage2=Stage2Config(steps=4, batch_size=2, learning_rate=0.05, max_new_tokens=16, checkpoint_every=2),
+    grpo=GrpoConfig(group_size=3, budget=0, budget_weight=5.0, temperature=0.8),
+    decoding=DecodingConfig(slots=4),
+)
+
+
+def fresh(family: str = "qwen3", dropout: float = 0.0, stage: str = "sft") -> Tyler:
+    """A plain backbone with a new eta."""
+    model = Tyler.start(tiny.build_backbone(family, tiny.SEEDS[family]), (), prompt=Prompt(instruction=""))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model.policy.add_lora(LoraSettings(rank=4, alpha=8, dropout=dropout))
+    return model.at_stage(stage)
+
+
+def randomized(model: Tyler) -> Tyler:
+    assert model.policy.lora is not None
+    tiny.randomize_lora(model.policy.lora, torch.Generator().manual_seed(5))
+    return model
+
+
+def traces_for(model: Tyler) -> list[Trace]:
+    return [tokenize(model.backbone, (), model.prompt, problem) for problem in PROBLEMS]
+
+
+def eta_of(model: Tyler) -> dict[str, Tensor]:
+    assert model.policy.lora is not None
+    return {name: p.detach().clone() for name, p in model.policy.lora.named_parameters() if "lora_" in name}
+
+
+def rest_of(model: Tyler) -> dict[str, Tensor]:
+    parts = {"theta": model.backbone.model, "synthesizer": model.synthesizer}
+    return {
+        f"{part}.{name}": tensor.detach().clone()
+        for part, module in parts.items()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+    }
+
+
+def open_new(path: Path) -> Run:
+    return Run.create(path, "sft: {}\n")
+
+
+# ------------------------------------------------------------------------------------------------- SFT
+
+
+@pytest.mark.parametrize("family", tiny.SEEDS)
+def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> None:
+    model = randomized(fresh(family))
+    traces = traces_for(model)
+    count = sum(len(trace.target_ids) for trace in traces)
+    loss = sft.batch_loss(model, traces, count)
+    loss.backward()
+    lora = model.policy.lora
+    assert lora is not None
+    ours = {name: p.grad.clone() for name, p in lora.named_parameters() if p.grad is not None}
+    lora.zero_grad()
+    expected = torch.zeros(())
+    for trace in traces:
+        labels = torch.tensor([[-100] * len(trace.prompt_ids) + list(trace.target_ids)])
+        ids = torch.tensor([[*trace.prompt_ids, *trace.target_ids]])
+        expected = expected + lora(input_ids=ids, labels=labels, num_items_in_batch=torch.tensor(count)).loss
+    expected.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+    assert set(ours) == {name for name, p in lora.named_parameters() if p.requires_grad}
+    for name, p in lora.named_parameters():
+        if p.requires_grad:
+            assert p.grad is not None and float(p.grad.abs().max()) > 1e-4
+            torch.testing.assert_close(ours[name], p.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_micro_batches_add_up() -> None:
+    found = {}
+    for size in (1, 3):
+        model = randomized(fresh())
+        found[size] = (sft.descend(model, traces_for(model), size), [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
+    assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
+    for one, other in zip(found[1][1], found[3][1], strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def test_sft_learns_and_moves_eta_alone(tmp_path: Path) -> None:
+    model = fresh()
+    eta, rest = eta_of(model), rest_of(model)
+    with open_new(tmp_path) as run:
+        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 40}), run)
+    losses = [entry["sft/loss"] for entry in read_jsonl(tmp_path / "metrics.jsonl")]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
+    assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
+    assert not any(module.training for module in model.policy.modules())
+
+
+@pytest.mark.parametrize("killed_after", [1, 3, 5])
+def test_a_killed_sft_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    whole = fresh(dropout=0.3)
+    torch.manual_seed(7)
+    with open_new(tmp_path / "whole") as run:
+        sft.train(whole, traces_for(whole), SMALL, run)
+    cut = fresh(dropout=0.3)
+    torch.manual_seed(7)
+    with monkeypatch.context() as patch:
+        interrupt_after(killed_after, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            sft.train(cut, traces_for(cut), SMALL, run)
+    resumed = fresh(dropout=0.3)
+    torch.manual_seed(7 if killed_after < 2 else 1234)
+    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
+        sft.train(resumed, traces_for(resumed), SMALL, run)
+    for name, tensor in eta_of(whole).items():
+        assert torch.equal(tensor, eta_of(resumed)[name])
+
+
+def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Run.log
+
+    def stop(self: Run, number: int, metrics: Any) -> None:
+        log(self, number, metrics)
+        if number == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "log", stop)
+
+
+def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
+    place = files(tmp_path)
+    data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
+    config = Config(
+        data=data, operators=tiny.OPERATORS, sft=SMALL.model_copy(update={"steps": 2}), backbone=backbone_at(place)
+    )
+    trained = sft.run(config, output=tmp_path / "sft")
+    assert trained.stage == "sft" and trained.operators == ()
+    assert len(read_jsonl(tmp_path / "sft" / "metrics.jsonl")) == 2
+    loaded = Tyler.from_pretrained(str(tmp_path / "sft"))
+    assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
+        trained.solve("How many 1 x?", max_new_tokens=12).actions
+    )
+
+
+def files(folder: Path) -> Path:
+    """A tiny backbone and a file of traces."""
+    backbone = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
+    backbone.model.save_pretrained(folder / "backbone")
+    tiny.tokenizer().save_pretrained(folder / "backbone")
+    rows = [{"problem": p.prompt, "solution": f"{p.solution} \\boxed{{5}}", "answer": "5"} for p in PROBLEMS]
+    (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def backbone_at(place: Path) -> Any:
+    from tyler.config import BackboneConfig
+
+    return BackboneConfig(id=str(place / "backbone"), instruction="", dtype="float32")
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_a_trained_baseline_reloads_bit_equal_and_plain_peft_loads_it(stage: str, tmp_path: Path) -> None:
+    place = files(tmp_path)
+    model = Tyler.from_pretrained(str(place / "backbone"))
+    bare = Tyler.start(model.backbone, (), prompt=Prompt(instruction=""))
+    bare.policy.add_lora(LoraSettings(rank=4, alpha=8))
+    saved = randomized(bare.at_stage(stage))
+    saved.save_pretrained(tmp_path / "saved")
+    loaded = Tyler.from_pretrained(str(tmp_path / "saved"))
+    assert loaded.stage == stage
+    ours = [loaded.solve(list(tiny.PROMPTS), max_new_tokens=12, router=router) for router in (None, Never(), Learned())]
+    expected = saved.solve(list(tiny.PROMPTS), max_new_tokens=12)
+    for answers in ours:
+        assert [answer.actions for answer in answers] == [answer.actions for answer in expected]
+        assert [answer.logprobs for answer in answers] == [answer.logprobs for answer in expected]
+    plain = AutoModelForCausalLM.from_pretrained(place / "backbone", dtype=torch.float32)
+    peft = PeftModel.from_pretrained(plain, str(tmp_path / "saved" / "policy")).eval()
+    prompt = torch.tensor([list(loaded.request(tiny.PROMPTS[0]).prompt_ids)])
+    greedy = peft.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False)
+    assert greedy[0, prompt.shape[1] :].tolist() == expected[0].actions
+
+
+# ------------------------------------------------------------------------------------------------ GRPO
+
+
+def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
+    """A verifier that a random model satisfies about every other time."""
+    return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
+
+
+def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(stage2, "grade", verdict)
+    model = fresh(stage="grpo")
+    eta, rest = eta_of(model), rest_of(model)
+    with open_new(tmp_path) as run:
+        stage2.train(model, PROBLEMS, [], CONFIG, run, title="GRPO")
+    lines = read_jsonl(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4], "no psi is calibrated at step 0"
+    for line in lines:
+        assert line["stage2/reward"] == line["stage2/success"]
+        assert line["stage2/invocations"] == line["stage2/anchor"] == 0
+        assert line["stage2/replay_gap"] < 1e-4
+    assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
+    assert all(torch.equal(rest[name], tensor) for name, tensor in rest_of(model).items())
+
+
+def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(stage2, "grade", verdict)
+    whole, cut, resumed = (fresh(stage="grpo") for _ in range(3))
+    with open_new(tmp_path / "whole") as run:
+        stage2.train(whole, PROBLEMS, [], CONFIG, run)
+    with monkeypatch.context() as patch:
+        interrupt_after(3, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            stage2.train(cut, PROBLEMS, [], CONFIG, run)
+    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
+        stage2.train(resumed, PROBLEMS, [], CONFIG, run)
+    for name, tensor in eta_of(whole).items():
+        assert torch.equal(tensor, eta_of(resumed)[name])
+
+
+def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None:
+    place = files(tmp_path)
+    data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
+    config = CONFIG.model_copy(
+        update={
+            "data": data,
+            "backbone": backbone_at(place),
+            "stage2": CONFIG.stage2.model_copy(update={"steps": 1}),
+        }
+    )
+    trained = grpo.run(config, output=tmp_path / "grpo")
+    assert (trained.stage, trained.operators) == ("grpo", ())
+    assert Tyler.from_pretrained(str(tmp_path / "grpo")).stage == "grpo"
