@@ -127,8 +127,9 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
 
 
 def mean_accuracy(reports: Sequence[Report]) -> str | None:
-    """The unweighted mean over benchmarks, as the paper averages, or None for a single one."""
-    if len(reports) < 2:
+    """The unweighted mean over benchmarks, as the paper averages; None where the reports are not of several tasks."""
+    tasks = {record.task for report in reports for record in report.records}
+    if len(reports) < 2 or len(tasks) < len(reports):
         return None
     return f"mean accuracy of {len(reports)}, unweighted: {percent(fmean(report.accuracy for report in reports))}"
 

@@ -1,0 +1,312 @@
+"""The study on `mini`: every claim of the paper that this scale can test, over several seeds.
+
+    python scripts/study_mini.py run                            # everything; a killed study goes on
+    python scripts/study_mini.py run --cells "Stage 2" --seeds 43    # one cell, what it is trained from included
+    python scripts/study_mini.py report                         # docs/results/mini-tables.md from the records
+
+A cell is one trained model decoded in one way. Its records (verdict, tokens and invocations of every answer) go to
+docs/results/mini/CELL-SEED.json; a cell that is there is not run again. One thread, so that a rerun gives the same k.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from tyler import stage1, stage2
+from tyler.config import Config, load_config
+from tyler.evaluation import evaluate
+from tyler.model import Tyler
+from tyler.reasoner import TylerReasoner
+from tyler.reasoners import grpo, sft
+from tyler.reports import Report, markdown_row
+from tyler.routing import AtBoundaries, Learned, Never, Router
+from tyler.runs import atomic_write, environment
+from tyler.statistics import wilson
+from tyler.synthesis import Heads, remove, share, swap, zero
+from tyler.tasks import Outcome, load_problems
+from tyler.tasks.mini import FAMILIES
+
+RECORDS = Path("docs/results/mini")
+SPLITS = {"eval": 160, "harder": 192}
+"""With the actions an answer may take."""
+OUTCOMES = {outcome: letter for outcome, letter in zip(Outcome, "cwntuxg", strict=True)}
+OPERATORS = ("global", "state", "procedure")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is made: a method, what differs from the `mini` preset, and the model it starts from."""
+
+    method: str
+    overrides: tuple[str, ...] = ()
+    start: str | None = None
+
+
+def stage2_with(*overrides: str) -> Training:
+    return Training("stage2", overrides, "stage1")
+
+
+TRAININGS: Mapping[str, Training] = {
+    "backbone": Training("backbone"),
+    "sft": Training("sft"),
+    "grpo": Training("grpo"),
+    "stage1": Training("stage1"),
+    "stage1-one": Training("stage1", ("stage1.insertions.max=1", "stage1.insertions.first=null")),
+    "stage2": stage2_with(),
+    "stage2-one": Training("stage2", (), "stage1-one"),
+    "stage2-no-anchor": stage2_with("grpo.anchor_weight=0"),
+    "stage2-no-budget": stage2_with("grpo.budget_weight=0"),
+    "stage2-heavy-budget": stage2_with("grpo.budget_weight=0.5"),
+    "stage2-budget-2": stage2_with("grpo.budget=2"),
+    "stage2-budget-1": stage2_with("grpo.budget=1", "grpo.budget_weight=0.5"),
+    "stage2-psi-0.1": stage2_with("stage2.calibration.rate=0.1"),
+    "stage2-psi-0.02": stage2_with("stage2.calibration.rate=0.02"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the study: a trained model, a router, and an intervention on its heads."""
+
+    training: str
+    router: Router
+    intervention: Callable[[Heads], Heads] | None = None
+
+
+def silence_all(heads: Heads) -> Heads:
+    """Every operator's latents become zeros."""
+    for name in heads:
+        heads = zero(heads, name)
+    return heads
+
+
+def cells() -> dict[str, Cell]:
+    """All rows, by the names that the tables use."""
+    found = {
+        "CoT": Cell("backbone", Never()),
+        "SFT": Cell("sft", Never()),
+        "GRPO": Cell("grpo", Never()),
+        "Stage 1, all boundaries": Cell("stage1", AtBoundaries()),
+        "Stage 1, never": Cell("stage1", Never()),
+        **{f"Stage 1, {name} alone": Cell("stage1", AtBoundaries(only=(name,))) for name in OPERATORS},
+        **{f"Stage 1, random {share_:.0%}": Cell("stage1", AtBoundaries(rate=share_)) for share_ in (0.25, 0.5, 0.75)},
+        "Stage 1, all boundaries, latents zeroed": Cell("stage1", AtBoundaries(), silence_all),
+        "Stage 1 of one insertion, all boundaries": Cell("stage1-one", AtBoundaries()),
+        "Stage 1 of one insertion, global alone": Cell("stage1-one", AtBoundaries(only=("global",))),
+        "Stage 2": Cell("stage2", Learned()),
+        "Stage 2 after one insertion": Cell("stage2-one", Learned()),
+        "Stage 2 without anchor": Cell("stage2-no-anchor", Learned()),
+        "Stage 2 without budget penalty": Cell("stage2-no-budget", Learned()),
+        "Stage 2, budget weight 0.5": Cell("stage2-heavy-budget", Learned()),
+        "Stage 2, budget 2": Cell("stage2-budget-2", Learned()),
+        "Stage 2, budget 1, weight 0.5": Cell("stage2-budget-1", Learned()),
+        "Stage 2, psi from 0.1": Cell("stage2-psi-0.1", Learned()),
+        "Stage 2, psi from 0.02": Cell("stage2-psi-0.02", Learned()),
+        "Stage 2, operators masked": Cell("stage2", Never()),
+        "Stage 2, latents zeroed": Cell("stage2", Learned(), silence_all),
+    }
+    for name in OPERATORS:
+        found[f"Stage 2, {name} removed"] = Cell("stage2", Learned(), lambda heads, name=name: remove(heads, name))
+        found[f"Stage 2, {name} zeroed"] = Cell("stage2", Learned(), lambda heads, name=name: zero(heads, name))
+        found[f"Stage 2, {name} for all"] = Cell("stage2", Learned(), lambda heads, name=name: share(heads, name))
+    for first, second in (("global", "state"), ("global", "procedure"), ("state", "procedure")):
+        found[f"Stage 2, {first} and {second} swapped"] = Cell(
+            "stage2", Learned(), lambda heads, first=first, second=second: swap(heads, first, second)
+        )
+    return found
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def config_of(training: Training, seed: int) -> Config:
+    """The preset with what differs; the seed decides data order, draws and rollouts of every method."""
+    seeds = [f"{section}.seed={seed}" for section in ("stage1", "stage2", "sft")]
+    return load_config("mini", [*training.overrides, *seeds])
+
+
+def trained(name: str, seed: int, work: Path) -> tuple[Tyler, float]:
+    """The model of a training, made or gone on with where it is not finished, and the seconds all its stages took."""
+    training = TRAININGS[name]
+    if training.method == "backbone":
+        return Tyler.from_pretrained("mini"), 0.0
+    before = trained(training.start, seed, work)[1] if training.start else 0.0
+    folder = work / f"{name}-{seed}"
+    if (done := folder / "seconds.json").exists():
+        return Tyler.from_pretrained(str(folder)), json.loads(done.read_text())
+    config, started, resume = config_of(training, seed), time.perf_counter(), (folder / "config.yaml").exists()
+    if training.method == "stage2":
+        stage2.run(config, start=work / f"{training.start}-{seed}", output=folder, resume=resume)
+    else:
+        {"stage1": stage1, "sft": sft, "grpo": grpo}[training.method].run(config, output=folder, resume=resume)
+    seconds = before + time.perf_counter() - started
+    atomic_write(done, json.dumps(seconds))
+    return Tyler.from_pretrained(str(folder)), seconds
+
+
+def measure(name: str, cell: Cell, seed: int, work: Path) -> dict[str, Any]:
+    """Train what the cell needs, answer every problem of both splits, and say what came of each."""
+    model, seconds = trained(cell.training, seed, work)
+    if cell.intervention is not None:
+        model = model.with_heads(cell.intervention(model.heads))
+    found: dict[str, Any] = {"cell": name, "seed": seed, "weights": model.fingerprint(), "training_seconds": seconds}
+    for split, max_new_tokens in SPLITS.items():
+        reasoner = TylerReasoner(name, model, cell.router, max_new_tokens=max_new_tokens, slots=64)
+        found[split] = compact(evaluate(reasoner, load_problems("mini", split)))
+    return found | {"environment": environment()}
+
+
+def compact(report: Report) -> dict[str, Any]:
+    """A report's records as short as they can be and still recount every number."""
+    return {
+        "families": "".join(str(FAMILIES.index(record.family)) for record in report.records),
+        "levels": "".join(str(record.level) for record in report.records),
+        "outcomes": "".join(OUTCOMES[record.outcome] for record in report.records),
+        "visible": [record.visible_tokens for record in report.records],
+        "latents": [record.latents for record in report.records],
+        "invocations": {
+            name: "".join(
+                chr(48 + min(74, sum(call.operator == name for call in record.invocations)))
+                for record in report.records
+            )
+            for name in OPERATORS
+        },
+        "seconds": round(report.seconds, 2),
+    }
+
+
+def run(names: Sequence[str], seeds: Sequence[int], work: Path, records: Path) -> None:
+    """Measure every cell of every seed that has no record yet."""
+    torch.set_num_threads(1)
+    records.mkdir(parents=True, exist_ok=True)
+    known = cells()
+    for seed in seeds:
+        for name in names or list(known):
+            place = records / f"{slug(name)}-{seed}.json"
+            if place.exists() or (known[name].training == "backbone" and seed != seeds[0]):
+                continue  # greedy decoding of an untrained model has no seed
+            print(f"{name}, seed {seed}", flush=True)
+            text = json.dumps(measure(name, known[name], seed, work), ensure_ascii=False, separators=(",", ":"))
+            atomic_write(place, text + "\n")
+
+
+def slug(name: str) -> str:
+    return name.lower().replace(",", "").replace("%", "").replace(" ", "-")
+
+
+# --- reporting --------------------------------------------------------------------------------------------------------
+
+
+def read(records: Path) -> dict[str, list[dict[str, Any]]]:
+    """The records of every cell that has some, in the order of the study and of the seeds."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in cells():
+        files = sorted(records.glob(f"{slug(name)}-[0-9]*.json"))
+        if here := [json.loads(file.read_text()) for file in files if file.stem.rpartition("-")[0] == slug(name)]:
+            found[name] = here
+    return found
+
+
+def correct(records: Sequence[dict[str, Any]], split: str) -> list[int]:
+    """k of each seed."""
+    return [record[split]["outcomes"].count("c") for record in records]
+
+
+def accuracy(records: Sequence[dict[str, Any]], split: str) -> tuple[str, str, str]:
+    """k of each seed, the share over all of them, and its 95% Wilson interval, which takes the seeds as independent."""
+    per_seed, count = correct(records, split), len(records[0][split]["outcomes"])
+    low, high = wilson(sum(per_seed), count * len(per_seed))
+    share_ = sum(per_seed) / (count * len(per_seed))
+    return ", ".join(map(str, per_seed)), f"{100 * share_:.1f}%", f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def calls(records: Sequence[dict[str, Any]], split: str) -> str:
+    """Mean invocations per answer of each operator, over all seeds."""
+    answers = sum(len(record[split]["outcomes"]) for record in records)
+    totals = {
+        name: sum(ord(letter) - 48 for record in records for letter in record[split]["invocations"][name])
+        for name in OPERATORS
+    }
+    return " / ".join(f"{total / answers:.2f}" for total in totals.values())
+
+
+def mean(records: Sequence[dict[str, Any]], split: str, key: str) -> str:
+    return f"{fmean(value for record in records for value in record[split][key]):.1f}"
+
+
+def families(records: Sequence[dict[str, Any]], split: str) -> dict[str, str]:
+    """k/n of each family, over all seeds."""
+    tallies: dict[str, list[bool]] = {}
+    for record in records:
+        for family, outcome in zip(record[split]["families"], record[split]["outcomes"], strict=True):
+            tallies.setdefault(family, []).append(outcome == "c")
+    return {FAMILIES[int(family)]: f"{sum(tally)}/{len(tally)}" for family, tally in tallies.items()}
+
+
+def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Everything counted, as Markdown."""
+    lines = [
+        "# The study on mini: tables",
+        "",
+        "Written by `python scripts/study_mini.py report` from docs/results/mini.",
+        "",
+    ]
+    for split in SPLITS:
+        count = len(next(iter(found.values()))[0][split]["outcomes"])
+        header = [
+            "cell",
+            "k per seed",
+            "all",
+            "95%",
+            "calls g / s / p",
+            "visible",
+            "latents",
+            "decoding s",
+            "training s",
+        ]
+        lines += [f"## {split}: {count} problems", "", markdown_row(header), markdown_row(["---"] * len(header))]
+        for name, records in found.items():
+            seconds = fmean(record[split]["seconds"] for record in records)
+            row = [name, *accuracy(records, split), calls(records, split), mean(records, split, "visible")]
+            row += [mean(records, split, "latents"), f"{seconds:.0f}"]
+            lines.append(markdown_row([*row, f"{fmean(record['training_seconds'] for record in records):.0f}"]))
+        lines += ["", markdown_row(["cell", *FAMILIES]), markdown_row(["---"] * (1 + len(FAMILIES)))]
+        for name, records in found.items():
+            by_family = families(records, split)
+            lines.append(markdown_row([name, *(by_family[family] for family in FAMILIES)]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="measure the cells that have no record")
+    running.add_argument("--cells", nargs="+", default=[], choices=list(cells()), metavar="CELL")
+    running.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
+    running.add_argument("--work", type=Path, default=Path("runs/study"), help="where models are trained")
+    running.add_argument("--records", type=Path, default=RECORDS)
+    reporting = commands.add_parser("report", help="write the tables from the records")
+    reporting.add_argument("--records", type=Path, default=RECORDS)
+    args = parser.parse_args()
+    if args.command == "run":
+        run(args.cells, args.seeds, args.work, args.records)
+    else:
+        atomic_write(args.records.parent / "mini-tables.md", tables(read(args.records)))
+
+
+if __name__ == "__main__":
+    main()
