@@ -129,7 +129,8 @@ def test_a_stop_string_ends_the_answer_before_it(model: Tyler) -> None:
 
 
 def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:
-    expected = {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
+    operators = {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
+    expected = {**operators, "sft": Never(), "grpo": Never()}
     assert expected == DEFAULT_ROUTERS
     for stage, router in DEFAULT_ROUTERS.items():
         staged = model.at_stage(stage)

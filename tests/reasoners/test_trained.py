@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,12 @@ def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None
     trained = grpo.run(config, output=tmp_path / "grpo")
     assert (trained.stage, trained.operators) == ("grpo", ())
     assert Tyler.from_pretrained(str(tmp_path / "grpo")).stage == "grpo"
+
+
+def test_every_metric_of_sft_is_documented(tmp_path: Path, root: Path) -> None:
+    model = fresh()
+    with open_new(tmp_path) as run:
+        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 1}), run)
+    (logged,) = read_jsonl(tmp_path / "metrics.jsonl")
+    documented = {f"sft/{key}" for key in re.findall(r"`sft/(\w+)`", (root / "docs" / "metrics.md").read_text())}
+    assert set(logged) - {"step"} == documented

@@ -17,6 +17,9 @@ from tyler.tasks.gsm8k import quantity
         (r"so \fbox{7}.", "7"),
         (r"\boxed {7}", "7"),
         (r"\boxed{ 7 }", "7"),
+        (r"\boxed{7\ }", "7"),
+        (r"\boxed{7 \ \ }", "7"),
+        ("\\boxed{7 \\\\ }", "7 \\\\"),
         (r"$\boxed 7$", "7"),
         (r"\boxed 7.", "7"),
         (r"\boxed7", "7"),
@@ -71,6 +74,9 @@ def test_an_earlier_box_never_stands_in_for_an_unfinished_last_one():
         (r"<think>\boxed{1}</think>It is 2.", None),
         (r"<think>\boxed{1}", None),
         (r"\boxed{1} <think>no</think>", "1"),
+        (r"Maybe \boxed{1}.</think>It is \boxed{2}.", "2"),
+        (r"Maybe \boxed{1}.</think>It is 2.", None),
+        (r"\boxed{1} <think>\boxed{2}</think> so", "2"),
     ],
 )
 def test_boxes_in_a_leading_thought_do_not_count(completion, answer):
@@ -171,7 +177,7 @@ def test_exact_number_reads_nothing_else(text):
         (r"12\text{ cm}^2", 12),
         ("12 cm^{2}", 12),
         (r"45^\circ", 45),
-        ("7 dozen", 7),
+        ("7 boxes", 7),
         ("5 eggs", 5),
         (r"1\,234 \text{ clips}", 1234),
         ("72.", 72),
@@ -186,7 +192,7 @@ def test_a_quantity_is_its_number_without_currency_percent_and_unit(text, number
 
 @pytest.mark.parametrize(
     "text",
-    ["", "clips", "3 or 4", "7 or more", "3 to", "5 and 7", "5-7", "5-", "2 million", "12,34", "3+4", "5$7"],
+    ["", "clips", "3 or 4", "7 or more", "3 to", "5 and 7", "5-7", "5-", "2 dozen", "12,34", "3+4", "5$7"],
 )
 def test_what_is_not_one_number_is_no_quantity(text):
     assert quantity(text) is None

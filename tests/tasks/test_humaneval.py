@@ -54,6 +54,7 @@ def fenced(code: str, language: str = "python") -> str:
         (f"{fenced(WRONG, '')}\n\n{fenced(RIGHT, '')}", RIGHT),
         (f"{fenced(RIGHT, '')}\n\n{fenced(WRONG, '')}", RIGHT),
         (f"<think>\n{fenced(WRONG)}\n</think>\n{fenced(RIGHT)}", RIGHT),
+        (f"Maybe {fenced(WRONG)}\n</think>\n{fenced(RIGHT)}", RIGHT),
         (f"1. So:\n   ```python\n   {RIGHT.replace(chr(10), chr(10) + '   ')}\n   ```", RIGHT),
         (fenced(RIGHT, "py"), RIGHT),
         (fenced("n = 0\nfor x in xs:\n    n += x\nreturn n"),

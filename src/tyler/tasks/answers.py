@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_THOUGHT = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THINK, _END_OF_THOUGHT = "<think>", "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"(?:\\[^()\[\]]|[^\s$\\])+")
@@ -25,21 +25,32 @@ class UnreadableGoldError(ValueError):
     """The gold answer is not of the task's kind: an error of the data set; grades as `gold_error`."""
 
 
+def after_thought(completion: str) -> str:
+    """What follows the thought that a completion begins with; "" where that thought never ends.
+
+    The thought is a leading `<think>...</think>`. Chat templates may open it in the prompt: then everything up to a
+    `</think>` that no `<think>` comes before is the thought.
+    """
+    before, end, after = completion.partition(_END_OF_THOUGHT)
+    if before.lstrip().startswith(_THINK) or (end and _THINK not in before):
+        return after
+    return completion
+
+
 def boxed_answer(completion: str) -> str | None:
     r"""The content of the last `\boxed` or `\fbox`, stripped, or None where there is none or it is never closed.
 
-    A leading `<think>...</think>` is dropped first; a thought that never ends leaves nothing. Braces balance, and
-    escaped ones (`\{`) do not count. Without braces (`\boxed 7`) the box ends at the next space or `$`, or at the
-    sentence's punctuation. Nothing outside the box is looked at, and an earlier box never stands in for the last one.
+    The thought is dropped first (`after_thought`). Braces balance, and escaped
+    ones (`\{`) do not count. Without braces (`\boxed 7`) the box ends at the next space or `$`, or at the sentence's
+    punctuation. Nothing outside the box is looked at, and an earlier box never stands in for the last one.
     """
-    thought = _THOUGHT.match(completion)
-    start = thought.end() if thought else 0
-    inside = [box.end() for box in _BOX.finditer(completion, start)]
+    text = after_thought(completion)
+    inside = [box.end() for box in _BOX.finditer(text)]
     if not inside:
         return None
-    if completion.startswith("{", inside[-1]):
-        return _braced(completion, inside[-1])
-    bare = _BARE.match(completion, inside[-1])
+    if text.startswith("{", inside[-1]):
+        return _braced(text, inside[-1])
+    bare = _BARE.match(text, inside[-1])
     return bare.group().rstrip(".,;:") or None if bare else None
 
 
@@ -49,18 +60,27 @@ def _braced(text: str, start: int) -> str | None:
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return text[start + 1 : brace.start()].strip()
+            return _stripped(text[start + 1 : brace.start()])
     return None
+
+
+def _stripped(text: str) -> str:
+    r"""`text` without spaces around it; the `\ ` of LaTeX is one too."""
+    text = text.strip()
+    while (len(text) - len(text.rstrip("\\"))) % 2:
+        text = text[:-1].rstrip()
+    return text
 
 
 _MATH = re.compile(r"\$(?P<dollar>[^$]*)\$|\\\((?P<inline>.*)\\\)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_SPACE = re.compile(r"(?:\\[,;: ]|[~\s\u00a0\u2009\u202f])+")
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
+_SPACE = re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|[~\s\u00a0\u2009\u202f])+")
 
 
 def plain(text: str) -> str:
     r"""`text` without LaTeX dress: math delimiters, `\text{}`, `\left`, display fractions, the many spaces of LaTeX."""
-    text = text.strip().replace("\u2212", "-").replace(r"\!", "").replace("{,}", ",")
+    text = text.strip().translate(_DASHES).replace(r"\!", "").replace("{,}", ",")
     if math := _MATH.fullmatch(text):
         text = math["inline"] if math["dollar"] is None else math["dollar"]
     text = _TEXT.sub(r" \1 ", text)

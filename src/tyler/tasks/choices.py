@@ -36,7 +36,7 @@ def letter(text: str, letters: str) -> str | None:
     """
     if len(text) > _MAX_LENGTH:
         return None
-    text = re.sub(r"^([\"'`*]+)(.*?)\1$", r"\2", bare(text), flags=re.DOTALL).strip()
+    text = _unquoted(bare(text))
     lead = _LEAD.match(text)
     text = text[lead.end() :] if lead else text
     found = _ENCLOSED.match(text) or _MARKED.match(text)
@@ -48,6 +48,12 @@ def letter(text: str, letters: str) -> str | None:
     if known not in letters or not _stands_alone(chosen, mark, text[found.end() :], native=chosen == known):
         return None
     return known
+
+
+def _unquoted(text: str) -> str:
+    """`text` without the same quotation marks or stars at both ends."""
+    marks = text[: len(text) - len(text.lstrip("\"'`*"))]
+    return text[len(marks) : -len(marks)].strip() if marks and text.endswith(marks) and len(text) > len(marks) else text
 
 
 def _stands_alone(chosen: str, mark: str, rest: str, *, native: bool) -> bool:

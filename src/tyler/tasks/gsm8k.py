@@ -12,6 +12,7 @@ import re
 from fractions import Fraction
 
 from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, exact_number
+from tyler.tasks.constants import value
 from tyler.tasks.problem import Problem
 from tyler.tasks.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
 from tyler.tasks.rows import Row
@@ -20,7 +21,7 @@ from tyler.tasks.traces import final_paragraph
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _SCIENTIFIC = re.compile(r"(?<=[0-9]) ?(?:\\times|\\cdot|×) ?10 ?\^ ?(?:\{ ?(-?[0-9]{1,3}) ?\}|(-?[0-9]))$")
-_THOUSANDS = re.compile(r"[0-9] ?[kKM]$")
+_THOUSANDS = re.compile(r"[0-9] ?(?:[kKM]|bn)(?![A-Za-z])")
 _MIXED = re.compile(
     r"(?P<sign>[+-]? ?)(?P<whole>[0-9]+) ?"
     r"(?:\\frac ?\{ ?(?P<top>[0-9]+) ?\} ?\{ ?(?P<bottom>[0-9]+) ?\}|(?<= )(?P<over>[0-9]+) ?/ ?(?P<under>[0-9]+))"
@@ -61,13 +62,17 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
 def quantity(text: str) -> Fraction | None:
     r"""The exact number of a quantity such as `\$1,234.50`, `10\%`, `x = 5`, `18 \text{ dollars}` or `5 \frac{1}{2}`.
 
-    None where it is not one number: `3 or 4`, `3 + 4`, `3:30`, `12,34`, `2 million` (a unit must not scale the number).
+    A true calculation may come before it (`9 \times 2 = 18`), and `2 million` is 2000000. None where it is not one
+    number: `3 or 4`, `3 + 4`, `3:30`, `12,34`, `2k` and `2 dozen` (a unit must not scale the number).
     """
     if len(text) > MAX_LENGTH:
         return None
-    named = unlabelled(bare(text))
-    found = None if _THOUSANDS.search(named) else read_quantity(named, _single_number)
-    return found[0] if found else None
+    *before, last = unlabelled(bare(text)).split("=")
+    last = unlabelled(last)
+    found = None if _THOUSANDS.search(last) else read_quantity(last, _single_number)
+    if found is None or any(value(side.replace(r"\$", "")) != found[0] for side in before):
+        return None
+    return found[0]
 
 
 def _single_number(text: str) -> Fraction | None:

@@ -20,6 +20,7 @@ import json
 import re
 import textwrap
 
+from tyler.tasks.answers import after_thought
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.rows import Row
 from tyler.tasks.sandbox import Ending, Limits, execute
@@ -31,7 +32,6 @@ INSTRUCTION = (
 )
 """Takes the place of the instruction to box the answer, which cannot apply to code."""
 
-_THOUGHT = re.compile(r"\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>```+)[ \t]*(?P<language>[\w+.-]*)[^\n`]*$", re.MULTILINE)
 _CODE_LINE = re.compile(r"(?:\s|$|[@#)\]}]|(?:import|from|(?:async )?def|class|if __name__)\b|\w+(?: *: *\S+)? *= *\S)")
 _BODY_LINE = re.compile(r"(?:return|yield|raise|assert)\b|(?:for|if|while|with|try)\b.*:\s*$|pass$|\w+ *[+*-]?= *\S")
@@ -102,8 +102,7 @@ def extract(completion: str, prompt: str, entry_point: str) -> str | None:
     the function's body. Without any block it is the completion as the function's body, as base models write it, else
     what follows from the first line of code. A block that is never closed is no answer, whatever came before it.
     """
-    thought = _THOUGHT.match(completion)
-    text = completion[thought.end() :] if thought else completion
+    text = after_thought(completion)
     defines = _definition(entry_point)
     blocks = _blocks(text)
     if blocks is None:

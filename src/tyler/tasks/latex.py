@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 
+from tyler.tasks.numerals import is_known_unit
+
 _UNICODE = str.maketrans(
     {
-        "\u2212": "-", "\u2013": "-", "\u2010": "-", "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
+        "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u2012": "-",
+        "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ",
         "√": r"\sqrt ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "∞": r"\infty ",
         "°": r"^\circ ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅛": r"\frac{1}{8}", "²": "^{2}", "³": "^{3}", "⁴": "^{4}",
@@ -25,16 +28,23 @@ _ALIASES = {
     "ldots": "dots", "cdots": "dots", "dotsc": "dots", "dfrac": "frac", "tfrac": "frac", "cfrac": "frac",
     "bigcup": "cup", "varnothing": "emptyset", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "lbrace": r"\{",
     "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "dbinom": "binom", "tbinom": "binom", "cosec": "csc",
+    "div": "/",
     "quad": " ", "qquad": " ", "displaystyle": " ", "textstyle": " ", "limits": "", "left": "", "right": "", "big": "",
     "Big": "", "bigg": "", "Bigg": "", "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "middle": "",
     "degree": "^\\circ",
-    "bm": "", "boldsymbol": "", "pounds": "£", "euro": "€", "textdollar": r"\$", "exp": "e^", "imath": "i",
+    "rm": " ", "bf": " ", "it": " ", "sf": " ", "large": " ", "Large": " ", "huge": " ", "mathdollar": "dollar",
+    "bm": "", "boldsymbol": "", "pounds": "£", "euro": "€", "textdollar": "dollar", "exp": "e^", "imath": "i",
 }  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"
     r"fbox|boxed|emph|underline)(?![A-Za-z]) ?\{([^{}]*)\}"
 )
+_COLOR = re.compile(r"\\(?:text)?color ?\{[^{}]*\}")
+_ROW_SPACE = re.compile(r"\\\\ *\[ *[0-9.]+ *(?:pt|em|ex|mm|cm) *\]")
+_DRESSED = re.compile(rf"{_FONT.pattern}|(?<=[0-9}}]) +(?P<words>[A-Za-z]{{3,}}(?:[ ./-]+[A-Za-z]+)*)")
+_THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})*,0[0-9]{2}(?:,[0-9]{3})*(?![0-9,])")
+_JOINS = re.compile(r"(?:and|or)(?![A-Za-z])")
 _FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(?:arc(?=sin|cos|tan))?(sin|cos|tan|cot|sec|csc|ln|log|pi|sqrt|infty)(?![A-Za-z])"
 )
@@ -43,11 +53,16 @@ _WORD = re.compile(rf"(?<![\\A-Za-z])(?:{'|'.join(_WORDS)})(?![A-Za-z])", re.IGN
 _SHORT_UNITS = {"m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters"}
 
 
+_SHORT_UNIT = re.compile(r"[mgshLl]|[A-Za-z]{1,2}/[mgshLl](?: ?\^ ?[0-9])?")
+
+
 def tidy(text: str) -> str:
     """`text` in one spelling."""
-    text = text.translate(_UNICODE).replace(r"\\", r"\row ").replace(r"\$", r"\dollar ").replace("$", "")
+    text = _ROW_SPACE.sub(r"\\\\ ", _COLOR.sub("", _DRESSED.sub(_as_product, text.translate(_UNICODE))))
+    text = text.replace(r"\\", r"\row ").replace(r"\$", r"\dollar ").replace("$", "")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = re.sub(r"(?<=[0-9])(?:\{,\}|,\\!|\\,(?=[0-9]{3}(?![0-9]))) *(?=[0-9])", "", text)
+    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     text = re.sub(r"\\[,;: >]|~", " ", text.replace(r"\!", ""))
     for _ in range(2):
         text = _FONT.sub(_from_font, text)
@@ -64,7 +79,20 @@ def tidy(text: str) -> str:
     text = re.sub(r"\^ ?(-? ?(?:[0-9]+|[A-Za-z]))", r"^{\1}", text)
     text = re.sub(r"_ ?([0-9]+|[A-Za-z])", r"_{\1}", text)
     text = re.sub(r"\{([:=])\}", r"\1", text)
+    text = re.sub(r"\\\{ ?\\\}", r"\\emptyset ", text)
     return re.sub(r"\s+", " ", text).strip().rstrip(".,;: ")
+
+
+def compact(text: str) -> str:
+    """`text` without the spaces and braces that say nothing."""
+    text = re.sub(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) ", "", text)
+    return re.sub(r"(?<=[\^_])\{([A-Za-z0-9])\}", r"\1", text)
+
+
+def _as_product(found: re.Match[str]) -> str:
+    r"""Words that follow a number outside of `\text{}`: touching it, as letters that are multiplied, unless a unit."""
+    words = found["words"]
+    return found[0] if words is None or is_known_unit(words) or _JOINS.match(words) else words
 
 
 def _alias(command: re.Match[str]) -> str:
@@ -79,9 +107,10 @@ def _from_font(command: re.Match[str]) -> str:
     r"""The content of `\text{}` and its kin; a letter that can only be a unit (`5\text{ m}`) becomes the word."""
     content = command[1]
     before = command.string[: command.start()].rstrip()
-    if content.strip() in _SHORT_UNITS and before[-1:] in "0123456789}":
-        return f" {_SHORT_UNITS[content.strip()]} "
-    return f" {content} " if len(content.strip()) > 1 else content
+    if _SHORT_UNIT.fullmatch(content.strip()) and before[-1:] in "0123456789}":
+        return f" {re.sub('[A-Za-z]+', lambda unit: _SHORT_UNITS.get(unit[0], unit[0]), content)} "
+    touches = re.search(r"\\[A-Za-z]{1,20}$", before[-21:]) is not None
+    return f" {content} " if touches or len(content.strip()) > 1 else content
 
 
 def _with_braces(text: str) -> str:
@@ -195,7 +224,8 @@ _MATRIX = re.compile(
 
 def matrix(text: str) -> list[list[str]] | None:
     """The entries of a matrix by row, or None where `text` is none."""
-    found = _MATRIX.fullmatch(text)
+    array = bracketed(text)
+    found = _MATRIX.fullmatch(array[1] if array and array[1].startswith(r"\begin") else text)
     if found is None or (body := found[2] if found[2] is not None else found[3]).count(r"\begin"):
         return None
     rows = [row for row in split(body, re.compile(r"\\row(?![A-Za-z])")) if row]

@@ -11,7 +11,8 @@ from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.rows import Row
 
 Mode = Literal["official", "strict"]
-"""How TheoremQA compares: as its official evaluator means to, with a tolerance, or without."""
+"""How TheoremQA compares: `official`, as its evaluator means to (a float within 4%, an integer rounded, lists sorted),
+or `strict` (a float at the decimals the gold is written with, an integer exactly, lists in order)."""
 
 
 @dataclass(frozen=True)

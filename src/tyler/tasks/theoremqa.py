@@ -155,8 +155,11 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     if isinstance(expected, str):
         return _known(letter(answer, "abcdef"), answer, "an option") == expected.strip("()")
     if isinstance(expected, list):
-        return _same_list(_known(listed(answer), answer, "a list of numbers"), expected, options.mode)
-    return _same(_known(numbers(answer), answer, "a number"), expected, options.mode)
+        whole = all(isinstance(number, int) for number in expected)
+        items = None if whole and unfinished(answer) else listed(answer)
+        return _same_list(_known(items, answer, "a list of numbers"), expected, options.mode)
+    readings = None if isinstance(expected, int) and unfinished(answer) else numbers(answer)
+    return _same(_known(readings, answer, "a number"), expected, options.mode)
 
 
 def gold_value(gold: str) -> Gold:
@@ -230,17 +233,27 @@ def _same_list(given: list[list[Fraction]], gold: list[int] | list[float], mode:
 
 # ------------------------------------------------------------------------------------------------- reading answers
 
-_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+_TRUTHS = {
+    "true": True,
+    "yes": True,
+    "correct": True,
+    "t": True,
+    "false": False,
+    "no": False,
+    "incorrect": False,
+    "f": False,
+}
 _TRUTH = re.compile(
     r"(?:(?:the )?(?:(?:final|correct) )?(?:answer|statement|claim|argument|assertion)(?: is)? ?[:=]? ?|it is )?"
-    r"(?P<word>true|false|yes|no)(?P<rest>\Z|\s*[.,;:!(—–-].*)",
+    r"(?P<word>true|false|yes|no|correct|incorrect|[tf](?=\.?\Z))(?P<rest>\Z|\s*[.,;:!(—–-].*)",
     re.IGNORECASE | re.DOTALL,
 )
 _TRUTH_WORD = re.compile(r"\b(?:true|false|yes|no|or|maybe|unless|depends)\b", re.IGNORECASE)
 
 
 def truth(text: str) -> bool | None:
-    """True for `True` and `Yes`, False for `False` and `No`, also with a reason after a comma; else None."""
+    """True for `True`, `Yes`, `Correct`, `T`, False for `False`, `No`, `Incorrect`, `F`; the words also with a reason
+    after a comma; else None."""
     found = _TRUTH.fullmatch(bare(text).strip("\"'`* "))
     if found is None:
         return None
@@ -293,6 +306,26 @@ def _exact(text: str) -> Fraction | None:
     return None if found is None else Fraction(found)
 
 
+_OPERATION = re.compile(
+    r"(?:(?<=[0-9)}])|(?<=[0-9)}] ))(?:[-+*×·⋅÷]|\\(?:cdot|times|div|pm)(?![A-Za-z])) ?[-+]? ?(?=[0-9({.]|\\frac)"
+    r"|[0-9)] ?\((?=[-0-9])"
+)
+_ENVIRONMENT = re.compile(r"\\begin ?\{[A-Za-z]+\}")
+_CLOSED_FORM = re.compile(
+    r"[\^!√π]|(?<![A-Za-z])(?:sqrt|[dt]?binom|pi|e|exp|ln|log|(?:arc)?(?:sin|cos|tan))(?![A-Za-z])"
+)
+
+
+def unfinished(text: str) -> bool:
+    r"""Whether a number is left as a calculation with plain numbers, `248 + 2` or `\frac{3 \cdot 4}{2}`.
+
+    Closed forms (powers, roots, factorials, functions, one fraction) are answers.
+    """
+    text = bare(_ENVIRONMENT.sub("", text.replace("\\\\", " ; ")))
+    last = _RELATION.split(_MODULO.sub("", text))[-1]
+    return _OPERATION.search(last) is not None and not _CLOSED_FORM.search(last)
+
+
 _OPENED = {"[": "]", "(": ")", "{": "}", r"\{": r"\}", r"\langle": r"\rangle", "⟨": "⟩"}
 _BRACKETED = re.compile(
     r"(?:.*(?:=|\\in(?![a-z])|\\approx|:) ?)?(?P<open>\\\{|\\langle|[\[({⟨])(?P<inside>[^\[\]=]*?)"
@@ -305,6 +338,7 @@ _MATRIX = re.compile(
 )
 _TRANSPOSED = re.compile(r"(?<=[\])}]) ?\^ ?\{? ?(?:T|\\top|\\mathsf ?\{? ?T ?\}?|\\intercal) ?\}?$")
 _THOUSANDS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,]*[0-9])")
+_BOTH_SIGNS = re.compile(r"\\pm(?![A-Za-z])")
 _SEPARATOR = re.compile(r"[,;&]|(?<=[\s}])and(?=[\s\\])")
 
 
@@ -367,14 +401,10 @@ def _split(text: str) -> list[str]:
 
 
 def _item(text: str) -> list[list[Fraction] | None]:
-    """The readings of the one number of an item, or of the two of `\\pm 2`."""
-    name, sign, rest = text.rpartition(r"\pm")
-    if not sign:
+    r"""The readings of the one number of an item, or of the two of `\pm 2` and `\frac{-3 \pm \sqrt{17}}{4}`."""
+    if not _BOTH_SIGNS.search(text):
         return [numbers(text)]
-    if name.strip() and not name.strip().endswith("="):
-        return [numbers(f"{name} + {rest}"), numbers(f"{name} - ({rest})")]
-    found = numbers(rest)
-    return [found, None if found is None else [-number for number in found]]
+    return [numbers(_BOTH_SIGNS.sub(sign, text)) for sign in ("+", "-")]
 
 
 TASK = Task(

@@ -1,0 +1,127 @@
+r"""Relations of a tidied answer: names, equations, inequalities, and the tuples and intervals they stand for."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tyler.tasks.latex import bracketed, compact, depths, split
+
+COMMA = re.compile("[,;]")
+LIST = re.compile(r"[,;](?: ?(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
+_AND = re.compile(r"(?<![\\A-Za-z])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])", re.IGNORECASE)
+
+
+class Sequence(NamedTuple):
+    """A tuple, a point or an interval; `name` is the variable it bounds, or empty."""
+
+    opening: str
+    items: list[str]
+    closing: str
+    name: str = ""
+
+
+def sequence(text: str) -> Sequence | None:
+    """The tuple, point or interval that `text` writes in brackets, with or without a name."""
+    name = name_and_value(text)
+    found = bracketed(name[1] if name else text)
+    if found is None or found[0] == "{":
+        return None
+    return Sequence(found[0], split(found[1], COMMA), found[2], name[0] if name else "")
+
+
+_RELATION = re.compile(r"<|>|\\(?:le|ge|ne|approx|equiv|sim)(?![A-Za-z])|=")
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", "=": "="}
+_VARIABLE = re.compile(r"\\?[A-Za-z](?:_\{\w\})?|\\(?:theta|alpha|beta|lambda|mu|phi)")
+
+
+def interval(text: str) -> Sequence | None:
+    r"""The interval of an inequality that bounds one variable: `x > 3`, `3 < x \le 5`, `x > 3 \text{ and } x \le 5`."""
+    both = split(text, _AND)
+    if len(both) == 2:
+        return _overlap(interval(both[0]), interval(both[1]))
+    sides, signs = sides_and_signs(text)
+    if len(sides) == 2 and _VARIABLE.fullmatch(sides[1]) and not _VARIABLE.fullmatch(sides[0]):
+        sides, signs = sides[::-1], [_FLIPPED.get(sign, sign) for sign in signs]
+    if len(sides) == 2 and _VARIABLE.fullmatch(sides[0]) and signs[0] in ("<", r"\le", ">", r"\ge"):
+        name, bound, closed = sides[0], sides[1], len(signs[0]) > 1
+        if signs[0] in ("<", r"\le"):
+            return Sequence("(", [r"-\infty", bound], "]" if closed else ")", name)
+        return Sequence("[" if closed else "(", [bound, r"\infty"], ")", name)
+    if len(sides) == 3 and signs[0] in (">", r"\ge"):
+        sides, signs = sides[::-1], [_FLIPPED.get(sign, sign) for sign in reversed(signs)]
+    if len(sides) == 3 and _VARIABLE.fullmatch(sides[1]) and {*signs} <= {"<", r"\le"}:
+        opening, closing = "(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"
+        return Sequence(opening, [sides[0], sides[2]], closing, sides[1])
+    return None
+
+
+def _overlap(one: Sequence | None, other: Sequence | None) -> Sequence | None:
+    """Two bounds of one variable as one interval: a lower one and an upper one, in either order."""
+    if one is None or other is None or one.name != other.name:
+        return None
+    lower, upper = (one, other) if one.items[1] == r"\infty" else (other, one)
+    if lower.items[1] != r"\infty" or upper.items[0] != r"-\infty":
+        return None
+    return Sequence(lower.opening, [lower.items[0], upper.items[1]], upper.closing, one.name)
+
+
+def sides_and_signs(text: str) -> tuple[list[str], list[str]]:
+    """The sides of a chain of relations, and the signs between them."""
+    levels = depths(text)
+    signs = [sign for sign in _RELATION.finditer(text) if levels and levels[sign.start()] == 0]
+    return split(text, _RELATION), [sign[0] for sign in signs]
+
+
+def relation(text: str) -> tuple[str, str] | None:
+    """Sign and difference of both sides of an equation or inequality, larger side first; None where it is none."""
+    sides, signs = sides_and_signs(text)
+    if not signs:
+        return None
+    if len(signs) > 1 or not all(sides):
+        return "several", text
+    larger, smaller = sides[::-1] if signs[0] in ("<", r"\le") else sides
+    sign = _FLIPPED.get(signs[0], signs[0]) if signs[0] in (">", r"\ge") else signs[0]
+    return sign, f"{larger}-({smaller})"
+
+
+_NAME = re.compile(
+    r"((?:(?!\\in(?![A-Za-z]))\\?[A-Za-z]++ ?)*+(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\]*\) ?)?'*) ?"
+    r"(?:=|\\in(?![A-Za-z])) ?(.+)"
+)
+
+
+def name_and_value(text: str) -> tuple[str, str] | None:
+    r"""Name and value of `x = 5`, `f(x) = 5`, `x \in (1, 2)`; the value of a chain is its last side."""
+    found = _NAME.fullmatch(text)
+    if found is None or not re.search("[A-Za-z]", found[1]) or LIST.search(re.sub(r"\(.*\)", "", found[1])):
+        return None
+    sides, signs = sides_and_signs(found[2])
+    if signs and len(split(found[2], LIST)) > 1:
+        return None
+    return (compact(found[1].strip()), sides[-1]) if {*signs} <= {"="} and sides[-1] else None
+
+
+def right_side(text: str) -> str:
+    """`text` without its name."""
+    name = name_and_value(text)
+    return name[1] if name else text
+
+
+_BUILDER = re.compile(rf"({_VARIABLE.pattern}) ?(?:\\in ?\(-\\infty,\\infty\) ?)?[|:] ?(.+)")
+
+
+def condition(text: str) -> str:
+    r"""The condition of a set-builder such as `\{x \mid x > 3\}`; `text` itself where it is none."""
+    found = bracketed(text)
+    builder = _BUILDER.fullmatch(found[1]) if found and found[0] == r"\{" else None
+    return builder[2] if builder and _RELATION.search(builder[2]) else text
+
+
+def assigned(text: str) -> Sequence | None:
+    """The point `(1, 2)` of `x = 1, y = 2`: names that are single letters in the order of the alphabet, or None."""
+    found = [name_and_value(part) for part in split(text, LIST)]
+    names = [name for name, _ in filter(None, found)]
+    if len(names) < 2 or len(names) < len(found) or names != sorted({*names}) or max(map(len, names)) > 1:
+        return None
+    return Sequence("(", [value for _, value in filter(None, found)], ")")
