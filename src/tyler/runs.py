@@ -151,10 +151,10 @@ class Run:
         with _released_on_error(lock):
             if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
-            atomic_write(path / CONFIG, config_text)
             _drop_half_written(path / CHECKPOINTS)
             _link_best(path, _read_best(latest_checkpoint(path)))
             _rewind_logs(path)
+            atomic_write(path / CONFIG, config_text)
             _note_start(path)
             return cls(path, lock, keep_checkpoints)
 
@@ -251,9 +251,11 @@ class Run:
 
     def _append(self, log: FileIO, name: str, record: dict[str, Any]) -> None:
         line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+        before = os.fstat(log.fileno()).st_size
         try:
             _write_all(log, line.encode("utf-8"))
         except OSError as error:
+            os.ftruncate(log.fileno(), before)  # half a line is none
             raise self._not_written(self.path / name, error) from error
 
     def _log_lengths(self) -> dict[str, int]:
