@@ -134,29 +134,11 @@ def undisturbed(stage: Stage, run: Path) -> float:
 
 
 def attempt(stage: Stage, run: Path, seconds: float, draw: random.Random, *, armed: bool) -> Kill | None:
-    """Let a run go on and kill it, unless it ends before; None when it has ended."""
+    """Let a run go on and, if `armed`, kill it; None when it came to its end."""
     before, pid = starts(run), stage.start(run)
-    in_checkpoint, delay, number = draw.random() < 0.25, draw.uniform(0, seconds), draw.randint(1, 3)
     if not wait_until(pid, lambda: starts(run) > before):
         return None
-    if not armed:
-        wait_until(pid, lambda: False)
-        return None
-    if in_checkpoint:
-        seen: set[str] = set()
-
-        def reached() -> bool:
-            seen.update(half_written(run))
-            return len(seen) >= number
-
-        when = f"inside checkpoint {number} of the process"
-    else:
-        deadline = time.perf_counter() + delay
-
-        def reached() -> bool:
-            return time.perf_counter() >= deadline
-
-        when = f"{delay:.2f} s"
+    when, reached = moment(run, seconds, draw) if armed else ("never", lambda: False)
     if not wait_until(pid, reached):
         return None
     os.kill(pid, signal.SIGKILL)
@@ -164,6 +146,21 @@ def attempt(stage: Stage, run: Path, seconds: float, draw: random.Random, *, arm
     newest, metrics = latest_checkpoint(run), run / "metrics.jsonl"
     logged = max((line["step"] for line in read_jsonl(metrics)), default=0) if metrics.exists() else 0
     return Kill(when, logged, newest.name if newest else "none", bool(half_written(run)))
+
+
+def moment(run: Path, seconds: float, draw: random.Random) -> tuple[str, Callable[[], bool]]:
+    """When to kill, in words and as a condition: some time from now, or inside one of the next checkpoints."""
+    in_checkpoint, delay, number = draw.random() < 0.25, draw.uniform(0, seconds), draw.randint(1, 3)
+    seen: set[str] = set()
+
+    def inside() -> bool:
+        seen.update(half_written(run))
+        return len(seen) >= number
+
+    if in_checkpoint:
+        return f"inside checkpoint {number} of the process", inside
+    deadline = time.perf_counter() + delay
+    return f"{delay:.2f} s", lambda: time.perf_counter() >= deadline
 
 
 def wait_until(pid: int, condition: Callable[[], bool]) -> bool:

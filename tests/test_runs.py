@@ -94,6 +94,13 @@ def test_a_run_is_never_started_over_another_or_over_other_files(tmp_path: Path)
     assert (tmp_path / "thesis" / "chapter.tex").exists()
 
 
+def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.yaml.123").write_text(CONFIG[:5])
+    Run.create(tmp_path, CONFIG).close()
+    assert (tmp_path / "config.yaml").read_text() == CONFIG
+
+
 def test_replacing_a_run_drops_what_it_wrote(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 4)
@@ -167,14 +174,14 @@ def test_a_disk_that_fills_up_names_the_checkpoint_that_is_whole(tmp_path: Path)
 FILL = """
 import resource
 import sys
-import torch
+import numpy
 from pathlib import Path
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 from tyler.runs import Run, RunError
 path, limit, writer = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 big = "x" * 400_000
 writers = {
-    "tensors": lambda folder: save_file({"a": torch.zeros(100_000)}, folder / "model.safetensors"),
+    "tensors": lambda folder: save_file({"a": numpy.zeros(100_000)}, folder / "model.safetensors"),
     "text": lambda folder: (folder / "text").write_text(big),
 }
 with Run.create(path, "{}", min_free_bytes=0) as run:
@@ -238,7 +245,8 @@ def test_the_space_for_all_checkpoints_is_asked_for_before_training(tmp_path: Pa
     with Run.create(tmp_path, CONFIG, keep_checkpoints=3) as run:
         run.require_space(free // 10)
         with pytest.raises(
-            RunError, match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*checkpoints.keep=3"
+            RunError,
+            match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and go on with --resume",
         ):
             run.require_space(free // 4)
         train(run, 1, 4)

@@ -147,7 +147,9 @@ def test_a_tracker_that_cannot_start_stops_the_run_before_training(tmp_path: Pat
         raise RuntimeError("not logged in")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    with pytest.raises(TrackerError, match=r"wandb cannot start: not logged in; .*\(tracking.tool=none\)"):
+    with pytest.raises(
+        TrackerError, match=r"wandb cannot start: not logged in; .*\(tracking.tool=none\), and .* --resume"
+    ):
         tracker("wandb", tmp_path)
 
 

@@ -108,6 +108,8 @@ class Run:
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
                 )
+            for leftover in path.glob(f".{CONFIG}.*"):  # of a start that was killed at once
+                leftover.unlink()
             if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK):
                 raise RunError(
                     f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)"
@@ -191,8 +193,9 @@ class Run:
         if free < needed:
             raise RunError(
                 f"{self.path} has {free / 2**20:.0f} MiB of disk left, and {count} checkpoints of "
-                f"{checkpoint_bytes / 2**20:.0f} MiB each need {needed / 2**20:.0f} MiB; make room, choose another "
-                f"directory (--output) or keep fewer (checkpoints.keep={self._keep_checkpoints})"
+                f"{checkpoint_bytes / 2**20:.0f} MiB each need {needed / 2**20:.0f} MiB; make room or keep fewer "
+                f"(checkpoints.keep={self._keep_checkpoints}) and go on with {resume_hint(self.path)}, "
+                "or choose another directory"
             )
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:

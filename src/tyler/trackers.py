@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tyler.config import TrackingConfig
-from tyler.runs import TRACKING, atomic_write
+from tyler.runs import TRACKING, atomic_write, resume_hint
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
 """What has to be importable for a tool; the packages are called like the tools."""
@@ -184,7 +184,8 @@ def open_tracker(settings: TrackingConfig, run: Path, config: dict[str, Any], *,
         return Forgiving(TOOLS[settings.tool](start), settings.tool)
     except Exception as error:
         raise TrackerError(
-            f"{settings.tool} cannot start: {error}; mend that, or go on without it (tracking.tool=none)"
+            f"{settings.tool} cannot start: {error}; mend that, or do without it (tracking.tool=none), and go on with "
+            f"{resume_hint(run)}"
         ) from error
 
 
