@@ -211,6 +211,21 @@ def test_interruptions_and_errors_have_their_exit_status(
     assert capsys.readouterr().err == f"tyler: {words}\n"
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, resume: list[str], capsys) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Interrupted("stopped after step 3 of 9", signal.SIGINT)
+
+    called("stage1").run = fail
+    arguments = ["stage1", "mini", "--output", "my runs/a", *resume, "--lora.rank=2"]
+    assert cli.main(arguments) == 130
+    shown = capsys.readouterr().err
+    assert shown == (
+        "tyler: stopped after step 3 of 9\n"
+        "the command is: tyler stage1 mini --output 'my runs/a' --lora.rank=2 --resume\n"
+    )
+
+
 def test_ctrl_c_ends_a_command_cleanly() -> None:
     code = """
 import sys, time, types

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import json
+import operator
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +17,12 @@ import torch
 
 from tyler import runs
 from tyler.runs import (
+    Best,
     Interrupted,
     Run,
     RunError,
     atomic_write,
+    best_checkpoint,
     checkpoint_step,
     interruptible,
     latest_checkpoint,
@@ -90,6 +94,13 @@ def test_a_run_is_never_started_over_another_or_over_other_files(tmp_path: Path)
     assert (tmp_path / "thesis" / "chapter.tex").exists()
 
 
+def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.yaml.123").write_text(CONFIG[:5])
+    Run.create(tmp_path, CONFIG).close()
+    assert (tmp_path / "config.yaml").read_text() == CONFIG
+
+
 def test_replacing_a_run_drops_what_it_wrote(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 4)
@@ -156,8 +167,184 @@ def test_a_checkpoint_that_fails_half_way_is_never_visible(tmp_path: Path, error
 def test_a_disk_that_fills_up_names_the_checkpoint_that_is_whole(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 2)
-        with pytest.raises(RunError, match="is full; step-2 is whole; make room and resume"):
+        with pytest.raises(RunError, match="is full; step-2 is whole; make room and go on with --resume"):
             run.save_checkpoint(3, fail_with(OSError(errno.ENOSPC, "No space left on device")))
+
+
+FILL = """
+import resource
+import sys
+import numpy
+from pathlib import Path
+from safetensors.numpy import save_file
+from tyler.runs import Run, RunError
+path, limit, writer = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+big = "x" * 400_000
+writers = {
+    "tensors": lambda folder: save_file({"a": numpy.zeros(100_000)}, folder / "model.safetensors"),
+    "text": lambda folder: (folder / "text").write_text(big),
+}
+with Run.create(path, "{}", min_free_bytes=0) as run:
+    run.log(1, {"loss": 1})
+    run.save_checkpoint(1, lambda folder: (folder / "state").write_text("state"))
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        if writer == "metrics":
+            run.log(2, {"note": big})
+        else:
+            run.save_checkpoint(2, writers[writer])
+    except RunError as error:
+        print(error)
+"""
+
+
+def fill(path: Path, limit: int, writer: str) -> str:
+    """What a process says whose disk takes no more than `limit` bytes of a file."""
+    done = subprocess.run([sys.executable, "-c", FILL, str(path), str(limit), writer], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("writer", ["tensors", "text", "metrics"])
+def test_a_file_that_cannot_be_written_costs_no_checkpoint_and_says_how_to_go_on(tmp_path: Path, writer: str) -> None:
+    said = fill(tmp_path, 50_000, writer)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1}\n', "no torn line"
+    assert "File too large" in said
+    assert f"step-1 is whole; once that is mended, go on with --resume --output {tmp_path}" in said
+    with Run.resume(tmp_path, "{}") as run:
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
+        assert runs.read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
+        run.log(2, {"loss": 2})
+        run.save_checkpoint(2, write_state)
+
+
+@pytest.mark.parametrize("writer", ["tensors", "text", "metrics"])
+def test_a_disk_that_is_really_full_costs_no_checkpoint_either(tmp_path: Path, writer: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k", "tyler-test", str(disk)], capture_output=True
+        ).returncode
+    ):
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        said = fill(disk / "run", 0, writer)
+        assert f"the disk of {disk / 'run'} is full; step-1 is whole; make room and go on with --resume" in said
+        with Run.resume(disk / "run", "{}", min_free_bytes=0) as run:
+            assert [path.name for path in (disk / "run" / "checkpoints").iterdir()] == ["step-1"]
+            run.save_checkpoint(2, write_state)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_space_for_all_checkpoints_is_asked_for_before_training(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    with Run.create(tmp_path, CONFIG, keep_checkpoints=3) as run:
+        run.require_space(free // 10)
+        with pytest.raises(
+            RunError,
+            match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and go on with --resume",
+        ):
+            run.require_space(free // 4)
+        train(run, 1, 4)
+        with pytest.raises(RunError, match="3 checkpoints of"):
+            run.require_space(free)
+
+
+# -------------------------------------------------------------------------------------- the best checkpoint
+
+
+def judged(run: Run, first: int, accuracies: list[float], save_every: int = 1) -> None:
+    """Steps from `first` with these development accuracies, saved as the training loops save them."""
+    for step, accuracy in enumerate(accuracies, start=first):
+        run.log(step, {"accuracy": accuracy})
+        run.judge(step, "accuracy", accuracy, operator.gt)
+        if step % save_every == 0 or (run.best is not None and run.best.step == step):
+            run.save_checkpoint(step, write_state)
+
+
+def names(path: Path) -> list[str]:
+    return sorted(path.name for path in (path / "checkpoints").iterdir())
+
+
+def test_the_best_checkpoint_stays_beside_the_newest_and_of_equal_ones_the_earliest(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, keep_checkpoints=2) as run:
+        judged(run, 1, [0.1, 0.5, 0.3])
+        assert names(tmp_path) == ["best", "step-2", "step-3"]
+        judged(run, 4, [0.5, float("nan"), 0.2])
+        assert names(tmp_path) == ["best", "step-2", "step-5", "step-6"]
+        assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-2"
+        assert run.best == Best(2, "accuracy", 0.5)
+        assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-6"
+        judged(run, 7, [0.6])
+        assert names(tmp_path) == ["best", "step-6", "step-7"]
+    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
+    assert note == {"step": 7, "metric": "accuracy", "value": 0.6}
+
+
+def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        for step, loss in enumerate([3.0, 2.0, 2.0, 2.5], start=1):
+            run.judge(step, "loss", loss, operator.lt)
+        assert run.best == Best(2, "loss", 2.0)
+        run.judge(5, "loss", -float("inf"), operator.lt)
+        assert run.best == Best(2, "loss", 2.0), "a loss that is not finite is no success"
+
+
+def test_a_resumed_run_knows_the_best_of_its_checkpoint_and_not_of_what_it_lost(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        judged(run, 1, [0.1, 0.5, 0.3])
+        run.judge(4, "accuracy", 0.9, operator.gt)  # and killed before its checkpoint
+    with Run.resume(tmp_path, CONFIG) as run:
+        assert run.best == Best(2, "accuracy", 0.5)
+        judged(run, 4, [0.9])
+        assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-4"
+    Run.replace(tmp_path, CONFIG).close()
+    assert best_checkpoint(tmp_path) is None
+
+
+def test_a_kill_between_a_checkpoint_and_its_link_is_mended(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        judged(run, 1, [0.1, 0.5])
+    link = tmp_path / "checkpoints" / "best"
+    link.unlink()
+    link.symlink_to("step-1")
+    link.with_name(".best.123").symlink_to("step-2")
+    with Run.resume(tmp_path, CONFIG):
+        assert names(tmp_path) == ["best", "step-1", "step-2"]
+        assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-2"
+
+
+def test_a_run_that_goes_back_behind_its_best_checkpoint_drops_the_link(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, keep_checkpoints=5) as run:
+        judged(run, 1, [0.1, 0.5])
+    shutil.rmtree(tmp_path / "checkpoints" / "step-2")
+    with Run.resume(tmp_path, CONFIG) as run:
+        assert run.best == Best(1, "accuracy", 0.1)
+        assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-1"
+    shutil.rmtree(tmp_path / "checkpoints" / "step-1")
+    with Run.resume(tmp_path, CONFIG) as run:
+        assert run.best is None and names(tmp_path) == []
+
+
+def test_what_no_weight_depends_on_may_change_when_a_run_goes_on(tmp_path: Path) -> None:
+    old = CONFIG + "checkpoints:\n  keep: 2\ntracking:\n  tool: wandb\n"
+    new = old.replace("keep: 2", "keep: 5").replace("wandb", "none")
+    Run.create(tmp_path, old).close()
+    Run.resume(tmp_path, new).close()
+    assert (tmp_path / "config.yaml").read_text() == new
+
+
+def test_listeners_hear_every_line_of_the_metrics(tmp_path: Path) -> None:
+    heard = []
+    with Run.create(tmp_path, CONFIG) as run:
+        run.also_log(lambda step, metrics: heard.append((step, dict(metrics))))
+        run.log(3, {"loss": 0.5})
+        run.log_trajectory(3, {"text": "unheard"})
+    assert heard == [(3, {"loss": 0.5})]
 
 
 def test_a_killed_run_leaves_no_half_checkpoint_and_resumes_at_the_last_whole_one(tmp_path: Path) -> None:

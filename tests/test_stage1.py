@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +19,24 @@ from torch import Tensor
 
 import tiny
 from tyler import stage1
-from tyler.config import Config, DataConfig, InsertionsConfig, Stage1Config
+from tyler.config import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
 from tyler.model import Tyler
-from tyler.runs import Interrupted, Run, read_jsonl
-from tyler.stage1 import Trace, descend, draw_batch, draw_insertions, load_traces, tokenize, train
+from tyler.runs import Interrupted, Run, RunError, best_checkpoint, read_jsonl
+from tyler.stage1 import (
+    Trace,
+    descend,
+    development_loss,
+    draw_batch,
+    draw_insertions,
+    load_development,
+    load_traces,
+    tokenize,
+    train,
+)
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.teacher_forcing import Example
+from tyler.training import state_bytes
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
@@ -308,13 +321,125 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(
     assert len(losses(tmp_path)) == 3
 
 
+def test_a_loss_that_is_not_a_number_leaves_the_checkpoints_as_they_were(tmp_path: Path, monkeypatch) -> None:
+    whole = fresh()
+    with open_new(tmp_path / "whole") as run:
+        train(whole, traces_for(whole), SMALL, run)
+    model = fresh()
+    loss_of = stage1.batch_loss
+    calls = []
+
+    def spoil(*arguments: Any) -> Tensor:
+        calls.append(1)
+        return loss_of(*arguments) * (float("inf") if len(calls) == 4 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage1, "batch_loss", spoil)
+        with open_new(tmp_path / "cut") as run, pytest.raises(FloatingPointError, match="step 4"):
+            train(model, traces_for(model), SMALL, run)
+    resumed = fresh()
+    with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
+        newest = run.latest_checkpoint()
+        assert newest is not None and newest.name == "step-2"
+        train(resumed, traces_for(resumed), SMALL, run)
+    for one, other in zip(phi_of(whole), phi_of(resumed), strict=True):
+        assert torch.equal(one, other)
+
+
+# --------------------------------------------------------------------------------- the development loss
+
+
+WATCHED = SMALL.model_copy(update={"eval_every": 2, "checkpoint_every": 3, "micro_batch_size": 1})
+
+
+def development_of(run: Path) -> dict[int, float]:
+    key = "stage1/development_loss"
+    return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
+
+
+def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_dropout() -> None:
+    model = fresh(dropout=0.5)
+    traces = traces_for(model)
+    found = development_loss(model, traces, WATCHED)
+    assert found == development_loss(model, traces, WATCHED), "dropout would differ"
+    assert all(module.training for module in model.synthesizer.modules()), "and training goes on with it"
+    model.synthesizer.eval()
+    total, count = 0.0, 0
+    for trace in traces:
+        draw = random.Random(f"development {WATCHED.seed} {trace.id}")
+        example = Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, WATCHED.insertions, draw))
+        loss = stage1.batch_loss(model, [example], 1)
+        total, count = total + float(loss.detach()), count + len(trace.target_ids)
+    assert found == pytest.approx(total / count, abs=1e-5)
+    model.synthesizer.train()
+    whole = WATCHED.model_copy(update={"micro_batch_size": None, "batch_size": 8})
+    assert development_loss(model, traces, whole) == pytest.approx(found, abs=1e-5)
+
+
+def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:
+    phis = []
+    for name, config in (("watched", WATCHED), ("unwatched", WATCHED.model_copy(update={"eval_every": None}))):
+        model = fresh(dropout=0.3)
+        torch.manual_seed(7)
+        with open_new(tmp_path / name) as run:
+            train(model, traces_for(model), config, run, traces_for(model)[:2])
+        phis.append(phi_of(model))
+    assert all(torch.equal(one, other) for one, other in zip(*phis, strict=True))
+    assert list(development_of(tmp_path / "watched")) == [2, 4, 6]
+    assert development_of(tmp_path / "unwatched") == {}
+
+
+def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
+    found = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(stage1, "development_loss", lambda *_: next(found))
+    model = fresh()
+    with open_new(tmp_path) as run:
+        train(model, traces_for(model), WATCHED, run, traces_for(model))
+    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
+    assert note == {"step": 4, "metric": "stage1/development_loss", "value": 1.0}
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
+
+
+@pytest.mark.parametrize("killed_after", [2, 5])
+def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    def go_on(run: Run) -> None:
+        model = fresh()
+        train(model, traces_for(model), WATCHED, run, traces_for(model))
+
+    with open_new(tmp_path / "whole") as run:
+        go_on(run)
+    with monkeypatch.context() as patch:
+        interrupt_after(killed_after, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            go_on(run)
+    with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
+        go_on(run)
+    assert development_of(tmp_path / "whole") == development_of(tmp_path / "cut")
+    links = [best_checkpoint(tmp_path / name) for name in ("whole", "cut")]
+    assert links[0] is not None and links[1] is not None and links[0].name == links[1].name
+    for name in ("best.json", "operators.safetensors", "state.safetensors"):
+        assert (links[0] / name).read_bytes() == (links[1] / name).read_bytes()
+
+
+def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(tmp_path: Path, monkeypatch) -> None:
+    model = fresh()
+    size = state_bytes(model.synthesizer.trainable()) + model.saved_bytes()
+    with open_new(tmp_path) as run:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size - 1))
+        with pytest.raises(RunError, match="4 checkpoints of"):
+            train(model, traces_for(model), SMALL, run)
+        assert losses(tmp_path) == []
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size))
+        train(model, traces_for(model), SMALL, run)
+
+
 # ------------------------------------------------------------------------------------------- the files
 
 
-def write_traces(path: Path, count: int = 3) -> Path:
+def write_traces(path: Path, count: int = 3, first: int = 0) -> Path:
     rows = [
         {"problem": f"How many {i} x?", "solution": SOLUTIONS[i % 3] + " \\boxed{5}", "answer": "5"}
-        for i in range(count)
+        for i in range(first, first + count)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -338,12 +463,26 @@ def test_traces_too_long_for_the_setting_or_the_model_are_left_out(tmp_path: Pat
         load_traces(config_for(path, max_length=20), backbone)
 
 
+def test_development_traces_are_loaded_where_something_watches(tmp_path: Path) -> None:
+    backbone = tiny.tyler("qwen3").backbone
+    path = write_traces(tmp_path / "traces.jsonl")
+    data = DataConfig(task="jsonl", path=str(path), development=DevelopmentConfig(path=str(path), count=2))
+    for every, count in ((5, 2), (None, 0)):
+        config = config_for(path, eval_every=every).model_copy(update={"data": data})
+        assert len(load_development(config, backbone)) == count
+
+
 def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_path: Path) -> None:
     model = tiny.tyler("qwen3")
     folder = tmp_path / "backbone"
     model.backbone.model.save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
-    config = config_for(write_traces(tmp_path / "traces.jsonl"), steps=2, batch_size=2, learning_rate=0.01)
+    config = config_for(
+        write_traces(tmp_path / "traces.jsonl"), steps=2, batch_size=2, learning_rate=0.01, eval_every=1
+    )
+    path = write_traces(tmp_path / "development.jsonl", 2, first=7)
+    development = DevelopmentConfig(path=str(path), count=None)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"development": development})})
     config = config.model_copy(
         update={"backbone": config.backbone.model_copy(update={"id": str(folder), "instruction": ""})}
     )
@@ -354,6 +493,8 @@ def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_
     assert (loaded.stage, loaded.operators, loaded.prompt) == ("stage1", tiny.OPERATORS, Prompt(""))
     for one, other in zip(trained.synthesizer.trainable(), loaded.synthesizer.trainable(), strict=True):
         assert torch.equal(one, other)
+    best = Tyler.from_pretrained(str(tmp_path / "run" / "checkpoints" / "best"))
+    assert best.stage == "stage1"
     again = stage1.run(config, output=tmp_path / "run", resume=True)
     for one, other in zip(trained.synthesizer.trainable(), again.synthesizer.trainable(), strict=True):
         assert torch.equal(one, other)

@@ -16,10 +16,11 @@ from tyler import stage1, stage2
 from tyler.config import CalibrationConfig, Config, DataConfig, DecodingConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
-from tyler.runs import Run, read_jsonl
+from tyler.runs import Run, best_checkpoint, read_jsonl
 from tyler.sampling import Sampling
 from tyler.stage2 import Rollout, learn, roll_out, seed_of, train
 from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.training import state_bytes
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
 NAMES = [operator.name for operator in tiny.OPERATORS]
@@ -444,6 +445,66 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_prob
     with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"nan at step 3; the batch was p\d, p\d\."):
         train(model, PROBLEMS, [], CONFIG, run)
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+
+def test_a_gradient_that_is_not_a_number_names_the_problems_too(tmp_path: Path, monkeypatch) -> None:
+    model = fresh()
+    learn_from = stage2.learn
+
+    def spoil(*arguments: Any) -> dict[str, float]:
+        terms = learn_from(*arguments)
+        model.policy.psi.grad.fill_(float("inf"))
+        return terms
+
+    monkeypatch.setattr(stage2, "learn", spoil)
+    with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"at update 1; the batch was p\d, p\d\."):
+        train(model, PROBLEMS, [], CONFIG, run)
+    assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+
+def test_the_checkpoint_with_the_best_greedy_accuracy_stays_and_a_killed_run_chooses_the_same(
+    tmp_path: Path, monkeypatch
+) -> None:
+    config = with_settings(CONFIG, eval_every=1, checkpoint_every=3, steps=5)
+    found = {1: 0.2, 2: 0.6, 3: 0.4, 4: 0.6, 5: 0.1}
+    log = Run.log
+
+    def kill(self: Run, step: int, metrics: Any) -> None:
+        log(self, step, metrics)
+        if step == 4:
+            raise KeyboardInterrupt
+
+    def go_on(run: Run) -> None:
+        steps = iter(range(int(json.loads(state.read_text())["steps_done"]) + 1 if state.exists() else 1, 6))
+        monkeypatch.setattr(stage2, "greedy_metrics", lambda *_: {"greedy/accuracy": found[next(steps)]})
+        train(fresh(), PROBLEMS, PROBLEMS[:1], config, run)
+
+    state = tmp_path / "nowhere"
+    with open_new(tmp_path / "whole") as run:
+        go_on(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", kill)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            go_on(run)
+    state = tmp_path / "cut" / "checkpoints" / "step-3" / "state.json"
+    with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
+        go_on(run)
+    for name in ("whole", "cut"):
+        best = best_checkpoint(tmp_path / name)
+        assert best is not None and best.name == "step-2", "of equal accuracies the earlier one"
+        kept = sorted(path.name for path in best.parent.iterdir())
+        assert kept == ["best", "step-2", "step-3", "step-5"]
+        note = json.loads((best / "best.json").read_text())
+        assert note == {"step": 2, "metric": "greedy/accuracy", "value": 0.6}
+
+
+def test_a_checkpoint_takes_about_the_space_that_was_foretold(tmp_path: Path) -> None:
+    model = fresh()
+    trained(tmp_path, model)
+    state = [*trainable(model).values(), model.policy.psi.detach()]
+    foretold = state_bytes(state) + model.saved_bytes()
+    found = sum(path.stat().st_size for path in (tmp_path / "checkpoints" / "step-4").rglob("*") if path.is_file())
+    assert foretold < found < foretold + 40_000, "beyond the tensors there are small files"
 
 
 # ----------------------------------------------------------------------------------------- the command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tyler.config import Stage1Config
-from tyler.runs import Interrupted, Run
+from tyler.runs import Interrupted, Run, best_checkpoint
 from tyler.training import (
     Optimization,
     batch_at,
@@ -18,6 +19,7 @@ from tyler.training import (
     learning_rate_factor,
     load_state,
     save_state,
+    state_bytes,
     training_steps,
 )
 
@@ -190,6 +192,43 @@ def test_an_interrupted_loop_saves_and_says_how_to_go_on(tmp_path: Path) -> None
         newest = run.latest_checkpoint()
     assert newest is not None and newest.name == "step-2"
     assert (newest / "done").read_text() == "2"
+
+
+def test_a_step_judged_the_best_is_saved_although_it_is_not_due(tmp_path: Path) -> None:
+    accuracies = {2: 0.5, 4: 0.5, 6: 0.7}
+    with Run.create(tmp_path, CONFIG) as run:
+        for step in training_steps("test", run, 7, 0, 5, lambda steps_done, folder: None):
+            if step.is_due(2):
+                step.judge({"accuracy": accuracies[step.number + 1]}, "accuracy", gt)
+        assert [path.name for path in run.checkpoints()] == ["step-6", "step-7"]
+        best = best_checkpoint(tmp_path)
+    assert best is not None and best.name == "step-6"
+
+
+def test_something_is_due_every_so_many_steps_and_never_for_none(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        steps = list(training_steps("test", run, 6, 0, None, lambda steps_done, folder: None))
+    assert [step.is_due(2) for step in steps] == [False, True] * 3
+    assert not any(step.is_due(None) for step in steps)
+
+
+def test_a_state_takes_the_space_that_was_foretold(tmp_path: Path) -> None:
+    parameters = [nn.Parameter(torch.randn(300, 100)), nn.Parameter(torch.randn(50))]
+    optimization = Optimization.of(Stage1Config(), [(parameters, 0.1)], total_steps=10)
+    descend(parameters, optimization, 0, 1)
+    save_state(tmp_path, parameters, optimization, steps_done=1)
+    found = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert state_bytes(parameters) <= found < 1.1 * state_bytes(parameters)
+
+
+def test_a_gradient_that_is_not_a_number_stops_before_the_weights_with_the_update_and_the_batch() -> None:
+    parameters, optimization = make(seed=0)
+    before = [parameter.detach().clone() for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    with pytest.raises(FloatingPointError, match=r"norm is nan at update 4; the batch was first, second\. Lower"):
+        optimization.step(3, ["first", "second"])
+    assert all(torch.equal(one, other) for one, other in zip(parameters, before, strict=True))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tyler.routing import Router
 
 USAGE_ERROR = 2
+RESUMABLE = ("stage1", "stage2")
+"""Commands that go on with --resume."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 
 DESCRIPTION = (
@@ -247,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     except KeyboardInterrupt as interrupt:
-        return _after_interrupt(interrupt)
+        return _after_interrupt(interrupt, list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # `tyler ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -295,11 +298,14 @@ def _refuse(message: str) -> int:
     return USAGE_ERROR
 
 
-def _after_interrupt(interrupt: KeyboardInterrupt) -> int:
+def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
     from tyler.runs import Interrupted
 
     if isinstance(interrupt, Interrupted):
         print(f"tyler: {interrupt}", file=sys.stderr)
+        if argv[0] in RESUMABLE:
+            flags = [argument for argument in argv if argument != "--resume"]
+            print(f"the command is: tyler {shlex.join([*flags, '--resume'])}", file=sys.stderr)
         return 128 + interrupt.signum
     print("tyler: interrupted", file=sys.stderr)
     return 128 + signal.SIGINT

@@ -142,9 +142,9 @@ class OptimizationConfig(Section):
     weight_decay: Weight = 0.0
     max_grad_norm: Rate = 1.0
     eval_every: Count | None = None
-    """Steps between evaluations on the development split; null for none."""
+    """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
     checkpoint_every: Count | None = 100
-    """Steps between checkpoints; null keeps only the last. A killed run resumes from its newest checkpoint."""
+    """Steps between checkpoints; null for the last one only. A killed run resumes from its newest checkpoint."""
     seed: int = 42
 
     @model_validator(mode="after")
@@ -238,6 +238,21 @@ class EvaluationConfig(Section):
     count: Count | None = None
 
 
+class CheckpointsConfig(Section):
+    """What stays in a run's `checkpoints`: the newest, and beside them the best on the development problems."""
+
+    keep: Count = 2
+
+
+class TrackingConfig(Section):
+    """Where metrics are shown besides metrics.jsonl, which is always written."""
+
+    tool: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    project: str = "tyler"
+    name: str | None = None
+    """What the run is called there; null for the name of its directory."""
+
+
 class Config(Section):
     """All settings of one run."""
 
@@ -252,6 +267,8 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @field_validator("operators")
     @classmethod
@@ -272,9 +289,9 @@ class Config(Section):
 
     @property
     def development_set(self) -> Selection | None:
-        """Problems for watching greedy decoding during Stage 2; None where nothing watches."""
+        """Problems to watch training with; None where neither stage watches."""
         data, development = self.data, self.data.development
-        if development is None or self.stage2.eval_every is None:
+        if development is None or (self.stage1.eval_every is None and self.stage2.eval_every is None):
             return None
         return Selection(data.task, development.split, development.path, development.count, data.seed)
 
@@ -283,7 +300,7 @@ class Config(Section):
         """What no training problem may be in: the sets named in `data.held_out`, and the development problems.
 
         Where no set is named, the whole split of the evaluation, as far as it can be read. Development problems too are
-        compared as far as they can be read, because Stage 1 needs none.
+        compared as far as they can be read, because a stage may need none.
         """
         evaluation, development = self.evaluation, self.development_set
         if self.data.held_out is None:

@@ -99,6 +99,10 @@ class Tyler:
         )
         checkpoint.save(Path(folder), manifest, self.synthesizer, self.policy)
 
+    def saved_bytes(self) -> int:
+        """The size of the tensors that `save_pretrained` writes."""
+        return sum(tensor.nbytes for tensor in checkpoint.trained_tensors(self.synthesizer, self.policy).values())
+
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
         digest = hashlib.sha256(self.backbone.fingerprint().encode())

@@ -6,9 +6,11 @@
       metrics.jsonl       one line per logged step
       trajectories.jsonl  one line per trajectory: the audit trail
       checkpoints/step-N  whole or not there at all
+      checkpoints/best    a link to the one that was best on the development problems, where there are any
+      tracking/           what a tracker keeps here, where the config names one
 
 One process at a time may write a run. A resumed run drops the lines that came after its checkpoint, so that its files
-end up equal to those of a run that was never interrupted.
+end up equal to those of a run that was never interrupted. docs/runs.md says what holds and what does not.
 """
 
 from __future__ import annotations
@@ -19,25 +21,32 @@ import json
 import math
 import os
 import platform
+import shlex
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
 
 CONFIG, ENVIRONMENT, LOCK, CHECKPOINTS = "config.yaml", "environment.json", ".lock", "checkpoints"
-METRICS, TRAJECTORIES = "metrics.jsonl", "trajectories.jsonl"
+METRICS, TRAJECTORIES, TRACKING = "metrics.jsonl", "trajectories.jsonl", "tracking"
 LOG_LENGTHS = "log_lengths.json"
 """In each checkpoint: the length in bytes of the run's logs when it was written."""
+BEST, BEST_NOTE = "best", "best.json"
+"""The link to the best checkpoint, and in each checkpoint: which step was the best when it was written."""
+CHANGEABLE = ("checkpoints.", "tracking.")
+"""Settings that a resumed run may change: no weight depends on them."""
 
 PACKAGES = ("tyler-reasoning", "torch", "transformers", "peft", "accelerate", "safetensors", "numpy")
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
@@ -56,6 +65,19 @@ class Interrupted(KeyboardInterrupt):
         self.signum = signum
 
 
+@dataclass(frozen=True)
+class Best:
+    """The step with the best development metric so far; of equal ones the earliest."""
+
+    step: int
+    metric: str
+    value: float
+
+
+Listener = Callable[[int, Mapping[str, Any]], None]
+"""Is told every line of metrics.jsonl: the step and its metrics."""
+
+
 class Run:
     """A run directory open for writing. Make one with `create`, `replace` or `resume`, and close it, or use `with`."""
 
@@ -63,8 +85,11 @@ class Run:
         self.path = path
         self._lock = lock
         self._keep_checkpoints = keep_checkpoints
-        self._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
-        self._trajectories = open(path / TRAJECTORIES, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
+        self._listeners: list[Listener] = []
+        self.best = _read_best(latest_checkpoint(path))
+        # Unbuffered: what a full disk did not take must not come back when the file is closed.
+        self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+        self._trajectories = open(path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
 
     @classmethod
     def create(
@@ -83,6 +108,8 @@ class Run:
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
                 )
+            for leftover in path.glob(f".{CONFIG}.*"):  # of a start that was killed at once
+                leftover.unlink()
             if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK):
                 raise RunError(
                     f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)"
@@ -105,7 +132,8 @@ class Run:
             if (path / CONFIG).exists():
                 for name in (METRICS, TRAJECTORIES, ENVIRONMENT, CONFIG):
                     (path / name).unlink(missing_ok=True)
-                shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+                for folder in (CHECKPOINTS, TRACKING):
+                    shutil.rmtree(path / folder, ignore_errors=True)
         os.close(lock)
         return cls.create(path, config_text, keep_checkpoints=keep_checkpoints, min_free_bytes=min_free_bytes)
 
@@ -115,8 +143,8 @@ class Run:
     ) -> Run:
         """Open a run again at its newest checkpoint, or at its start where it has none.
 
-        Raises RunError when there is no run, when its config differs from `config_text` (naming the keys), and as
-        `create` does.
+        Raises RunError when there is no run, when its config differs from `config_text` (naming the keys) in more than
+        what is CHANGEABLE, and as `create` does.
         """
         path = Path(path)
         if not (path / CONFIG).is_file():
@@ -126,23 +154,56 @@ class Run:
             if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
             _drop_half_written(path / CHECKPOINTS)
+            _link_best(path, _read_best(latest_checkpoint(path)))
             _rewind_logs(path)
+            atomic_write(path / CONFIG, config_text)
             _note_start(path)
             return cls(path, lock, keep_checkpoints)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl. What is not finite becomes null: a loss gone bad must not stop the log."""
         self._append(self._metrics, METRICS, {"step": step, **metrics})
+        for listener in self._listeners:
+            listener(step, metrics)
 
     def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
         """Add one line to trajectories.jsonl."""
         self._append(self._trajectories, TRAJECTORIES, {"step": step, **trajectory})
 
+    def also_log(self, listener: Listener) -> None:
+        """Tell `listener` of every line that `log` adds from now on."""
+        self._listeners.append(listener)
+
+    def judge(self, step: int, metric: str, value: float, better: Callable[[float, float], bool]) -> None:
+        """Note what the model reached on development problems after `step`; the best step's checkpoint stays.
+
+        `better(a, b)` says whether a beats b (operator.gt for an accuracy, operator.lt for a loss). The checkpoint of
+        `step` must be the next one to be saved.
+        """
+        if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
+            self.best = Best(step, metric, value)
+
+    def require_space(self, checkpoint_bytes: int) -> None:
+        """Raise RunError unless the disk has room for the checkpoints of this run, each of about `checkpoint_bytes`.
+
+        That is those that are kept, the best one, and the one being written; less what is there already.
+        """
+        count = self._keep_checkpoints + 2 - len(self.checkpoints())
+        needed, free = count * checkpoint_bytes, shutil.disk_usage(self.path).free
+        if free < needed:
+            raise RunError(
+                f"{self.path} has {free / 2**20:.0f} MiB of disk left, and {count} checkpoints of "
+                f"{checkpoint_bytes / 2**20:.0f} MiB each need {needed / 2**20:.0f} MiB; make room or keep fewer "
+                f"(checkpoints.keep={self._keep_checkpoints}) and go on with {resume_hint(self.path)}, "
+                "or choose another directory"
+            )
+
     def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
         """Write `checkpoints/step-N` through `write`, which fills the folder it is given; returns its final path.
 
         The folder appears under its name only when everything in it is on disk. A step that has a checkpoint keeps it.
-        Older ones beyond `keep_checkpoints` are removed. Raises RunError when the disk is full.
+        Older ones beyond `keep_checkpoints` are removed, but for the best one. Raises RunError when the disk refuses
+        it; those written before are unharmed.
         """
         final = self.path / CHECKPOINTS / f"step-{step}"
         if final.exists():
@@ -152,16 +213,17 @@ class Run:
             half_written.mkdir(parents=True)
             write(half_written)
             (half_written / LOG_LENGTHS).write_text(json.dumps(self._log_lengths()))
+            if self.best is not None:
+                (half_written / BEST_NOTE).write_text(json.dumps(asdict(self.best)))
             _sync_tree(half_written)
             os.rename(half_written, final)
             _sync(final.parent)
-        except BaseException as error:
+            _link_best(self.path, self.best)
+        except (OSError, SafetensorError) as error:
+            raise self._not_written(final, error) from error
+        finally:
             shutil.rmtree(half_written, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise self._disk_full() from error
-            raise
-        for old in self.checkpoints()[: -self._keep_checkpoints]:
-            _remove_checkpoint(old)
+        self._remove_old_checkpoints()
         return final
 
     def checkpoints(self) -> list[Path]:
@@ -184,14 +246,20 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _append(self, log: Any, name: str, record: dict[str, Any]) -> None:
+    def _remove_old_checkpoints(self) -> None:
+        best = best_checkpoint(self.path)
+        for old in self.checkpoints()[: -self._keep_checkpoints]:
+            if old != best:
+                _remove_checkpoint(old)
+
+    def _append(self, log: FileIO, name: str, record: dict[str, Any]) -> None:
+        line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+        before = os.fstat(log.fileno()).st_size
         try:
-            log.write(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n")
-            log.flush()
+            _write_all(log, line.encode("utf-8"))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise self._disk_full() from error
-            raise RunError(f"cannot write {self.path / name}: {error.strerror}") from error
+            os.ftruncate(log.fileno(), before)  # half a line is none
+            raise self._not_written(self.path / name, error) from error
 
     def _log_lengths(self) -> dict[str, int]:
         lengths = {}
@@ -200,13 +268,24 @@ class Run:
             lengths[name] = (self.path / name).stat().st_size
         return lengths
 
-    def _disk_full(self) -> RunError:
+    def _not_written(self, what: Path, error: Exception) -> RunError:
+        """What to raise where the disk refused `what`: why, what is safe, and how to go on."""
+        full = any(sign in str(error) for sign in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)))
+        why = f"the disk of {self.path} is full" if full else f"cannot write {what}: {error}"
         newest = self.latest_checkpoint()
-        state = f"{newest.name} is whole; make room and resume" if newest else "there is no checkpoint yet"
-        return RunError(f"the disk of {self.path} is full; {state}")
+        state = f"{newest.name} is whole" if newest else "there is no checkpoint yet"
+        remedy = "make room and go on" if full else "once that is mended, go on"
+        return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
 
 
-def open_run(path: str | Path, config_text: str, *, resume: bool = False, replace: bool = False) -> Run:
+def resume_hint(path: Path) -> str:
+    """The flags that make the command of a run go on with it."""
+    return f"--resume --output {shlex.quote(str(path))}"
+
+
+def open_run(
+    path: str | Path, config_text: str, *, keep_checkpoints: int = 2, resume: bool = False, replace: bool = False
+) -> Run:
     """The run that a command asks for: `Run.resume`, `Run.replace` or, without either, `Run.create`.
 
     Raises RunError as these do, and for both at once.
@@ -214,12 +293,18 @@ def open_run(path: str | Path, config_text: str, *, resume: bool = False, replac
     if resume and replace:
         raise RunError(f"cannot both resume and replace {path}; choose one")
     start = Run.resume if resume else Run.replace if replace else Run.create
-    return start(path, config_text)
+    return start(path, config_text, keep_checkpoints=keep_checkpoints)
 
 
 def latest_checkpoint(path: str | Path) -> Path | None:
     """The newest whole checkpoint of the run in `path`, without opening the run."""
     return next(reversed(_checkpoints(Path(path))), None)
+
+
+def best_checkpoint(path: str | Path) -> Path | None:
+    """The checkpoint of the run in `path` that was best on development problems, or None where nothing was judged."""
+    link = Path(path) / CHECKPOINTS / BEST
+    return link.with_name(os.readlink(link)) if link.is_symlink() else None
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -364,6 +449,31 @@ def _checkpoints(path: Path) -> list[Path]:
 def _drop_half_written(checkpoints: Path) -> None:
     for leftover in checkpoints.glob(".step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
+    for link in checkpoints.glob(f".{BEST}.*"):
+        link.unlink()
+
+
+def _read_best(checkpoint: Path | None) -> Best | None:
+    """The best step when a checkpoint was written."""
+    if checkpoint is None or not (checkpoint / BEST_NOTE).exists():
+        return None
+    return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
+
+
+def _link_best(path: Path, best: Best | None) -> None:
+    """Let `checkpoints/best` stand for the best step's checkpoint, from one moment to the next; for none, remove it.
+
+    A kill may fall between a checkpoint and its link: resuming calls this again.
+    """
+    link = path / CHECKPOINTS / BEST
+    if best is None or not link.with_name(f"step-{best.step}").is_dir():
+        link.unlink(missing_ok=True)
+        return
+    new = link.with_name(f".{BEST}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(f"step-{best.step}", target_is_directory=True)
+    os.replace(new, link)
+    _sync(link.parent)
 
 
 def _remove_checkpoint(checkpoint: Path) -> None:
@@ -390,7 +500,7 @@ def _rewind_logs(path: Path) -> None:
 
 def _differences(old_text: str, new_text: str) -> list[str]:
     old, new = _flatten(yaml.safe_load(old_text)), _flatten(yaml.safe_load(new_text))
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
     return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
 
 
@@ -413,6 +523,11 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    while content:
+        content = content[file.write(content) :]
 
 
 def _sync(path: Path) -> None:

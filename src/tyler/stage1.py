@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 
 import torch
@@ -19,17 +20,27 @@ from torch import Tensor
 
 from tyler.backbone import Backbone
 from tyler.boundaries import candidates, sample_candidates
-from tyler.config import Config, InsertionsConfig, Stage1Config, dump
+from tyler.config import Config, InsertionsConfig, Stage1Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import stage1_loss
 from tyler.operators import Operator
-from tyler.runs import Run, open_run
+from tyler.runs import Run
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs
-from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
+from tyler.trackers import check_tracker
+from tyler.training import (
+    Optimization,
+    batch_at,
+    check_finite,
+    load_state,
+    opened_run,
+    save_state,
+    state_bytes,
+    training_steps,
+)
 from tyler.transcript import token_spans
 
 
@@ -74,9 +85,12 @@ def batch_loss(model: Tyler, examples: Sequence[Example], num_targets: int) -> F
     return stage1_loss(logprobs, mask, num_targets)
 
 
-def train(model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run) -> None:
+def train(
+    model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()
+) -> None:
     """Train the model's synthesizer in place, logging and checkpointing into `run`; goes on where `run` stands."""
     parameters = model.synthesizer.trainable()
+    run.require_space(state_bytes(parameters) + model.saved_bytes())
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     newest = run.latest_checkpoint()
@@ -92,9 +106,12 @@ def train(model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run)
         batch = draw_batch(traces, config, step.number)
         loss = descend(model, [example for _, example in batch], config.micro_batch_size or config.batch_size)
         check_finite(loss, step.number, [id for id, _ in batch])
-        norm, rate = optimization.step(step.number)
+        norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
         metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
+        if development and step.is_due(config.eval_every):
+            metrics["stage1/development_loss"] = development_loss(model, development, config)
+            step.judge(metrics, "stage1/development_loss", lt)
         step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
 
@@ -132,13 +149,46 @@ def descend(model: Tyler, examples: Sequence[Example], micro_batch_size: int) ->
     return total
 
 
+@torch.no_grad()
+def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config) -> float:
+    """L_stage1 over development traces, without dropout; latents go to the same places every time."""
+    examples = [
+        Example(
+            trace.prompt_ids,
+            trace.target_ids,
+            draw_insertions(trace, config.insertions, random.Random(f"development {config.seed} {trace.id}")),
+        )
+        for trace in traces
+    ]
+    num_targets = sum(len(example.target_ids) for example in examples)
+    size = config.micro_batch_size or config.batch_size
+    model.synthesizer.eval()
+    losses = [batch_loss(model, examples[first : first + size], num_targets) for first in range(0, len(examples), size)]
+    model.synthesizer.train()
+    return float(sum(losses))
+
+
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
     """The training traces of a config.
 
     Raises ValueError when a problem is held out for evaluation, or none is left after those over `max_length`.
     """
-    prompt = prompt_of(config)
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    return traces_of(problems, config, backbone)
+
+
+def load_development(config: Config, backbone: Backbone) -> list[Trace]:
+    """The development traces of a config, none where nothing watches Stage 1. Raises ValueError as `traces_of` does."""
+    watched = config.development_set if config.stage1.eval_every else None
+    return traces_of(watched.load(), config, backbone) if watched else []
+
+
+def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -> list[Trace]:
+    """The problems as traces, without those that are too long or have no boundary.
+
+    Raises ValueError when a problem has no solution, or none is left.
+    """
+    prompt = prompt_of(config)
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
     latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
@@ -165,11 +215,12 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces = load_traces(config, backbone)
+    traces, development = load_traces(config, backbone), load_development(config, backbone)
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, config.operators, lora, prompt_of(config))
-    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
-        train(model, traces, config.stage1, directory)
+    with opened_run(config, output, resume=resume, replace=replace) as directory:
+        train(model, traces, config.stage1, directory, development)
     return model.at_stage("stage1")

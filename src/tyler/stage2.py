@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import gt
 from pathlib import Path
 
 import torch
@@ -17,19 +18,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
-from tyler.config import Config, dump
+from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
-from tyler.runs import Run, open_run
+from tyler.runs import Run
 from tyler.sampling import Sampling
 from tyler.tasks import grade
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem, Verdict
-from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
+from tyler.trackers import check_tracker
+from tyler.training import (
+    Optimization,
+    batch_at,
+    check_finite,
+    load_state,
+    opened_run,
+    save_state,
+    state_bytes,
+    training_steps,
+)
 from tyler.trajectory import Packed, Trajectory
 
 
@@ -151,6 +162,7 @@ def train(
     optimization = Optimization.of(settings, parameter_groups(model, config), total * updates)
     reference_psi = torch.zeros_like(model.policy.psi)
     state = [*optimization.parameters, reference_psi]
+    run.require_space(state_bytes(state) + model.saved_bytes())
     if newest := run.latest_checkpoint():
         done = load_state(newest, state, optimization)
     else:
@@ -174,8 +186,9 @@ def train(
             metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
             learning_seconds += metrics["stage2/learning_seconds"]
         metrics["stage2/learning_seconds"] = learning_seconds
-        if development and settings.eval_every and (step.number + 1) % settings.eval_every == 0:
+        if development and step.is_due(settings.eval_every):
             metrics |= greedy_metrics(model, development, config)
+            step.judge(metrics, "greedy/accuracy", gt)
         log_trajectories(run, step.number + 1, rollout)
         step.log(metrics, f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
 
@@ -194,8 +207,9 @@ def improve(
     """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
     started = time.perf_counter()
     terms = learn(model, rollout, reference_psi, config)
-    check_finite(terms["loss"], update // config.grpo.updates_per_rollout, [problem.id for problem in rollout.problems])
-    norm, rate = optimization.step(update)
+    ids = [problem.id for problem in rollout.problems]
+    check_finite(terms["loss"], update // config.grpo.updates_per_rollout, ids)
+    norm, rate = optimization.step(update, ids)
     return {
         **{f"stage2/{name}": value for name, value in terms.items()},
         "stage2/gradient_norm": norm,
@@ -289,16 +303,18 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     model = Tyler.from_pretrained(str(start), dtype=config.backbone.dtype)
     if model.stage != "stage1":
         raise ValueError(
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
         )
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    development = config.development_set.load() if config.development_set else []
+    watched = config.development_set if config.stage2.eval_every else None
+    development = watched.load() if watched else []
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+    with opened_run(config, output, resume=resume, replace=replace) as directory:
         train(model, problems, development, config, directory)
     return model

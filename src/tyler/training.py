@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tyler.config import OptimizationConfig
+from tyler.config import Config, OptimizationConfig, dump
 from tyler.progress import Bar, bar
-from tyler.runs import Run, interruptible
+from tyler.runs import Run, checkpoint_step, interruptible, open_run, resume_hint
+from tyler.trackers import open_tracker
 
 PEAK = "peak_learning_rate"
+REMEDY = "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ class Optimization:
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def step(self, step: int) -> tuple[float, float]:
+    def step(self, step: int, ids: Sequence[str] = ()) -> tuple[float, float]:
         """Clip, update, forget the gradients; `step` counts from 0. Returns the gradient norm and the learning rate.
 
-        Raises FloatingPointError at a gradient that is not finite, before it reaches the weights.
+        Raises FloatingPointError at a gradient that is not finite, before it reaches the weights; `ids` name the batch.
         """
         factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
         for group in self.optimizer.param_groups:
@@ -58,7 +61,7 @@ class Optimization:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         if not bool(norm.isfinite()):
             raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at update {step + 1}; lower the learning rate"
+                f"the gradient's norm is {float(norm)} at update {step + 1}; the batch was {', '.join(ids)}. {REMEDY}"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -105,34 +108,56 @@ class Step:
         self.run.log(self.number + 1, metrics)
         self.progress.advance(note=note)
 
+    def is_due(self, every: int | None) -> bool:
+        """Whether something that happens every so many steps happens after this one; None is never."""
+        return every is not None and (self.number + 1) % every == 0
+
+    def judge(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
+        """Let this step's checkpoint be the best one if it beats all before; see `Run.judge`."""
+        self.run.judge(self.number + 1, metric, metrics[metric], better)
+
+
+@contextmanager
+def opened_run(config: Config, output: Path, *, resume: bool = False, replace: bool = False) -> Iterator[Run]:
+    """The run directory of a training command, with the tracker that the config names.
+
+    Raises RunError as `open_run` does, and TrackerError where the tracker cannot start.
+    """
+    keep = config.checkpoints.keep
+    with open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace) as run:
+        newest = run.latest_checkpoint()
+        done = checkpoint_step(newest) if newest else 0
+        tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
+        run.also_log(tracker.log)
+        try:
+            yield run
+        finally:
+            tracker.finish()
+
 
 def training_steps(
     title: str, run: Run, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
 ) -> Iterator[Step]:
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
-    After an interrupt the step at hand is finished and saved, and runs.Interrupted says how to go on.
+    A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
+    hand is finished and saved, and runs.Interrupted says how to go on.
     """
     with bar(title, total, done) as progress, interruptible() as interruption:
         for number in range(done, total):
-            yield Step(number, run, progress)
+            yield (step := Step(number, run, progress))
             finished = number + 1
-            due = checkpoint_every is not None and finished % checkpoint_every == 0
-            if due or finished == total or interruption.requested:
+            is_best = run.best is not None and run.best.step == finished
+            if step.is_due(checkpoint_every) or is_best or finished == total or interruption.requested:
                 run.save_checkpoint(finished, partial(write, finished))
             if interruption.requested and finished < total:
-                raise interruption.stop(
-                    f"stopped after step {finished} of {total}; go on with --resume --output {run.path}"
-                )
+                raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
 
 
 def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:
     """Raise FloatingPointError at a loss that is not a number, before it reaches the weights; names the batch."""
     if not math.isfinite(loss):
-        raise FloatingPointError(
-            f"the loss is {loss} at step {step + 1}; the batch was {', '.join(ids)}. "
-            "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
-        )
+        raise FloatingPointError(f"the loss is {loss} at step {step + 1}; the batch was {', '.join(ids)}. {REMEDY}")
 
 
 def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization, *, steps_done: int) -> None:
@@ -145,6 +170,11 @@ def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     save_file(tensors, folder / "state.safetensors")
     (folder / "state.json").write_text(json.dumps({"steps_done": steps_done}))
+
+
+def state_bytes(parameters: Sequence[Tensor]) -> int:
+    """The size of what `save_state` writes: the exact weights and AdamW's two moments of each."""
+    return 3 * sum(tensor.nbytes for tensor in parameters)
 
 
 def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:

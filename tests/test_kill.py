@@ -1,0 +1,103 @@
+"""Real processes: both stages killed and resumed, and stopped by the signals that ask politely."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny
+from tyler import cli
+from tyler.config import (
+    CalibrationConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    DevelopmentConfig,
+    GrpoConfig,
+    Stage1Config,
+    Stage2Config,
+    dump,
+)
+from tyler.runs import latest_checkpoint, read_jsonl
+
+SOLUTION = "Step 2: so $x$ is 12.\n\nThe total is $\\boxed{5}$."
+
+
+def write_problems(path: Path, name: str, count: int) -> str:
+    rows = [{"problem": f"{name} {i} x?", "solution": SOLUTION, "answer": "5"} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config of a tiny model that is trained in a second or two."""
+    folder = tmp_path_factory.mktemp("config")
+    tiny.tyler("qwen3").backbone.model.save_pretrained(folder / "backbone")
+    tiny.tokenizer().save_pretrained(folder / "backbone")
+    training = write_problems(folder / "training.jsonl", "How many", 6)
+    development = DevelopmentConfig(path=write_problems(folder / "development.jsonl", "What is", 2), count=None)
+    common = {"steps": 6, "batch_size": 2, "learning_rate": 0.01, "checkpoint_every": 2, "eval_every": 3}
+    settings = Config(
+        operators=tiny.OPERATORS,
+        data=DataConfig(task="jsonl", path=training, development=development, held_out=()),
+        stage1=Stage1Config(**common),
+        stage2=Stage2Config(**common, max_new_tokens=12, calibration=CalibrationConfig(num_problems=2, steps=10)),
+        grpo=GrpoConfig(group_size=2),
+        decoding=DecodingConfig(slots=4),
+    )
+    backbone = settings.backbone.model_copy(update={"id": str(folder / "backbone"), "instruction": ""})
+    (folder / "tiny.yaml").write_text(dump(settings.model_copy(update={"backbone": backbone})))
+    return folder / "tiny.yaml"
+
+
+def test_killed_stages_end_in_the_weights_of_untouched_ones(root: Path, config: Path) -> None:
+    script = [sys.executable, str(root / "scripts" / "kill_and_resume.py")]
+    done = subprocess.run([*script, "--config", str(config), "--kills", "2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for stage in ("stage1", "stage2"):
+        assert f"\n{stage}: 2 kills in " in done.stdout
+
+
+def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[int, str]:
+    """Send a signal once the first step is logged; returns the exit status and what was said."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tyler", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    metrics = run / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and any(line["step"] for line in read_jsonl(metrics))):
+        time.sleep(0.005)
+    os.kill(process.pid, signum)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    ("stage", "signum", "status"), [("stage1", signal.SIGINT, 130), ("stage2", signal.SIGTERM, 143)]
+)
+def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
+    stage: str, signum: signal.Signals, status: int, config: Path, tmp_path: Path
+) -> None:
+    start = []
+    if stage == "stage2":
+        assert cli.main(["stage1", str(config), "--output", str(tmp_path / "start"), "--stage1.steps", "1"]) == 0
+        start = ["--start", str(tmp_path / "start")]
+    run = tmp_path / "run"
+    command = [stage, str(config), *start, "--output", str(run), f"--{stage}.steps", "5000"]
+    found, said = interrupt(command, run, signum)
+    assert found == status, said
+    newest = latest_checkpoint(run)
+    assert newest is not None
+    steps = int(newest.name.removeprefix("step-"))
+    assert f"stopped after step {steps} of 5000; go on with --resume --output {run}" in said
+    assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == steps
+    named = said.splitlines()[-1].removeprefix("the command is: ")
+    assert shlex.split(named) == ["tyler", *command, "--resume"]
