@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tyler.routing import Router
 
 USAGE_ERROR = 2
-RESUMABLE = ("stage1", "stage2")
+RESUMABLE = ("stage1", "stage2", "train")
 """Commands that go on with --resume."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 

@@ -8,12 +8,13 @@ import torch
 
 from tyler import stage2
 from tyler.backbone import Backbone
-from tyler.config import Config, dump
+from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
-from tyler.runs import open_run
 from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
+from tyler.trackers import check_tracker
+from tyler.training import opened_run
 
 
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
@@ -21,13 +22,15 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    development = config.development_set.load() if config.development_set else []
+    watched = config.development_set if config.stage2.eval_every else None
+    development = watched.load() if watched else []
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("grpo")
     model.policy.add_lora(lora)
-    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+    with opened_run(config, output, resume=resume, replace=replace) as directory:
         stage2.train(model, problems, development, config, directory, title="GRPO")
     return model

@@ -12,13 +12,23 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tyler.backbone import Backbone
-from tyler.config import Config, SftConfig, dump
+from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
-from tyler.runs import Run, open_run
+from tyler.runs import Run
 from tyler.stage1 import Trace, load_traces, prompt_of
-from tyler.training import Optimization, batch_at, check_finite, load_state, save_state, training_steps
+from tyler.trackers import check_tracker
+from tyler.training import (
+    Optimization,
+    batch_at,
+    check_finite,
+    load_state,
+    opened_run,
+    save_state,
+    state_bytes,
+    training_steps,
+)
 
 
 def batch_loss(model: Tyler, traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
@@ -50,6 +60,7 @@ def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) ->
     """Train the model's eta in place, logging and checkpointing into `run`; goes on where `run` stands."""
     assert model.policy.lora is not None
     eta = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
+    run.require_space(state_bytes(eta) + model.saved_bytes())
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(eta, config.learning_rate)], total)
     newest = run.latest_checkpoint()
@@ -65,7 +76,7 @@ def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) ->
         batch = [traces[index] for _, index in batch_at(step.number, config.batch_size, len(traces), config.seed)]
         loss = descend(model, batch, config.micro_batch_size or config.batch_size)
         check_finite(loss, step.number, [trace.id for trace in batch])
-        norm, rate = optimization.step(step.number)
+        norm, rate = optimization.step(step.number, [trace.id for trace in batch])
         seconds = time.perf_counter() - started
         tokens = sum(len(trace.prompt_ids) + len(trace.target_ids) for trace in batch)
         metrics = {
@@ -84,12 +95,13 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
     traces = load_traces(config, backbone)
     torch.manual_seed(config.sft.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("sft")
     model.policy.add_lora(lora)
-    with open_run(output, dump(config), resume=resume, replace=replace) as directory:
+    with opened_run(config, output, resume=resume, replace=replace) as directory:
         train(model, traces, config.sft, directory)
     return model
