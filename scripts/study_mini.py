@@ -62,7 +62,7 @@ def stage2_with(*overrides: str) -> Training:
 TRAININGS: Mapping[str, Training] = {
     "backbone": Training("backbone"),
     "sft": Training("sft"),
-    "grpo": Training("grpo"),
+    "grpo": Training("grpo", ("stage2.learning_rate=5e-3",)),
     "stage1": Training("stage1"),
     "stage1-one": Training("stage1", ("stage1.insertions.max=1", "stage1.insertions.first=null")),
     "stage2": stage2_with(),
