@@ -71,7 +71,7 @@ class Backbone:
         do, when the model cannot be found or read.
         """
         device = torch.device(device) if device is not None else best_device()
-        location = str(files("tyler") / "assets" / "mini") if id == MINI else id
+        location = located(id)
         arguments = {"revision": revision, "trust_remote_code": False}
         with explained(id):
             config = AutoConfig.from_pretrained(location, **arguments)
@@ -164,6 +164,11 @@ ARCHITECTURE_KEYS = {
     "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "head_dim", "rms_norm_eps", "no_rope_layers",
 }  # fmt: skip
+
+
+def located(id: str) -> str:
+    """Where a backbone is: the package's own folder for `mini`, else the id itself."""
+    return str(files("tyler") / "assets" / "mini") if id == MINI else id
 
 
 def check_supported(id: str, config: PreTrainedConfig) -> None:
