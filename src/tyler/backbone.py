@@ -67,8 +67,8 @@ class Backbone:
         """Load `mini`, a local folder or a Hub id. Only safetensors are read and no remote code is run.
 
         `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name. Raises ValueError for
-        an unsupported architecture, missing weights or a tokenizer that does not fit, and FileNotFoundError, with what to
-        do, when the model cannot be found or read.
+        an unsupported architecture, missing weights or a tokenizer that does not fit, and FileNotFoundError, with what
+        to do, when the model cannot be found or read.
         """
         device = torch.device(device) if device is not None else best_device()
         location = located(id)
@@ -77,7 +77,7 @@ class Backbone:
             config = AutoConfig.from_pretrained(location, **arguments)
         check_supported(id, config)
         with explained(id), no_progress_bar() if id == MINI else nullcontext():
-            model, found = AutoModelForCausalLM.from_pretrained(
+            loaded = AutoModelForCausalLM.from_pretrained(
                 location,
                 config=config,
                 dtype=resolve_dtype(dtype, device),
@@ -86,6 +86,7 @@ class Backbone:
                 output_loading_info=True,
                 **arguments,
             )
+        model, found = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
         if found["missing_keys"]:  # transformers only warns, and draws them at random
             raise ValueError(
                 f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
@@ -211,21 +212,23 @@ def remedy(id: str, error: Exception) -> str:
     """What to do when a model could not be loaded."""
     cause = error.__cause__ or error
     if isinstance(cause, GatedRepoError):
-        return f"Its authors ask for consent: accept the terms on https://huggingface.co/{id}, then run `hf auth login`."
+        return (
+            f"Its authors ask for consent: accept the terms on https://huggingface.co/{id}, then run `hf auth login`."
+        )
     if isinstance(cause, RepositoryNotFoundError):
         return "Check the id; for a private model run `hf auth login` with an account that may read it."
     if isinstance(cause, RevisionNotFoundError):
         return "Check backbone.revision: the Hub knows no such branch, tag or commit of this model."
     if isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
         return (
-            "The Hub cannot be reached, or HF_HUB_OFFLINE forbids it, and there is no copy in the cache. With network run "
-            f"`hf download {id}`, or set backbone.id to the folder of a downloaded copy."
+            "The Hub cannot be reached, or HF_HUB_OFFLINE forbids it, and there is no copy in the cache. With network "
+            f"run `hf download {id}`, or set backbone.id to the folder of a downloaded copy."
         )
     folder = Path(id)
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         return (
-            "Only safetensors are read, because a pickled checkpoint can run any code. Convert a copy that you trust: load "
-            "it in transformers and call `save_pretrained`."
+            "Only safetensors are read, because a pickled checkpoint can run any code. Convert a copy that you trust: "
+            "load it in transformers and call `save_pretrained`."
         )
     if isinstance(cause, SafetensorError):
         return "A weights file is damaged or cut off; download or copy it again."

@@ -1,4 +1,4 @@
-"""`tyler stage1 CONFIG --dry-run`: will this backbone train here, how fast, and in how much memory? Without its weights.
+"""`tyler stage1 CONFIG --dry-run`: will this backbone train here, how fast, in how much memory? Without its weights.
 
 The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
 answer, at the config's micro-batches but on few and short texts. Every phase is timed, and its peak of memory is
@@ -28,7 +28,7 @@ from tyler.lora import LoraSettings
 from tyler.memory import Parts, Read, Shape, Workload, count_parameters
 from tyler.model import Tyler
 from tyler.routing import Forced
-from tyler.shapes import random_backbone
+from tyler.shapes import random_backbone, read_tokenizer
 from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
 from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.tasks import load_problems
@@ -131,13 +131,14 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     `length` is that of the Stage 1 traces in tokens. Raises ValueError for a shape that is not known.
     """
     torch.manual_seed(config.stage1.seed)
+    reader = read_tokenizer(tokenizer)
+    problems = load_problems("mini", "train", count=64, seed=config.data.seed)
     place = torch.device(device) if device is not None else best_device()
     meter = Meter(place)
     with meter.phase("build") as build:
-        backbone = random_backbone(config.backbone.id, tokenizer, dtype=config.backbone.dtype, device=str(place))
+        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
         model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), prompt_of(config))
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
-    problems = load_problems("mini", "train", count=64, seed=config.data.seed)
     examples = long_examples(model, problems, config, length)
     with meter.phase("Stage 1 step") as first:
         loss = stage1_step(model, examples, config)
@@ -276,10 +277,10 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
     """Rehearse and print. Without `tokenizer` the one in the backbone's own folder is taken; ValueError if none is."""
     if tokenizer is None:
         tokenizer = Path(located(config.backbone.id))
-        if not (tokenizer / "tokenizer.json").is_file():
+        if not tokenizer.is_dir():
             raise ValueError(
-                f"--dry-run takes no weights but the real tokenizer of {config.backbone.id}: give "
-                "--tokenizer with a folder that holds its tokenizer.json and tokenizer_config.json"
+                f"a dry run needs no weights, but the real tokenizer of {config.backbone.id}: give --tokenizer with a "
+                "folder that holds its tokenizer.json and tokenizer_config.json"
             )
     console = Console()
     report = rehearse(config, tokenizer, length=length or LENGTH)
@@ -297,6 +298,7 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
 
 
 def parameter_table(report: Report) -> Table:
+    """Every part, and which stage trains it."""
     table = Table("part", "parameters", "trained in", title="parameters")
     counts = report.counts
     for part, count, stage in (
@@ -334,4 +336,5 @@ def full_table(report: Report) -> Table:
 
 
 def by_part(parts: Parts) -> str:
+    """The parts in GiB, in one line."""
     return ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())

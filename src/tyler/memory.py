@@ -1,8 +1,8 @@
 """What training and decoding hold in memory, from the shapes alone: parameters exactly, bytes by formula.
 
-Symbols of the formulas: L layers, d hidden size, i width of the feed-forward part, a = heads x head_dim, k = key and value
-heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch (its rows times their padded length), s the
-longest row, m the keys it sees, r LoRA rank. Adapters, heads and psi are float32 whatever e is.
+Symbols of the formulas: L layers, d hidden size, i width of the feed-forward part, a = heads x head_dim, k = key-value
+heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch (its rows times their padded length), m the
+keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and psi are float32 whatever e is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINED = 4 * FLOAT32
 HELD = FLOAT32
 """Bytes of an adapter or head that is not trained at the moment."""
 LOGIT_COPIES = 5
-"""float32 tensors of a chunk's logits that are alive at once: cast, joined with psi's, log-softmax, and two of entropy."""
+"""float32 tensors of a chunk's logits alive at once: cast, joined with psi's, log-softmax, and two of the entropy."""
 CHUNK = 1024
 """Positions whose logits exist at once (`tyler.objectives.chosen_logprobs`)."""
 
@@ -244,8 +244,8 @@ def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) ->
 
 
 def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
-    """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches of
-    2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
+    """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches
+    of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
     """
     counts = count_parameters(shape, config.lora, config.operators)
     capacity = cache_capacity(work.prompt, work.context)
@@ -256,15 +256,13 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
         "folded weights": 2 * counts.adapted * element,
         "adapters and heads": (counts.stage1 + counts.stage2) * HELD,
         "KV caches": 2 * work.slots * capacity * position + work.slots * capacity * shape.dim * element,
-        "layer or logits at work": max(
-            kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE
-        ),
+        "layer or logits at work": max(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
     }
 
 
 def stage2_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
-    """A Stage 2 step after its rollout: weights, folded maps, Phi at rest, eta and psi with gradients and Adam, and what
-    the replay keeps; LoRA drops nothing here.
+    """A Stage 2 step after its rollout: weights, folded maps, Phi at rest, eta and psi with gradients and Adam, and
+    what the replay keeps; LoRA drops nothing here.
     """
     counts = count_parameters(shape, config.lora, config.operators)
     lora = config.lora.model_copy(update={"dropout": 0.0})

@@ -75,7 +75,15 @@ class Recomputed(nn.Module):
         for index, layer in enumerate(cast(nn.ModuleList, self.decoder.layers)):
             past = [] if past_key_values is None else past_key_values.chunks[index]
             hidden, *new = checkpoint(
-                read_layer, layer, mask, position_ids, rotary, hidden, *past, use_reentrant=False, preserve_rng_state=True
+                read_layer,
+                layer,
+                mask,
+                position_ids,
+                rotary,
+                hidden,
+                *past,
+                use_reentrant=False,
+                preserve_rng_state=True,
             )
             past += new
         hidden = cast(nn.Module, self.decoder.norm)(hidden)

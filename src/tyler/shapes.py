@@ -18,12 +18,13 @@ from transformers import (
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen3Config,
     SmolLM3Config,
 )
 
-from tyler.backbone import Backbone, best_device, check_supported, explained, located, resolve_dtype
+from tyler.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, located, resolve_dtype
 
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""
@@ -106,8 +107,8 @@ def architecture(id: str) -> PreTrainedConfig:
     folder = Path(located(id))
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), or "
-            f"one of {', '.join(PUBLISHED)}"
+            f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
+            f"or one of {', '.join(PUBLISHED)}"
         )
     with explained(id):
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
@@ -121,28 +122,40 @@ def skeleton(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
 
 
-def random_backbone(id: str, tokenizer: Path, *, dtype: str = "auto", device: str | None = None) -> Backbone:
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder. Raises FileNotFoundError where there is none."""
+    if not (folder / "tokenizer.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no tokenizer.json; give a folder with a model's tokenizer.json and tokenizer_config.json"
+        )
+    with explained(str(folder)):
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+
+
+def random_backbone(
+    id: str, tokenizer: PreTrainedTokenizerBase, *, dtype: str = "auto", device: torch.device | None = None
+) -> Backbone:
     """The real architecture with random weights and a real tokenizer: everything but what the model knows.
 
     Weights are drawn in place, in their own dtype, from torch's global generator: no second copy is ever there.
-    Raises ValueError for an unknown shape, and FileNotFoundError for a tokenizer that cannot be read.
+    Raises ValueError for an unknown shape, and for a tokenizer that has more tokens than it has embeddings.
     """
-    place = best_device() if device is None else torch.device(device)
+    place = device or best_device()
     config = architecture(id)
-    with explained(str(tokenizer)):
-        reader = AutoTokenizer.from_pretrained(str(tokenizer), trust_remote_code=False)
+    check_tokenizer(id, tokenizer, config.vocab_size)
     model = skeleton(config, resolve_dtype(dtype, place))
     materialize(model, place)
-    model.generation_config = GenerationConfig(eos_token_id=reader.eos_token_id, pad_token_id=reader.pad_token_id)
-    return Backbone(id=id, model=model, tokenizer=reader)
+    ends = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.generation_config = ends
+    return Backbone(id=id, model=model, tokenizer=tokenizer)
 
 
 @torch.no_grad()
 def materialize(model: PreTrainedModel, device: torch.device) -> None:
     """Give a skeleton memory on `device`, and random weights: norms 1, biases 0, everything else normal."""
-    cast(nn.Module, model).to_empty(device=device)
+    model.to_empty(device=device)
     model.tie_weights()
-    decoder = cast(nn.Module, model.base_model)
+    decoder = model.base_model
     rotary = cast(nn.Module, decoder.rotary_emb)
     decoder.rotary_emb = type(rotary)(config=model.config).to(device)  # its tables are computed, not drawn
     for name, parameter in model.named_parameters():
