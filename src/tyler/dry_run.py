@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -250,15 +250,12 @@ def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config
         for example, extra in zip(examples, latents, strict=True)
     ]
     suffix = max(whole - prefix for whole, prefix in zip(wholes, prefixes, strict=True))
-    read = max(
-        len(example.prompt_ids) + max((one.position for one in example.insertions), default=0) + extra
-        for example, extra in zip(examples, latents, strict=True)
-    )
+    chunks = chunk_lengths(examples, lengths)
     trajectories = rollout.trajectories
     context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
     together = min(config.stage2.micro_batch_size or len(trajectories), len(trajectories))
     return Workload(
-        synthesis=Read(rows, read, read),
+        synthesis=Read(rows, sum(chunks), sum(chunks), chunks=len(chunks)),
         prefix=Read(rows, max(prefixes), max(prefixes)),
         suffix=Read(rows, suffix, max(prefixes) + suffix),
         targets=rows * max(len(example.target_ids) for example in examples),
@@ -268,6 +265,19 @@ def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config
         replay=Read(together, context, context, masked=False),
         decisions=together * max(len(one.actions) for one in trajectories),
     )
+
+
+def chunk_lengths(examples: Sequence[Example], num_latents: Mapping[str, int]) -> list[int]:
+    """Positions of each chunk that `tyler.teacher_forcing.synthesize` reads, padded to the longest row's."""
+    chunks: list[int] = []
+    for example in examples:
+        read, before = -len(example.prompt_ids), 0
+        for turn, insertion in enumerate(example.insertions):
+            queries = num_latents[insertion.operator]
+            chunks += [0] * (turn == len(chunks))
+            chunks[turn] = max(chunks[turn], before + insertion.position - read + queries)
+            read, before = insertion.position, queries
+    return chunks
 
 
 # --------------------------------------------------------------------------------------------------------- the tables

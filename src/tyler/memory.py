@@ -8,7 +8,7 @@ keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and ps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
 
@@ -121,13 +121,14 @@ def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operato
 
 @dataclass(frozen=True)
 class Read:
-    """One forward pass over `rows` rows of `length` positions, each of which sees up to `keys` keys."""
+    """`rows` rows are read in `chunks` passes of `length` positions in all; the last pass sees `keys` keys."""
 
     rows: int
     length: int
     keys: int
     masked: bool = True
     """With an explicit mask (Stage 1, decoding) keys and values are repeated for every head; without, they are not."""
+    chunks: int = 1
 
     @property
     def positions(self) -> int:
@@ -137,15 +138,15 @@ class Read:
 def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
     """Bytes that one layer keeps for its backward pass without gradient checkpointing.
 
-    Norms keep their input in float32: 2 * 4 d n (and 4 (a + k) n for Qwen3's). Attention keeps queries and output, and
-    keys and values: e (2 a n + 2 (a or k) rows m), plus its mask, e n m. The feed-forward part keeps gate, its
-    activation and up: 3 e i n. LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2) inputs + 4 r for
-    each adapted map.
+    Norms keep their input in float32: 2 * 4 d n (and 4 (a + k) n for Qwen3's). Attention keeps queries and output, the
+    keys and values of every pass, and its mask: e (2 a n + (a or k) rows m (chunks + 1) + n m). The feed-forward part
+    keeps gate, its activation and up: 3 e i n. LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2)
+    inputs + 4 r for each adapted map.
     """
     n = read.positions
     norms = 2 * shape.dim + (shape.attention + shape.key_value) * shape.qk_norm
     width = shape.attention if read.masked else shape.key_value
-    states = 2 * shape.attention * n + 2 * width * read.rows * read.keys
+    states = 2 * shape.attention * n + width * read.rows * read.keys * (read.chunks + 1)
     mask = n * read.keys * read.masked
     total = FLOAT32 * norms * n + element * (states + mask + 3 * shape.intermediate * n)
     if lora is not None:
@@ -157,15 +158,20 @@ def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | Non
 def kept_by_decoder(
     shape: Shape, read: Read, element: int, lora: LoraConfig | None, gradient_checkpointing: bool
 ) -> int:
-    """Bytes that all layers keep: L times `kept_by_layer`; with gradient checkpointing only their inputs, L e d n."""
+    """Bytes that all layers keep: L times `kept_by_layer`.
+
+    With gradient checkpointing: their inputs, L e d n, and the keys and values of earlier chunks, L e 2 k n.
+    """
     if gradient_checkpointing:
-        return shape.layers * element * shape.dim * read.positions
+        states = 2 * shape.key_value if read.chunks > 1 else 0
+        return shape.layers * element * (shape.dim + states) * read.positions
     return shape.layers * kept_by_layer(shape, read, element, lora)
 
 
 def at_work(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
-    """Bytes of the one layer that is computed or differentiated: what it keeps, and as much again in gradients."""
-    return 2 * kept_by_layer(shape, read, element, lora)
+    """Bytes of the one layer that is differentiated: what it keeps of one chunk, and as much again in gradients."""
+    chunk = replace(read, length=-(-read.length // read.chunks), chunks=1)
+    return 2 * kept_by_layer(shape, chunk, element, lora)
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:
@@ -200,12 +206,12 @@ class Workload:
         The insertion is at the end, where it costs most. Answers follow `prompt` tokens and spend their whole budget.
         """
         first, second, latents = config.stage1, config.stage2, max(one.num_latents for one in config.operators)
-        rows, length = first.micro_batch_size or first.batch_size, first.max_length
+        rows, length, chunks = first.micro_batch_size or first.batch_size, first.max_length, first.insertions.max
         context = prompt + second.max_new_tokens + config.grpo.budget * latents
         trajectories = second.batch_size * config.grpo.group_size
         together = min(second.micro_batch_size or trajectories, trajectories)
         return cls(
-            synthesis=Read(rows, length, length),
+            synthesis=Read(rows, length, length, chunks=chunks),
             prefix=Read(rows, length, length),
             suffix=Read(rows, latents, length),
             targets=rows * length,
