@@ -7,6 +7,8 @@ compared with what `tyler.memory` predicts, which then also says what the config
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +93,8 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Phase]:
-        """Measure what happens inside; the peak counts what earlier phases left behind."""
+        """Measure what happens inside. What earlier phases still hold counts; what they let go of does not."""
+        give_back()
         phase, done = Phase(name), threading.Event()
         self.phases.append(phase)
         watcher = threading.Thread(target=self._watch, args=(phase, done), daemon=True)
@@ -120,6 +123,13 @@ class Meter:
 
     def _peak(self) -> int:
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else self._held()
+
+
+def give_back() -> None:
+    """Return freed memory to the system where the C library keeps it (glibc), or it would count as used."""
+    gc.collect()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 # --------------------------------------------------------------------------------------------------------- the steps
