@@ -114,6 +114,20 @@ def test_stage2_starts_from_where_stage1_wrote_unless_told_otherwise(called) -> 
     assert stage2.settings == {"start": Path("a"), "output": Path("b"), "resume": True}
 
 
+@pytest.mark.parametrize("stage", ["stage1", "stage2"])
+def test_both_stages_have_the_dry_run_and_then_train_nothing(called, stage: str) -> None:
+    training, dry_run = called(stage), called("dry_run")
+    cli.main([stage, "mini", "--dry-run", "--tokenizer", "t", "--length", "64", "--lora.rank", "2"])
+    assert dry_run.arguments[0].lora.rank == 2
+    assert dry_run.settings == {"tokenizer": Path("t"), "length": 64}
+    assert not hasattr(training, "settings")
+
+
+def test_a_tokenizer_without_a_dry_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stage1", "mini", "--tokenizer", "t"]) == 2
+    assert "belong to --dry-run" in capsys.readouterr().err
+
+
 def test_quickstart_makes_one_call(called) -> None:
     quickstart = called("quickstart")
     cli.main(["quickstart", "--output", "q", "--scale", "0.1"])

@@ -21,6 +21,7 @@ import tiny
 from tyler import stage1
 from tyler.config import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
 from tyler.model import Tyler
+from tyler.recompute import Recomputed
 from tyler.runs import Interrupted, Run, RunError, best_checkpoint, read_jsonl
 from tyler.stage1 import (
     Trace,
@@ -498,3 +499,21 @@ def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_
     again = stage1.run(config, output=tmp_path / "run", resume=True)
     for one, other in zip(trained.synthesizer.trainable(), again.synthesizer.trainable(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_gradient_checkpointing_trains_to_the_same_weights_dropout_included(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, forward = [], Recomputed.forward
+    monkeypatch.setattr(Recomputed, "forward", lambda self, **inputs: calls.append(1) or forward(self, **inputs))
+    trained = []
+    for gradient_checkpointing in (False, True):
+        model = fresh(dropout=0.2)
+        config = SMALL.model_copy(update={"steps": 3, "gradient_checkpointing": gradient_checkpointing})
+        torch.manual_seed(11)
+        with open_new(tmp_path / str(gradient_checkpointing)) as run:
+            train(model, traces_for(model), config, run)
+        assert bool(calls) is gradient_checkpointing
+        trained.append(phi_of(model))
+    for plain, recomputed in zip(*trained, strict=True):
+        torch.testing.assert_close(recomputed, plain, atol=2e-5, rtol=1e-4)

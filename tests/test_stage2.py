@@ -16,6 +16,7 @@ from tyler import stage1, stage2
 from tyler.config import CalibrationConfig, Config, DataConfig, DecodingConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
+from tyler.recompute import Recomputed
 from tyler.runs import Run, best_checkpoint, read_jsonl
 from tyler.sampling import Sampling
 from tyler.stage2 import Rollout, learn, roll_out, seed_of, train
@@ -243,6 +244,20 @@ def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(micro_
     assert terms == pytest.approx(whole_terms, abs=1e-5)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
+
+
+def test_gradient_checkpointing_reaches_the_replay_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rollout, reference_psi = moved_policy()
+    plain_terms, plain = learned(model, rollout, reference_psi, CONFIG)
+    calls = []
+    forward = Recomputed.forward
+    monkeypatch.setattr(Recomputed, "forward", lambda self, **inputs: calls.append(1) or forward(self, **inputs))
+    config = with_settings(CONFIG, gradient_checkpointing=True, micro_batch_size=2)
+    terms, gradients = learned(model, rollout, reference_psi, config)
+    assert len(calls) == len(rollout.trajectories) // 2
+    assert terms == pytest.approx(plain_terms, abs=1e-5)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-3)
 
 
 def test_the_reference_has_the_psi_of_the_start() -> None:

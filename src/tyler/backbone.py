@@ -8,10 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import cast
 
 import torch
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -29,6 +39,11 @@ MINI = "mini"
 FAMILIES = ("qwen2", "qwen3", "smollm3")
 """Model types whose decoding is proved equal to the paper's transcription in the tests."""
 
+WHAT_TO_GIVE = (
+    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer: "
+    f"a causal language model of type {', '.join(FAMILIES)}."
+)
+
 
 @dataclass(frozen=True)
 class Backbone:
@@ -41,6 +56,7 @@ class Backbone:
 
     def __post_init__(self) -> None:
         check_supported(self.id, self.model.config)
+        check_tokenizer(self.id, self.tokenizer, self.vocab_size)
         self.model.requires_grad_(False)
         self.model.eval()
 
@@ -51,30 +67,33 @@ class Backbone:
         """Load `mini`, a local folder or a Hub id. Only safetensors are read and no remote code is run.
 
         `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name. Raises ValueError for
-        an unsupported architecture and FileNotFoundError when the model cannot be found.
+        an unsupported architecture, missing weights or a tokenizer that does not fit, and FileNotFoundError, with what
+        to do, when the model cannot be found or read.
         """
         device = torch.device(device) if device is not None else best_device()
-        location = str(files("tyler") / "assets" / "mini") if id == MINI else id
+        location = located(id)
         arguments = {"revision": revision, "trust_remote_code": False}
-        try:
+        with explained(id):
             config = AutoConfig.from_pretrained(location, **arguments)
-        except (OSError, ValueError) as error:
-            raise FileNotFoundError(
-                f"backbone {id!r} could not be loaded: {first_line(error)}\nGive 'mini', a Hub id or a folder with "
-                "config.json, safetensors weights and a tokenizer. For a gated model accept its terms on its page and "
-                "run `hf auth login`; without network set the path of a downloaded copy."
-            ) from error
         check_supported(id, config)
-        with no_progress_bar() if id == MINI else nullcontext():
-            model = AutoModelForCausalLM.from_pretrained(
+        with explained(id), no_progress_bar() if id == MINI else nullcontext():
+            loaded = AutoModelForCausalLM.from_pretrained(
                 location,
                 config=config,
                 dtype=resolve_dtype(dtype, device),
                 attn_implementation="sdpa",
                 use_safetensors=True,
+                output_loading_info=True,
                 **arguments,
             )
-        tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
+        model, found = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
+        if found["missing_keys"]:  # transformers only warns, and draws them at random
+            raise ValueError(
+                f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
+                f"{min(found['missing_keys'])}; download or save it again"
+            )
+        with explained(id):
+            tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
         align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
@@ -90,6 +109,10 @@ class Backbone:
     @property
     def dim(self) -> int:
         return self.model.config.hidden_size
+
+    @property
+    def num_layers(self) -> int:
+        return self.model.config.num_hidden_layers
 
     @property
     def vocab_size(self) -> int:
@@ -144,6 +167,11 @@ ARCHITECTURE_KEYS = {
 }  # fmt: skip
 
 
+def located(id: str) -> str:
+    """Where a backbone is: the package's own folder for `mini`, else the id itself."""
+    return str(files("tyler") / "assets" / "mini") if id == MINI else id
+
+
 def check_supported(id: str, config: PreTrainedConfig) -> None:
     """Raise ValueError when the architecture is not one the engine is proved on."""
     family = config.model_type
@@ -156,6 +184,57 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
             "turn it off in its config"
         )
+
+
+def check_tokenizer(id: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raise ValueError unless the tokenizer has pieces, and a row of the embedding table for each of its tokens."""
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what transformers makes of a folder without a tokenizer
+        raise ValueError(f"backbone {id!r} has no tokenizer; put its tokenizer.json and tokenizer_config.json there")
+    if len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"the tokenizer of backbone {id!r} has {len(tokenizer):,} tokens and the model only {vocab_size:,} rows of "
+            "embeddings: they do not belong together"
+        )
+
+
+@contextmanager
+def explained(id: str) -> Iterator[None]:
+    """Whatever keeps a model from being loaded comes out as FileNotFoundError that says what to do about it."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FileNotFoundError(
+            f"backbone {id!r} could not be loaded: {first_line(error)}\n{remedy(id, error)}"
+        ) from error
+
+
+def remedy(id: str, error: Exception) -> str:
+    """What to do when a model could not be loaded."""
+    cause = error.__cause__ or error
+    if isinstance(cause, GatedRepoError):
+        return (
+            f"Its authors ask for consent: accept the terms on https://huggingface.co/{id}, then run `hf auth login`."
+        )
+    if isinstance(cause, RepositoryNotFoundError):
+        return "Check the id; for a private model run `hf auth login` with an account that may read it."
+    if isinstance(cause, RevisionNotFoundError):
+        return "Check backbone.revision: the Hub knows no such branch, tag or commit of this model."
+    if isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return (
+            "The Hub cannot be reached, or HF_HUB_OFFLINE forbids it, and there is no copy in the cache. With network "
+            f"run `hf download {id}`, or set backbone.id to the folder of a downloaded copy."
+        )
+    folder = Path(id)
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        return (
+            "Only safetensors are read, because a pickled checkpoint can run any code. Convert a copy that you trust: "
+            "load it in transformers and call `save_pretrained`."
+        )
+    if isinstance(cause, SafetensorError):
+        return "A weights file is damaged or cut off; download or copy it again."
+    if isinstance(cause, HFValidationError):
+        return f"There is no folder {id!r}, and no Hub id looks like this. {WHAT_TO_GIVE}"
+    return WHAT_TO_GIVE
 
 
 @contextmanager

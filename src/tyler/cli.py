@@ -60,16 +60,30 @@ def quickstart(output: Folder = Path("runs/quickstart"), seed: int = 42, scale: 
     quickstart.run(output=output, seed=seed, scale=scale)
 
 
-def stage1(config: ConfigName, output: SomeFolder = None, resume: bool = False, overrides: Overrides = ()) -> None:
+def stage1(
+    config: ConfigName,
+    output: SomeFolder = None,
+    resume: bool = False,
+    dry_run: bool = False,
+    tokenizer: SomeFolder = None,
+    length: SomeNumber = None,
+    overrides: Overrides = (),
+) -> None:
     """Stage 1: train the operators; the backbone stays frozen.
 
     Args:
         config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         output: Run directory; by default runs/CONFIG-stage1.
         resume: Continue the run in the output directory from its newest checkpoint.
+        dry_run: Train nothing: build the architecture with random weights, take one step of both stages, decode one
+            answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
+        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
+        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
         overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
     settings = _load_config(config, overrides)
+    if _rehearsed(settings, dry_run, tokenizer, length):
+        return
     from tyler import stage1
 
     stage1.run(settings, output=output or _run_directory(config, "stage1"), resume=resume)
@@ -80,6 +94,9 @@ def stage2(
     start: SomeFolder = None,
     output: SomeFolder = None,
     resume: bool = False,
+    dry_run: bool = False,
+    tokenizer: SomeFolder = None,
+    length: SomeNumber = None,
     overrides: Overrides = (),
 ) -> None:
     """Stage 2: train when to invoke which operator; the operators stay frozen.
@@ -89,9 +106,14 @@ def stage2(
         start: The Stage 1 run, or a saved model, to start from; by default runs/CONFIG-stage1.
         output: Run directory; by default runs/CONFIG-stage2.
         resume: Continue the run in the output directory from its newest checkpoint.
+        dry_run: Train nothing: the same dry run of both stages as `tyler stage1 CONFIG --dry-run`.
+        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
+        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
         overrides: Change one setting. `--grpo.kl_weight 0.01` is short for `--set grpo.kl_weight=0.01`.
     """
     settings = _load_config(config, overrides)
+    if _rehearsed(settings, dry_run, tokenizer, length):
+        return
     from tyler import stage2
 
     stage2.run(
@@ -315,6 +337,18 @@ def _load_config(config: str, overrides: Sequence[str]) -> Config:
     from tyler.config import load_config
 
     return load_config(config, overrides)
+
+
+def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:
+    """Whether a dry run was asked for; if so it has been made."""
+    if not dry_run:
+        if tokenizer is not None or length is not None:
+            raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
+        return False
+    from tyler import dry_run as rehearsal
+
+    rehearsal.run(settings, tokenizer=tokenizer, length=length)
+    return True
 
 
 def _run_directory(config: str, stage: str) -> Path:

@@ -126,8 +126,8 @@ class InsertionsConfig(Section):
 class OptimizationConfig(Section):
     """What both stages share: length, batch, AdamW and its schedule.
 
-    `batch_size` counts examples (Stage 1) or prompts (Stage 2) per optimizer step; `micro_batch_size` of them are held
-    in memory at once (null: all), which changes memory and speed but not the step.
+    `batch_size` counts examples (Stage 1) or prompts (Stage 2) per optimizer step. `micro_batch_size` examples or
+    trajectories are held in memory at once (null: all), which changes memory and speed but not the step.
     """
 
     epochs: Rate
@@ -135,6 +135,8 @@ class OptimizationConfig(Section):
     """Optimizer steps; where given, it replaces `epochs`."""
     batch_size: Count = 8
     micro_batch_size: Count | None = None
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
     optimizer: Literal["adamw"] = "adamw"
     learning_rate: Rate = 1e-5
     scheduler: Literal["cosine", "constant"] = "cosine"

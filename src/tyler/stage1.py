@@ -25,6 +25,7 @@ from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import stage1_loss
 from tyler.operators import Operator
+from tyler.recompute import recomputing
 from tyler.runs import Run
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
@@ -78,10 +79,14 @@ def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random)
     return tuple(Insertion(b, operator.name) for b, operator in sorted(chosen, key=trace.candidates.index))
 
 
-def batch_loss(model: Tyler, examples: Sequence[Example], num_targets: int) -> Float[Tensor, ""]:
+def batch_loss(
+    model: Tyler, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
     """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
-    latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, examples)
-    logprobs, mask = target_logprobs(model.backbone, examples, latents)
+    synthesizer = recomputing(model.synthesizer.training_decoder, gradient_checkpointing)
+    frozen = recomputing(model.backbone.decoder, gradient_checkpointing)
+    latents = synthesize(model.backbone, synthesizer, model.heads, examples)
+    logprobs, mask = target_logprobs(model.backbone, examples, latents, decoder=frozen)
     return stage1_loss(logprobs, mask, num_targets)
 
 
@@ -104,7 +109,8 @@ def train(
     for step in training_steps("Stage 1", run, total, done, config.checkpoint_every, write):
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
-        loss = descend(model, [example for _, example in batch], config.micro_batch_size or config.batch_size)
+        size = config.micro_batch_size or config.batch_size
+        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing)
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
@@ -138,12 +144,14 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     return batch
 
 
-def descend(model: Tyler, examples: Sequence[Example], micro_batch_size: int) -> float:
+def descend(
+    model: Tyler, examples: Sequence[Example], micro_batch_size: int, gradient_checkpointing: bool = False
+) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
     total = 0.0
     for first in range(0, len(examples), micro_batch_size):
-        loss = batch_loss(model, examples[first : first + micro_batch_size], num_targets)
+        loss = batch_loss(model, examples[first : first + micro_batch_size], num_targets, gradient_checkpointing)
         loss.backward()
         total += float(loss.detach())
     return total

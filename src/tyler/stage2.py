@@ -22,6 +22,7 @@ from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
+from tyler.recompute import recomputing
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
@@ -100,11 +101,12 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
     weights = batch_weights(model, rollout)
     totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
     size = config.stage2.micro_batch_size or len(trajectories)
+    decoder = recomputing(policy.training_decoder, config.stage2.gradient_checkpointing)
     for first in range(0, len(trajectories), size):
         rows = slice(first, first + size)
         packed = pack_for(backbone, trajectories[rows])
         shares = trim(weights.rows(rows), packed)
-        logprobs, entropy = replay_logprobs(policy.training_decoder, backbone.head, policy.psi, packed)
+        logprobs, entropy = replay_logprobs(decoder, backbone.head, policy.psi, packed)
         with torch.no_grad():
             reference, _ = replay_logprobs(policy.reference_decoder, backbone.head, reference_psi, packed)
         terms = stage2_loss(

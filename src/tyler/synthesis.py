@@ -41,12 +41,18 @@ def start_head(head: Head, backbone: Backbone) -> None:
     times the ratio. With tied embeddings a hidden state points at the token it predicts, so the first latents are
     already readable: soft previews of what comes next. Draws the queries from torch's global generator.
     """
-    embedding_scale = backbone.embedding.float().pow(2).mean().sqrt()
+    embedding_scale = mean_square(backbone.embedding).sqrt()
     hidden_scale = backbone.final_norm_gain.float().pow(2).mean().sqrt()
     nn.init.normal_(head.queries, std=float(embedding_scale))
     nn.init.eye_(head.proj.weight)
     head.proj.weight.mul_(embedding_scale / hidden_scale)
     nn.init.zeros_(head.proj.bias)
+
+
+def mean_square(table: Float[Tensor, "rows dim"], rows: int = 16384) -> Float[Tensor, ""]:
+    """The mean of the squares in float32, some rows at a time: a float32 copy of a real table is a gigabyte."""
+    parts = [part.float().pow(2).mean() * (len(part) / len(table)) for part in table.split(rows)]
+    return torch.stack(parts).sum()
 
 
 class Synthesizer(nn.Module):

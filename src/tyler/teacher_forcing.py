@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache, PreTrainedModel
 
 from tyler.backbone import Backbone
 from tyler.objectives import chosen_logprobs
+from tyler.recompute import ChunkCache
 from tyler.synthesis import Heads
 
 
@@ -49,9 +49,9 @@ class ChunkReader:
     Keys are masked by position and by whether they count: padding never does, queries only within their own chunk.
     """
 
-    def __init__(self, decoder: PreTrainedModel, batch: int, device: torch.device) -> None:
+    def __init__(self, decoder: nn.Module, batch: int, device: torch.device, num_layers: int) -> None:
         self.decoder = decoder
-        self.cache = DynamicCache(config=decoder.config)
+        self.cache = ChunkCache(num_layers)
         self.positions: Int[Tensor, "batch keys"] = torch.zeros(batch, 0, dtype=torch.long, device=device)
         self.kept: Bool[Tensor, "batch keys"] = torch.zeros(batch, 0, dtype=torch.bool, device=device)
 
@@ -86,10 +86,10 @@ class ChunkReader:
 
 
 def synthesize(
-    backbone: Backbone, decoder: PreTrainedModel, heads: Heads, examples: Sequence[Example]
+    backbone: Backbone, decoder: nn.Module, heads: Heads, examples: Sequence[Example]
 ) -> list[list[Float[Tensor, "latents dim"]]]:
     """z_b^k = O_k(x_b) for every insertion of every example, with gradients to Phi; x_b holds the earlier latents."""
-    reader = ChunkReader(decoder, len(examples), backbone.device)
+    reader = ChunkReader(decoder, len(examples), backbone.device, backbone.num_layers)
     embeds = [embed_ids(backbone, [*example.prompt_ids, *example.target_ids]) for example in examples]
     latents: list[list[Tensor]] = [[] for _ in examples]
     read = [0] * len(examples)  # tokens of each example that the synthesizer has read
@@ -144,15 +144,16 @@ def target_logprobs(
     examples: Sequence[Example],
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
     chunk_size: int = 1024,
+    decoder: nn.Module | None = None,
 ) -> tuple[Float[Tensor, "batch targets"], Bool[Tensor, "batch targets"]]:
     """log p(y_t | c~_t) for every visible target token, right-padded, and the mask of real ones.
 
     Positions before a row's first latents are read without gradient: they do not depend on Phi. Operators are not
-    actions here: the distribution is over V.
+    actions here: the distribution is over V. `decoder` is the backbone's, by default called plainly.
     """
     contexts, decided = zip(*(insert(backbone, *pair) for pair in zip(examples, latents, strict=True)), strict=True)
     splits = [first_latent(example) for example in examples]
-    reader = ChunkReader(backbone.decoder, len(examples), backbone.device)
+    reader = ChunkReader(decoder or backbone.decoder, len(examples), backbone.device, backbone.num_layers)
     nothing = [0] * len(examples)
     with torch.no_grad():
         prefix = reader.read(

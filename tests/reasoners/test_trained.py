@@ -104,11 +104,13 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
             torch.testing.assert_close(ours[name], p.grad, atol=1e-6, rtol=1e-4)
 
 
-def test_micro_batches_add_up() -> None:
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool) -> None:
     found = {}
-    for size in (1, 3):
+    for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
-        found[size] = (sft.descend(model, traces_for(model), size), [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
+        loss = sft.descend(model, traces_for(model), size, recomputed)
+        found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
     for one, other in zip(found[1][1], found[3][1], strict=True):
         if one is not None:

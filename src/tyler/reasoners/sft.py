@@ -16,6 +16,7 @@ from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
+from tyler.recompute import recomputing
 from tyler.runs import Run
 from tyler.stage1 import Trace, load_traces, prompt_of
 from tyler.trackers import check_tracker
@@ -31,12 +32,15 @@ from tyler.training import (
 )
 
 
-def batch_loss(model: Tyler, traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
+def batch_loss(
+    model: Tyler, traces: Sequence[Trace], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
     """Cross-entropy of some traces' target tokens, over the batch's `num_targets`: what `transformers` computes."""
     device = model.backbone.device
     rows = [torch.tensor([*trace.prompt_ids, *trace.target_ids], device=device) for trace in traces]
     ids = pad_sequence(rows, batch_first=True)[:, :-1]  # on the right, so a causal pass needs no mask
-    hidden = model.policy.training_decoder(input_ids=ids, use_cache=False).last_hidden_state
+    decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
+    hidden = decoder(inputs_embeds=model.backbone.embed(ids), use_cache=False).last_hidden_state
     states = [
         hidden[row, len(trace.prompt_ids) - 1 : len(trace.prompt_ids) + len(trace.target_ids) - 1]
         for row, trace in enumerate(traces)
@@ -45,12 +49,14 @@ def batch_loss(model: Tyler, traces: Sequence[Trace], num_targets: int) -> Float
     return -chosen_logprobs(torch.cat(states), model.backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def descend(model: Tyler, traces: Sequence[Trace], micro_batch_size: int) -> float:
+def descend(
+    model: Tyler, traces: Sequence[Trace], micro_batch_size: int, gradient_checkpointing: bool = False
+) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(trace.target_ids) for trace in traces)
     total = 0.0
     for first in range(0, len(traces), micro_batch_size):
-        loss = batch_loss(model, traces[first : first + micro_batch_size], num_targets)
+        loss = batch_loss(model, traces[first : first + micro_batch_size], num_targets, gradient_checkpointing)
         loss.backward()
         total += float(loss.detach())
     return total
@@ -74,7 +80,8 @@ def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) ->
     for step in training_steps("SFT", run, total, done, config.checkpoint_every, write):
         started = time.perf_counter()
         batch = [traces[index] for _, index in batch_at(step.number, config.batch_size, len(traces), config.seed)]
-        loss = descend(model, batch, config.micro_batch_size or config.batch_size)
+        size = config.micro_batch_size or config.batch_size
+        loss = descend(model, batch, size, config.gradient_checkpointing)
         check_finite(loss, step.number, [trace.id for trace in batch])
         norm, rate = optimization.step(step.number, [trace.id for trace in batch])
         seconds = time.perf_counter() - started

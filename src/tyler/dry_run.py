@@ -1,0 +1,360 @@
+"""`tyler stage1 CONFIG --dry-run`: will this backbone train here, how fast, in how much memory? Without its weights.
+
+The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
+answer, at the config's micro-batches but on few and short texts. Every phase is timed, and its peak of memory is
+compared with what `tyler.memory` predicts, which then also says what the config needs at its full lengths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tyler import memory
+from tyler.backbone import Backbone, best_device, located
+from tyler.calibration import collect_decisions, fit_psi
+from tyler.config import Config
+from tyler.lora import LoraSettings
+from tyler.memory import Parts, Read, Shape, Workload, count_parameters
+from tyler.model import Tyler
+from tyler.routing import Forced
+from tyler.shapes import random_backbone, read_tokenizer
+from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
+from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
+from tyler.tasks import load_problems
+from tyler.tasks.problem import Problem
+from tyler.teacher_forcing import Example, first_latent
+from tyler.training import Optimization, check_finite
+from tyler.trajectory import Trajectory
+
+LENGTH = 256
+"""Tokens of a Stage 1 trace, unless told otherwise."""
+ANSWER = 32
+"""Actions of a rollout and of the decoded answer, at most."""
+MICRO_BATCHES = 2
+"""Of the Stage 1 step: enough to accumulate."""
+CALIBRATION = 2
+"""Problems that psi starts from."""
+SAMPLE_SECONDS = 0.005
+GIB = 2**30
+
+
+@dataclass
+class Phase:
+    """One part of the dry run: how long it took, and its peak of memory beyond what the process held at the start."""
+
+    name: str
+    seconds: float = 0.0
+    measured: int = 0
+    predicted: Parts = field(default_factory=dict)
+
+    @property
+    def expected(self) -> int:
+        return sum(self.predicted.values())
+
+    @property
+    def difference(self) -> float:
+        """(predicted - measured) / measured."""
+        return (self.expected - self.measured) / max(1, self.measured)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a dry run found."""
+
+    backbone: Backbone
+    counts: memory.Parameters
+    phases: list[Phase]
+    full: dict[str, Parts]
+    """Predicted bytes of each phase at the config's full lengths."""
+    loss: float
+    answer: Trajectory
+
+
+class Meter:
+    """Times phases and watches their memory: the process's on a CPU, the allocator's on a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.phases: list[Phase] = []
+        self._start = self._held()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[Phase]:
+        """Measure what happens inside. What earlier phases still hold counts; what they let go of does not."""
+        give_back()
+        phase, done = Phase(name), threading.Event()
+        self.phases.append(phase)
+        watcher = threading.Thread(target=self._watch, args=(phase, done), daemon=True)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        watcher.start()
+        started = time.perf_counter()
+        try:
+            yield phase
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            phase.seconds = time.perf_counter() - started
+            done.set()
+            watcher.join()
+            phase.measured = max(phase.measured, self._peak() - self._start)
+
+    def _watch(self, phase: Phase, done: threading.Event) -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            phase.measured = max(phase.measured, self._peak() - self._start)
+
+    def _held(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device)
+        return psutil.Process().memory_info().rss
+
+    def _peak(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else self._held()
+
+
+def give_back() -> None:
+    """Return freed memory to the system where the C library keeps it (glibc), or it would count as used."""
+    gc.collect()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+
+
+# --------------------------------------------------------------------------------------------------------- the steps
+
+
+def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: str | None = None) -> Report:
+    """Build the config's backbone with random weights and take it through everything once.
+
+    `length` is that of the Stage 1 traces in tokens. Raises ValueError for a shape that is not known.
+    """
+    torch.manual_seed(config.stage1.seed)
+    reader = read_tokenizer(tokenizer)
+    problems = load_problems("mini", "train", count=64, seed=config.data.seed)
+    place = torch.device(device) if device is not None else best_device()
+    meter = Meter(place)
+    with meter.phase("build") as build:
+        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
+        model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), prompt_of(config))
+    shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
+    examples = long_examples(model, problems, config, length)
+    with meter.phase("Stage 1 step") as first:
+        loss = stage1_step(model, examples, config)
+    settings = shortened(config)
+    model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
+    with meter.phase("calibration"):
+        calibrate(model, problems, settings)
+    with meter.phase("rollout") as rolling:
+        rollout = roll_out(model, problems[:1], settings, step=0)
+    with meter.phase("Stage 2 step") as second:
+        stage2_step(model, rollout, settings)
+    with meter.phase("one answer"):
+        answer = answer_once(model, problems[0])
+    work = workload(model, examples, rollout, settings)
+    counts = count_parameters(shape, config.lora, config.operators)
+    build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.HELD}
+    first.predicted = memory.stage1_memory(shape, config, work, element)
+    rolling.predicted = memory.rollout_memory(shape, config, work, element)
+    second.predicted = memory.stage2_memory(shape, config, work, element)
+    full = Workload.of(config)
+    return Report(
+        backbone,
+        counts,
+        meter.phases,
+        {
+            "Stage 1 step": memory.stage1_memory(shape, config, full, element),
+            "rollout": memory.rollout_memory(shape, config, full, element),
+            "Stage 2 step": memory.stage2_memory(shape, config, full, element),
+        },
+        loss,
+        answer,
+    )
+
+
+def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, length: int) -> list[Example]:
+    """MICRO_BATCHES micro-batches of traces of `length` tokens: solutions one after the other, with latents inside."""
+    text = "\n\n".join(problem.solution or "" for problem in problems)
+    text = (text * (1 + 8 * length // len(text)))[: 8 * length]  # no tokenizer has longer tokens on average
+    size = min(config.stage1.micro_batch_size or config.stage1.batch_size, config.stage1.batch_size)
+    count = min(MICRO_BATCHES * size, config.stage1.batch_size)
+    examples = []
+    for index in range(count):
+        problem = Problem(f"dry-{index}", "mini", problems[index].prompt, "", solution=text)
+        trace = tokenize(model.backbone, config.operators, model.prompt, problem)
+        targets = trace.target_ids[: max(2, length - len(trace.prompt_ids))]
+        pairs = tuple(pair for pair in trace.candidates if pair[0] < len(targets))
+        short = Trace(trace.id, trace.prompt_ids, targets, pairs)
+        insertions = draw_insertions(short, config.stage1.insertions, Random(index))
+        examples.append(Example(trace.prompt_ids, targets, insertions))
+    return examples
+
+
+def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> float:
+    """One optimizer step of Phi; returns the loss."""
+    settings = config.stage1
+    optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
+    model.synthesizer.train()
+    size = settings.micro_batch_size or settings.batch_size
+    loss = descend(model, examples, size, settings.gradient_checkpointing)
+    check_finite(loss, 0, ["the dry run's"])
+    optimization.step(0)
+    model.synthesizer.eval()
+    return loss
+
+
+def shortened(config: Config) -> Config:
+    """The config with answers of at most ANSWER actions."""
+    cut = min(ANSWER, config.stage2.max_new_tokens)
+    return config.model_copy(update={"stage2": config.stage2.model_copy(update={"max_new_tokens": cut})})
+
+
+def calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> None:
+    """Start psi as Stage 2 does, or random weights would never sample an operator."""
+    decisions = collect_decisions(
+        model,
+        problems[:CALIBRATION],
+        temperature=config.grpo.temperature,
+        max_new_tokens=config.stage2.max_new_tokens,
+        slots=CALIBRATION,
+        seed=config.stage2.seed,
+    )
+    model.policy.psi.data.copy_(fit_psi(decisions, len(model.operators), config.stage2.calibration))
+
+
+def stage2_step(model: Tyler, rollout: Rollout, config: Config) -> None:
+    """One update of {eta, psi} on one group."""
+    optimization = Optimization.of(config.stage2, parameter_groups(model, config), 1)
+    terms = learn(model, rollout, model.policy.psi.detach().clone(), config)
+    check_finite(terms["loss"], 0, ["the dry run's"])
+    optimization.step(0)
+
+
+def answer_once(model: Tyler, problem: Problem) -> Trajectory:
+    """One greedy answer with every operator invoked, wherever the random policy would have."""
+    names = tuple(operator.name for operator in model.operators)
+    request = model.request(problem, router=Forced({0: names[:1], 4: names[1:]}), max_new_tokens=ANSWER)
+    return model.engine(slots=1).run([request])[0]
+
+
+def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config: Config) -> Workload:
+    """What the dry run really read, at the most."""
+    size = config.stage1.micro_batch_size or config.stage1.batch_size
+    rows = min(size, len(examples))
+    lengths = {operator.name: operator.num_latents for operator in model.operators}
+    latents = [sum(lengths[one.operator] for one in example.insertions) for example in examples]
+    prefixes = [first_latent(example) for example in examples]
+    wholes = [
+        len(example.prompt_ids) + len(example.target_ids) - 1 + extra
+        for example, extra in zip(examples, latents, strict=True)
+    ]
+    suffix = max(whole - prefix for whole, prefix in zip(wholes, prefixes, strict=True))
+    chunks = chunk_lengths(examples, lengths)
+    trajectories = rollout.trajectories
+    context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
+    together = min(config.stage2.micro_batch_size or len(trajectories), len(trajectories))
+    return Workload(
+        synthesis=Read(rows, sum(chunks), sum(chunks), chunks=len(chunks)),
+        prefix=Read(rows, max(prefixes), max(prefixes)),
+        suffix=Read(rows, suffix, max(prefixes) + suffix),
+        targets=rows * max(len(example.target_ids) for example in examples),
+        slots=min(config.decoding.slots, len(trajectories)),
+        prompt=max(len(one.prompt_ids) for one in trajectories),
+        context=context,
+        replay=Read(together, context, context, masked=False),
+        decisions=together * max(len(one.actions) for one in trajectories),
+    )
+
+
+def chunk_lengths(examples: Sequence[Example], num_latents: Mapping[str, int]) -> list[int]:
+    """Positions of each chunk that `tyler.teacher_forcing.synthesize` reads, padded to the longest row's."""
+    chunks: list[int] = []
+    for example in examples:
+        read, before = -len(example.prompt_ids), 0
+        for turn, insertion in enumerate(example.insertions):
+            queries = num_latents[insertion.operator]
+            chunks += [0] * (turn == len(chunks))
+            chunks[turn] = max(chunks[turn], before + insertion.position - read + queries)
+            read, before = insertion.position, queries
+    return chunks
+
+
+# --------------------------------------------------------------------------------------------------------- the tables
+
+
+def run(config: Config, tokenizer: Path | None = None, length: int | None = None) -> None:
+    """Rehearse and print. Without `tokenizer` the one in the backbone's own folder is taken; ValueError if none is."""
+    if tokenizer is None:
+        tokenizer = Path(located(config.backbone.id))
+        if not tokenizer.is_dir():
+            raise ValueError(
+                f"a dry run needs no weights, but the real tokenizer of {config.backbone.id}: give --tokenizer with a "
+                "folder that holds its tokenizer.json and tokenizer_config.json"
+            )
+    console = Console()
+    report = rehearse(config, tokenizer, length=length or LENGTH)
+    console.print(
+        f"{config.backbone.id} with random weights in {str(report.backbone.dtype).removeprefix('torch.')} on "
+        f"{report.backbone.device}; traces of {length or LENGTH} tokens, answers of at most {ANSWER} actions"
+    )
+    for table in (parameter_table(report), memory_table(report), full_table(report)):
+        console.print(table)
+    answer = report.answer
+    console.print(
+        f"Stage 1 loss {report.loss:.2f}; one answer of {answer.num_visible} visible tokens and {answer.num_latents} "
+        f"latents in {answer.num_invocations} invocations. Random weights: the numbers mean size and speed, not skill."
+    )
+
+
+def parameter_table(report: Report) -> Table:
+    """Every part, and which stage trains it."""
+    table = Table("part", "parameters", "trained in", title="parameters")
+    counts = report.counts
+    for part, count, stage in (
+        ("backbone", counts.backbone, "never"),
+        ("LoRA phi", counts.phi, "Stage 1"),
+        ("queries", counts.queries, "Stage 1"),
+        ("projections", counts.projections, "Stage 1"),
+        ("LoRA eta", counts.eta, "Stage 2"),
+        ("psi", counts.psi, "Stage 2"),
+        ("trained in Stage 1", counts.stage1, ""),
+        ("trained in Stage 2", counts.stage2, ""),
+    ):
+        table.add_row(part, f"{count:,}", stage)
+    table.columns[1].justify = "right"
+    return table
+
+
+def memory_table(report: Report) -> Table:
+    """Every phase: seconds, measured peak, and the prediction by part."""
+    table = Table("phase", "seconds", "measured", "predicted", "by part", title="this dry run (GiB)")
+    for phase in report.phases:
+        shown = ("", "")
+        if phase.predicted:
+            shown = (f"{phase.expected / GIB:.2f} ({phase.difference:+.0%})", by_part(phase.predicted))
+        table.add_row(phase.name, f"{phase.seconds:.1f}", f"{phase.measured / GIB:.2f}", *shown)
+    return table
+
+
+def full_table(report: Report) -> Table:
+    """What the config needs when traces and answers are as long as it allows."""
+    table = Table("phase", "predicted", "by part", title="at the config's full lengths (GiB)")
+    for name, parts in report.full.items():
+        table.add_row(name, f"{sum(parts.values()) / GIB:.2f}", by_part(parts))
+    return table
+
+
+def by_part(parts: Parts) -> str:
+    """The parts in GiB, in one line."""
+    return ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())

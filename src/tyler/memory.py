@@ -1,0 +1,295 @@
+"""What training and decoding hold in memory, from the shapes alone: parameters exactly, bytes by formula.
+
+Symbols of the formulas: L layers, d hidden size, i width of the feed-forward part, a = heads x head_dim, k = key-value
+heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch (its rows times their padded length), m the
+keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and psi are float32 whatever e is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedConfig
+
+from tyler.config import Config, LoraConfig
+from tyler.context import round_up
+from tyler.operators import Operator
+
+FLOAT32 = 4
+TRAINED = 4 * FLOAT32
+"""Bytes of a trained parameter: its value, its gradient and AdamW's two moments."""
+HELD = FLOAT32
+"""Bytes of an adapter or head that is not trained at the moment."""
+LOGIT_COPIES = 5
+"""float32 tensors of a chunk's logits alive at once: cast, joined with psi's, log-softmax, and two of the entropy."""
+CHUNK = 1024
+"""Positions whose logits exist at once (`tyler.objectives.chosen_logprobs`)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of an architecture that memory depends on."""
+
+    layers: int
+    dim: int
+    intermediate: int
+    attention: int
+    key_value: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    qkv_bias: bool
+    qk_norm: bool
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> Shape:
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(
+            layers=config.num_hidden_layers,
+            dim=config.hidden_size,
+            intermediate=config.intermediate_size,
+            attention=config.num_attention_heads * head_dim,
+            key_value=config.num_key_value_heads * head_dim,
+            head_dim=head_dim,
+            vocab=config.vocab_size,
+            tied=config.tie_word_embeddings,
+            qkv_bias=config.model_type == "qwen2",
+            qk_norm=config.model_type == "qwen3",
+        )
+
+    @property
+    def projections(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of every linear map in a layer."""
+        d, i, a, k = self.dim, self.intermediate, self.attention, self.key_value
+        return {
+            "q_proj": (d, a), "k_proj": (d, k), "v_proj": (d, k), "o_proj": (a, d),
+            "gate_proj": (d, i), "up_proj": (d, i), "down_proj": (i, d),
+        }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- parameters
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many parameters there are, by part. Stage 1 trains phi, queries and projections; Stage 2 eta and psi."""
+
+    backbone: int
+    phi: int
+    queries: int
+    projections: int
+    eta: int
+    psi: int
+    adapted: int
+    """Weights of the backbone that a LoRA sits on: a folded view has its own copy of them."""
+
+    @property
+    def stage1(self) -> int:
+        return self.phi + self.queries + self.projections
+
+    @property
+    def stage2(self) -> int:
+        return self.eta + self.psi
+
+
+def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operator]) -> Parameters:
+    """Exact counts.
+
+    Backbone: V d (twice where the head is not tied) + d + L (2 d + linear maps + biases a + 2 k of Qwen2, or norms 2
+    head_dim of Qwen3). LoRA: L r (inputs + outputs) over the adapted maps. An operator: N_k d queries, d^2 + d
+    projection; psi: d for each.
+    """
+    linear = shape.projections
+    layer = 2 * shape.dim + sum(inputs * outputs for inputs, outputs in linear.values())
+    layer += (shape.attention + 2 * shape.key_value) * shape.qkv_bias + 2 * shape.head_dim * shape.qk_norm
+    adapted = [linear[name] for name in lora.target_modules]
+    adapter = shape.layers * lora.rank * sum(inputs + outputs for inputs, outputs in adapted)
+    return Parameters(
+        backbone=shape.vocab * shape.dim * (1 if shape.tied else 2) + shape.dim + shape.layers * layer,
+        phi=adapter,
+        queries=sum(operator.num_latents for operator in operators) * shape.dim,
+        projections=len(operators) * (shape.dim**2 + shape.dim),
+        eta=adapter,
+        psi=len(operators) * shape.dim,
+        adapted=shape.layers * sum(inputs * outputs for inputs, outputs in adapted),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ activations
+
+
+@dataclass(frozen=True)
+class Read:
+    """`rows` rows are read in `chunks` passes of `length` positions in all; the last pass sees `keys` keys."""
+
+    rows: int
+    length: int
+    keys: int
+    masked: bool = True
+    """With an explicit mask (Stage 1, decoding) keys and values are repeated for every head; without, they are not."""
+    chunks: int = 1
+
+    @property
+    def positions(self) -> int:
+        return self.rows * self.length
+
+
+def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
+    """Bytes that one layer keeps for its backward pass without gradient checkpointing.
+
+    Norms keep their input in float32: 2 * 4 d n (and 4 (a + k) n for Qwen3's). Attention keeps queries and output, the
+    keys and values of every pass, and its mask: e (2 a n + (a or k) rows m (chunks + 1) + n m). The feed-forward part
+    keeps gate, its activation and up: 3 e i n. LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2)
+    inputs + 4 r for each adapted map.
+    """
+    n = read.positions
+    norms = 2 * shape.dim + (shape.attention + shape.key_value) * shape.qk_norm
+    width = shape.attention if read.masked else shape.key_value
+    states = 2 * shape.attention * n + width * read.rows * read.keys * (read.chunks + 1)
+    mask = n * read.keys * read.masked
+    total = FLOAT32 * norms * n + element * (states + mask + 3 * shape.intermediate * n)
+    if lora is not None:
+        inputs = sum(shape.projections[name][0] for name in lora.target_modules)
+        total += FLOAT32 * n * (inputs * (2 if lora.dropout else 1) + lora.rank * len(lora.target_modules))
+    return total
+
+
+def kept_by_decoder(
+    shape: Shape, read: Read, element: int, lora: LoraConfig | None, gradient_checkpointing: bool
+) -> int:
+    """Bytes that all layers keep: L times `kept_by_layer`.
+
+    With gradient checkpointing: their inputs, L e d n, and the keys and values of earlier chunks, L e 2 k n.
+    """
+    if gradient_checkpointing:
+        states = 2 * shape.key_value if read.chunks > 1 else 0
+        return shape.layers * element * (shape.dim + states) * read.positions
+    return shape.layers * kept_by_layer(shape, read, element, lora)
+
+
+def at_work(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
+    """Bytes of the one layer that is differentiated: what it keeps of one chunk, and as much again in gradients."""
+    chunk = replace(read, length=-(-read.length // read.chunks), chunks=1)
+    return 2 * kept_by_layer(shape, chunk, element, lora)
+
+
+def logits(shape: Shape, positions: int, element: int) -> int:
+    """Bytes of the logits of one chunk of `positions`: (e + 4 LOGIT_COPIES) V, for at most CHUNK positions."""
+    return min(positions, CHUNK) * shape.vocab * (element + FLOAT32 * LOGIT_COPIES)
+
+
+# ----------------------------------------------------------------------------------------------------------- phases
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How much is read at once: a micro-batch of Stage 1, the slots of a rollout, a micro-batch of Stage 2."""
+
+    synthesis: Read
+    """What the synthesizer reads: the trace up to the last insertion, and the queries."""
+    prefix: Read
+    """What the frozen policy reads before the first latents, without gradient."""
+    suffix: Read
+    targets: int
+    slots: int
+    prompt: int
+    context: int
+    """The longest context of a rollout: prompt, actions and latents."""
+    replay: Read
+    decisions: int
+
+    @classmethod
+    def of(cls, config: Config, prompt: int = 256) -> Workload:
+        """The most that a config allows: every trace and every answer as long as it may be.
+
+        The insertion is at the end, where it costs most. Answers follow `prompt` tokens and spend their whole budget.
+        """
+        first, second, latents = config.stage1, config.stage2, max(one.num_latents for one in config.operators)
+        rows, length, chunks = first.micro_batch_size or first.batch_size, first.max_length, first.insertions.max
+        context = prompt + second.max_new_tokens + config.grpo.budget * latents
+        trajectories = second.batch_size * config.grpo.group_size
+        together = min(second.micro_batch_size or trajectories, trajectories)
+        return cls(
+            synthesis=Read(rows, length, length, chunks=chunks),
+            prefix=Read(rows, length, length),
+            suffix=Read(rows, latents, length),
+            targets=rows * length,
+            slots=min(config.decoding.slots, trajectories),
+            prompt=prompt,
+            context=context,
+            replay=Read(together, context, context, masked=False),
+            decisions=together * second.max_new_tokens,
+        )
+
+
+Parts = dict[str, int]
+"""Bytes by part."""
+
+
+def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+    """A Stage 1 step: weights, Phi with gradients and Adam, what both passes keep, and the larger of one layer at work
+    and one chunk of logits. The prefix leaves its keys and values: 2 L k e n.
+    """
+    counts = count_parameters(shape, config.lora, config.operators)
+    on = config.stage1.gradient_checkpointing
+    kept = kept_by_decoder(shape, work.synthesis, element, config.lora, on)
+    kept += kept_by_decoder(shape, work.suffix, element, None, on)
+    kept += 2 * shape.layers * shape.key_value * element * work.prefix.positions
+    busiest = max(
+        at_work(shape, work.synthesis, element, config.lora),
+        at_work(shape, work.suffix, element, None),
+        logits(shape, work.targets, element),
+    )
+    return {
+        "weights": counts.backbone * element,
+        "adapters and heads": counts.stage1 * TRAINED,
+        "activations": kept,
+        "layer or logits at work": busiest,
+    }
+
+
+def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+    """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches
+    of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
+    """
+    counts = count_parameters(shape, config.lora, config.operators)
+    capacity = cache_capacity(work.prompt, work.context)
+    position = 2 * shape.layers * shape.key_value * element
+    prompts = Read(work.slots, work.prompt, round_up(work.prompt))
+    return {
+        "weights": counts.backbone * element,
+        "folded weights": 2 * counts.adapted * element,
+        "adapters and heads": (counts.stage1 + counts.stage2) * HELD,
+        "KV caches": 2 * work.slots * capacity * position + work.slots * capacity * shape.dim * element,
+        "layer or logits at work": max(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
+    }
+
+
+def stage2_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+    """A Stage 2 step after its rollout: weights, folded maps, Phi at rest, eta and psi with gradients and Adam, and
+    what the replay keeps; LoRA drops nothing here.
+    """
+    counts = count_parameters(shape, config.lora, config.operators)
+    lora = config.lora.model_copy(update={"dropout": 0.0})
+    return {
+        "weights": counts.backbone * element,
+        "folded weights": 2 * counts.adapted * element,
+        "adapters and heads": counts.stage1 * HELD + counts.stage2 * TRAINED,
+        "activations": kept_by_decoder(shape, work.replay, element, lora, config.stage2.gradient_checkpointing),
+        "layer or logits at work": max(
+            at_work(shape, work.replay, element, lora), logits(shape, work.decisions, element)
+        ),
+    }
+
+
+CHOICE = 40
+"""Bytes of a logit while a sampled action is chosen: float32 logits and masks, and a cumulative sum in float64."""
+
+
+def cache_capacity(prompt: int, context: int) -> int:
+    """Positions a row of a cache has room for: it at least doubles when it grows (`tyler.context.Context.reserve`)."""
+    capacity = round_up(prompt)
+    while capacity < context:
+        capacity = round_up(max(capacity + 1, 2 * capacity))
+    return capacity

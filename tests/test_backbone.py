@@ -1,0 +1,166 @@
+"""Which backbones are loaded, which are refused and with what advice, and how they are prompted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+import tiny
+from tyler import backbone
+from tyler.backbone import FAMILIES, Backbone
+from tyler.tasks.prompts import Prompt, prompt_ids
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A complete local model."""
+    whole = tiny.build_backbone("qwen2")
+    whole.model.save_pretrained(tmp_path)
+    whole.tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def refusal(id: str | Path, error: type[Exception] = FileNotFoundError) -> str:
+    with pytest.raises(error) as caught:
+        Backbone.load(str(id), device="cpu")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_local_folder_of_every_family_loads_in_the_dtype_that_is_asked_for(
+    family: str, dtype: str, tmp_path: Path
+) -> None:
+    made = tiny.build_backbone(family)
+    made.model.save_pretrained(tmp_path)
+    made.tokenizer.save_pretrained(tmp_path)
+    loaded = Backbone.load(str(tmp_path), dtype=dtype, device="cpu")
+    assert loaded.dtype == getattr(torch, dtype)
+    assert loaded.fingerprint() == made.fingerprint()
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+
+
+def test_a_pickled_checkpoint_is_refused_with_what_to_do(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert "Only safetensors are read" in (message := refusal(folder))
+    assert "save_pretrained" in message
+
+
+def test_a_damaged_weights_file_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    assert "damaged or cut off" in refusal(folder)
+
+
+def test_missing_weights_are_not_drawn_at_random(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert "lacks 1 of its weights, such as model.layers.1.mlp.up_proj.weight" in refusal(folder, ValueError)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(folder: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    assert "no tokenizer" in refusal(folder, ValueError)
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused() -> None:
+    model = tiny.build_backbone("qwen2").model
+    model.resize_token_embeddings(50)
+    with pytest.raises(ValueError, match="they do not belong together"):
+        Backbone("small", model, tiny.tokenizer())
+
+
+@pytest.mark.parametrize("type", ["llama", "gemma3_text", "bert", "something_new"])
+def test_another_family_is_refused_with_those_that_are_supported(type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": type}))
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        Backbone.load(str(tmp_path))
+    assert type in str(caught.value)
+    assert "qwen2, qwen3, smollm3" in str(caught.value)
+
+
+def test_sliding_windows_are_refused(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}
+    settings.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert "sliding-window attention" in refusal(folder, ValueError)
+
+
+def test_a_folder_that_is_not_there_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    message = refusal(tmp_path / "missing" / "model")
+    assert "There is no folder" in message and "Give 'mini', a Hub id or a folder" in message
+
+
+def test_without_network_the_advice_is_how_to_bring_a_copy() -> None:
+    message = refusal("Qwen/Qwen2.5-0.5B-Instruct")
+    assert "hf download Qwen/Qwen2.5-0.5B-Instruct" in message and "HF_HUB_OFFLINE" in message
+
+
+RESPONSE: Any = SimpleNamespace(headers={}, request=None)
+
+
+@pytest.mark.parametrize(
+    "cause, advice",
+    [
+        (GatedRepoError("gated", response=RESPONSE), "accept the terms on https://huggingface.co/some/model"),
+        (GatedRepoError("gated", response=RESPONSE), "hf auth login"),
+        (RepositoryNotFoundError("not there", response=RESPONSE), "Check the id"),
+        (RevisionNotFoundError("not there", response=RESPONSE), "backbone.revision"),
+        (LocalEntryNotFoundError("offline"), "hf download some/model"),
+    ],
+)
+def test_what_the_hub_answers_comes_with_what_to_do(
+    cause: Exception, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError("the Hub says no") from cause
+
+    monkeypatch.setattr(backbone.AutoConfig, "from_pretrained", refuse)
+    message = refusal("some/model")
+    assert "the Hub says no" in message and advice in message
+
+
+# ------------------------------------------------------------------------------------------ chat templates
+
+
+def test_qwen3s_own_template_does_not_think_unless_asked(data_dir: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(data_dir / "tokenizers" / "qwen3")
+    silent = tokenizer.decode(prompt_ids(tokenizer, "What is 2 + 3?"))
+    assert silent.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    aloud = tokenizer.decode(prompt_ids(tokenizer, "What is 2 + 3?", Prompt(thinking=True)))
+    assert aloud.endswith("<|im_start|>assistant\n")
+
+
+SMOLLM3_STYLE = (
+    "{%- if enable_thinking is not defined -%}{%- set enable_thinking = true -%}{%- endif -%}"
+    "system\n{{ 'Reasoning Mode: /think' if enable_thinking else 'Reasoning Mode: /no_think' }}\n"
+    "{%- for message in messages -%}\n{{ message.role }}\n{{ message.content }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}\nassistant\n"
+    "{%- if not enable_thinking -%}<think>\n\n</think>\n{%- endif -%}{%- endif -%}"
+)
+"""The ways of SmolLM3's template in small: it thinks unless told not to, and says so in the system's turn."""
+
+
+def test_a_template_that_thinks_unless_told_not_to_is_told_not_to() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny.tokenizer().backend_tokenizer, eos_token="<eos>")
+    tokenizer.chat_template = SMOLLM3_STYLE
+    silent, aloud = (tokenizer.decode(prompt_ids(tokenizer, "2 + 3?", Prompt(thinking=on))) for on in (False, True))
+    assert "/no_think" in silent and silent.endswith("</think>")
+    assert "/think" in aloud and "</think>" not in aloud
+    assert tokenizer.decode(prompt_ids(tokenizer, "2 + 3?")) == silent, "off is the default"

@@ -1,0 +1,123 @@
+"""The dry run on a tiny shape: both stages take their step, the answer is decoded, and the tables say what it took."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import tiny
+from tyler import dry_run
+from tyler.config import Config, load_config
+from tyler.dry_run import Meter, rehearse
+from tyler.shapes import architecture, random_backbone, read_tokenizer
+
+PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> Path:
+    """A folder with an architecture and a tokenizer, and no weights."""
+    settings = tiny.config("qwen3").to_dict() | {"max_position_embeddings": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    tiny.tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def config_for(shape: Path, *overrides: str) -> Config:
+    return load_config("qwen2.5-1.5b", [f"backbone.id={shape}", "stage1.batch_size=4", "grpo.group_size=2", *overrides])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_both_stages_take_a_step_and_an_answer_is_decoded(shape: Path, dtype: str) -> None:
+    report = rehearse(config_for(shape, f"backbone.dtype={dtype}"), shape, length=200, device="cpu")
+    assert report.backbone.dtype == getattr(torch, dtype)
+    assert [phase.name for phase in report.phases] == PHASES
+    assert all(phase.seconds > 0 for phase in report.phases)
+    assert report.loss == pytest.approx(math.log(report.backbone.vocab_size), rel=0.1), "random weights guess"
+    assert [call.operator for call in report.answer.invocations] == ["global", "state", "procedure"]
+    assert 0 < report.answer.num_visible <= dry_run.ANSWER
+    predicted = {phase.name: phase.predicted for phase in report.phases if phase.predicted}
+    assert list(predicted) == ["build", "Stage 1 step", "rollout", "Stage 2 step"]
+    assert all(size > 0 for parts in predicted.values() for size in parts.values())
+    assert all(sum(report.full[name].values()) > sum(predicted[name].values()) for name in report.full)
+    assert sum(one.numel() for one in report.backbone.model.parameters()) == report.counts.backbone
+
+
+def test_longer_traces_are_predicted_to_take_more(shape: Path) -> None:
+    short, long = (
+        {phase.name: phase.expected for phase in rehearse(config_for(shape), shape, length=length, device="cpu").phases}
+        for length in (200, 400)
+    )
+    assert long["Stage 1 step"] > 1.5 * short["Stage 1 step"]
+    assert long["build"] == short["build"]
+
+
+def test_the_tables_are_printed_and_nothing_is_written(
+    shape: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("COLUMNS", "200")
+    dry_run.run(config_for(shape, "backbone.dtype=float32"), length=200)
+    shown = capsys.readouterr().out
+    for part in (*PHASES, "LoRA phi", "projections", "psi", "KV caches", "full lengths", "Random weights"):
+        assert part in shown
+    assert not list(elsewhere.iterdir())
+
+
+def test_mini_brings_its_own_shape_and_tokenizer() -> None:
+    assert architecture("mini").model_type == "qwen3"
+
+
+def test_a_dry_run_without_a_tokenizer_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="give --tokenizer with a folder"):
+        dry_run.run(load_config("qwen3-4b"))
+
+
+def test_a_folder_that_holds_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"holds no tokenizer\.json"):
+        read_tokenizer(tmp_path)
+
+
+def test_an_unknown_shape_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match=r"is not known here; .*Qwen/Qwen2\.5-0\.5B-Instruct"):
+        architecture("Qwen/Qwen9-900B")
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match="supported are causal language models of type"):
+        architecture(str(tmp_path))
+
+
+def test_a_tokenizer_that_exceeds_the_vocabulary_is_refused_before_anything_is_built(shape: Path) -> None:
+    settings = json.loads((shape / "config.json").read_text())
+    (shape / "config.json").write_text(json.dumps(settings | {"vocab_size": 100}))
+    with pytest.raises(ValueError, match="they do not belong together"):
+        random_backbone(str(shape), tiny.tokenizer())
+
+
+def test_random_weights_are_drawn_in_their_dtype_and_the_head_stays_tied(shape: Path) -> None:
+    backbone = random_backbone(str(shape), tiny.tokenizer(), dtype="bfloat16", device=torch.device("cpu"))
+    assert {parameter.dtype for parameter in backbone.model.parameters()} == {torch.bfloat16}
+    assert backbone.head is backbone.embedding
+    assert float(backbone.embedding.float().std()) == pytest.approx(0.02, rel=0.1)
+    expected = tiny.build_backbone("qwen3").decoder.rotary_emb.inv_freq
+    torch.testing.assert_close(backbone.decoder.rotary_emb.inv_freq, expected)
+
+
+def test_the_meter_sees_a_peak_that_is_gone_again() -> None:
+    meter, size = Meter(torch.device("cpu")), 200 * 2**20
+    with meter.phase("big") as big:
+        whole = torch.ones(size // 4)
+        del whole
+    with meter.phase("small") as small:
+        pass
+    assert big.measured > 0.9 * size > 2 * small.measured
+    assert psutil.Process().memory_info().rss > 0

@@ -1,0 +1,164 @@
+"""The memory model against what tensors really take: parameters to the last one, activations within a few percent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+
+import tiny
+from allocations import Allocations
+from tyler.backbone import Backbone
+from tyler.config import Config, LoraConfig, load_config
+from tyler.context import Context, Reader
+from tyler.lora import LoraSettings, folded_view
+from tyler.memory import (
+    Read,
+    Shape,
+    Workload,
+    cache_capacity,
+    count_parameters,
+    kept_by_decoder,
+    rollout_memory,
+    stage1_memory,
+    stage2_memory,
+)
+from tyler.model import Tyler
+from tyler.recompute import recomputing
+from tyler.shapes import PUBLISHED, architecture, skeleton
+
+NUMBERS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+}
+"""As the Hub counts them in their safetensors."""
+
+
+@pytest.mark.parametrize("id", PUBLISHED)
+def test_the_formula_and_the_architecture_have_the_published_number_of_parameters(id: str) -> None:
+    config = architecture(id)
+    assert skeleton(config, torch.bfloat16).num_parameters() == NUMBERS[id]
+    assert count_parameters(Shape.of(config), LoraConfig(), Config().operators).backbone == NUMBERS[id]
+
+
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("k_proj", "o_proj", "down_proj")])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_parameters_are_counted_exactly(family: str, targets: tuple[str, ...]) -> None:
+    backbone = tiny.build_backbone(family)
+    settings = LoraSettings(rank=3, target_modules=targets)
+    model = Tyler.start(backbone, tiny.OPERATORS, settings)
+    model.policy.add_lora(settings)
+    assert model.policy.lora is not None
+    lora = LoraConfig(rank=3, target_modules=targets)
+    counts = count_parameters(Shape.of(backbone.model.config), lora, tiny.OPERATORS)
+
+    def trainable(module: torch.nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+    heads = model.synthesizer.mapping().values()
+    assert counts.backbone == backbone.model.num_parameters()
+    assert counts.phi == trainable(model.synthesizer.lora) == counts.eta == trainable(model.policy.lora)
+    assert counts.queries == sum(head.queries.numel() for head in heads)
+    assert counts.projections == sum(trainable(head.proj) for head in heads)
+    assert counts.psi == model.policy.psi.numel()
+    assert counts.stage1 == sum(parameter.numel() for parameter in model.synthesizer.trainable())
+    assert counts.stage2 == trainable(model.policy)
+    own = {id(one) for one in backbone.model.parameters()}
+    folded = folded_view(model.synthesizer.lora, backbone.model)
+    assert counts.adapted == sum(one.numel() for one in folded.parameters() if id(one) not in own)
+
+
+# ---------------------------------------------------------------------------------------------- activations
+
+CLASSES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "smollm3": SmolLM3Config}
+
+
+def wide(family: str, layers: int) -> PreTrainedConfig:
+    """Wide enough that what a layer keeps is not lost among small things."""
+    eos = tiny.tokenizer().eos_token_id
+    return CLASSES[family](
+        vocab_size=len(tiny.tokenizer()),
+        hidden_size=128,
+        intermediate_size=352,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        num_hidden_layers=layers,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=eos,
+        **({"head_dim": 24} if family == "qwen3" else {}),
+    )
+
+
+def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: float, recompute: bool) -> int:
+    """Bytes alive after a pass of the synthesizer's view; a mask or none, as `read` says."""
+    model = AutoModelForCausalLM.from_config(wide(family, layers), dtype=dtype, attn_implementation="sdpa")
+    synthesizer = Tyler.start(
+        Backbone("wide", model, tiny.tokenizer()), tiny.OPERATORS, LoraSettings(dropout=dropout)
+    ).synthesizer.train()
+    embeds = torch.randn(read.rows, read.length, 128, dtype=dtype)
+    mask = {"full_attention": torch.ones(read.length, read.length).tril().bool().expand(read.rows, 1, -1, -1)}
+    with Allocations() as allocations:
+        out = recomputing(synthesizer.training_decoder, recompute)(
+            inputs_embeds=embeds, attention_mask=mask if read.masked else None, use_cache=False
+        )
+    assert out.last_hidden_state.requires_grad
+    return allocations.alive()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("masked, dropout", [(True, 0.1), (False, 0.0)])
+@pytest.mark.parametrize(
+    "family, dtype", [("qwen2", torch.bfloat16), ("qwen3", torch.bfloat16), ("smollm3", torch.float32)]
+)
+def test_what_layers_keep_is_predicted(
+    family: str, dtype: torch.dtype, masked: bool, dropout: float, recompute: bool
+) -> None:
+    read = Read(2, 200, 200, masked)
+    few, many = (kept(family, layers, dtype, read, dropout, recompute) for layers in (1, 4))
+    shape, lora = Shape.of(wide(family, 3)), LoraConfig(dropout=dropout)
+    assert kept_by_decoder(shape, read, dtype.itemsize, lora, recompute) == pytest.approx(many - few, rel=0.08)
+
+
+# --------------------------------------------------------------------------------------- caches and phases
+
+
+@pytest.mark.parametrize("prompt, context", [(1, 1), (60, 64), (65, 66), (100, 300), (128, 129), (70, 2048)])
+def test_the_capacity_of_a_cache_is_the_one_it_grows_to(prompt: int, context: int) -> None:
+    backbone = tiny.build_backbone("qwen3")
+    grown = Context(2, backbone.dim, backbone.dtype, backbone.device)
+    grown.append(0, torch.zeros(prompt, backbone.dim))
+    for _ in range(context - prompt):
+        grown.append_each([0], torch.zeros(1, backbone.dim))
+    assert cache_capacity(prompt, context) == grown.capacity
+
+
+def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
+    model = tiny.build("qwen3")
+    slots, prompt, context = 3, 40, 70
+    engine = model.engine(slots=slots)
+    for reader in (engine.policy_reader, engine.synthesis_reader):
+        assert isinstance(reader, Reader)
+        reader.cache.reserve(cache_capacity(prompt, context))
+    engine.context.reserve(prompt)
+    engine.context.reserve(prompt + 25)
+    held = [engine.policy_reader.cache, engine.synthesis_reader.cache]
+    caches = sum(cache.keys.nbytes + cache.values.nbytes for cache in held) + engine.context.embeds.nbytes
+    config = Config(operators=tiny.OPERATORS)
+    work = Workload(Read(1, 1, 1), Read(1, 1, 1), Read(1, 1, 1), 1, slots, prompt, context, Read(1, 1, 1), 1)
+    parts = rollout_memory(Shape.of(model.backbone.model.config), config, work, 4)
+    assert parts["KV caches"] == caches
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"])
+def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name: str) -> None:
+    config = load_config(name)
+    shape, work = Shape.of(architecture(config.backbone.id)), Workload.of(config)
+    plain = {"micro_batch_size": None, "gradient_checkpointing": False}
+    for stage, memory in (("stage1", stage1_memory), ("stage2", stage2_memory)):
+        needed = sum(memory(shape, config, work, 2).values())
+        section = getattr(config, stage).model_copy(update=plain)
+        without = config.model_copy(update={stage: section})
+        assert needed < 24 * 2**30 < sum(memory(shape, without, Workload.of(without), 2).values())

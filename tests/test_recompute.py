@@ -1,0 +1,157 @@
+"""Gradient checkpointing: the same loss and gradients to the last bits, dropout included, for less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tiny
+from allocations import Allocations
+from tyler.lora import LoraSettings
+from tyler.model import Tyler
+from tyler.recompute import Recomputed, recomputing
+from tyler.replay import pack_for, replay_logprobs
+from tyler.request import Request
+from tyler.routing import Learned
+from tyler.sampling import Sampling
+from tyler.stage1 import batch_loss
+from tyler.teacher_forcing import Example, Insertion
+from tyler.trajectory import Trajectory
+
+ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
+
+
+def example(prompt: str, target: str, *insertions: tuple[int, str]) -> Example:
+    return Example(tiny.ids(prompt), tiny.ids(target), tuple(Insertion(*pair) for pair in insertions))
+
+
+EXAMPLES = [
+    example(tiny.MEDIUM, ANSWER, (0, "global"), (3, "procedure"), (6, "state"), (9, "state")),
+    example(tiny.SHORT, "$x$ is 12.\n\n", (2, "state"), (2, "global")),
+    example(tiny.ODD, ANSWER),
+]
+"""Several chunks, rows that end early, a row without latents."""
+
+
+def gradients(module: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    module.zero_grad()
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+    return {name: gradient.clone() for name, gradient in found.items()}
+
+
+def assert_equal_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 1e-6, f"{name} must matter, or its equality says nothing"
+        difference = (found[name] - gradient).abs().max() / gradient.abs().max()
+        assert difference <= tolerance, f"the gradient of {name} is off by {float(difference):.1e}"
+
+
+def kept_bytes(compute: Callable[[], Tensor]) -> int:
+    """Bytes that are alive because of the backward pass of `compute`: every storage made in it that is still there."""
+    with Allocations() as allocations:
+        loss = compute()
+    assert loss.requires_grad
+    return allocations.alive()
+
+
+def stage1_gradients(model: Tyler, gradient_checkpointing: bool) -> tuple[float, dict[str, Tensor]]:
+    torch.manual_seed(5)
+    loss = batch_loss(model, EXAMPLES, 30, gradient_checkpointing)
+    return float(loss.detach()), gradients(model.synthesizer, loss)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_stage_1_has_the_loss_and_gradients_of_the_plain_pass(family: str) -> None:
+    model = tiny.build(family, tiny.SEEDS[family])
+    plain_loss, plain = stage1_gradients(model, False)
+    loss, found = stage1_gradients(model, True)
+    assert loss == pytest.approx(plain_loss, rel=1e-6)
+    assert len(found) > 6
+    assert_equal_gradients(found, plain)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_lora_dropout_drops_the_same_when_a_layer_is_computed_again(family: str) -> None:
+    model = tiny.build(family, tiny.SEEDS[family])
+    without = stage1_gradients(model, False)[1]
+    for module in model.synthesizer.lora.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.3
+    model.synthesizer.train()
+    plain = stage1_gradients(model, False)[1]
+    assert any(not torch.allclose(plain[name], without[name], rtol=1e-2) for name in plain), "dropout must act"
+    assert_equal_gradients(stage1_gradients(model, True)[1], plain)
+
+
+def rollouts(model: Tyler) -> list[Trajectory]:
+    requests = [
+        Request(prompt_ids=tiny.ids(text), router=Learned(), sampling=Sampling(1.0, seed=1), max_new_tokens=20)
+        for text in tiny.PROMPTS
+    ]
+    return model.engine(slots=4).run(requests)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_stage_2s_replay_has_the_log_probabilities_and_gradients_of_the_plain_pass(family: str) -> None:
+    model = tiny.build(family, tiny.SEEDS[family])
+    packed = pack_for(model.backbone, rollouts(model))
+    results = []
+    for gradient_checkpointing in (False, True):
+        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
+        logprobs, entropy = replay_logprobs(decoder, model.backbone.head, model.policy.psi, packed)
+        results.append((logprobs.detach(), entropy, gradients(model.policy, logprobs.sum())))
+    (plain_logprobs, plain_entropy, plain), (logprobs, entropy, found) = results
+    torch.testing.assert_close(logprobs, plain_logprobs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(entropy, plain_entropy, rtol=0, atol=1e-6)
+    assert_equal_gradients(found, plain)
+
+
+@pytest.mark.parametrize("stage", ["stage 1", "stage 2"])
+def test_the_memory_saved_is_real(stage: str) -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    long = example(tiny.LONG, ANSWER * 6, (0, "global"), (20, "state"))
+    embeds = torch.randn(2, 200, model.backbone.dim)
+
+    def stage1(gradient_checkpointing: bool) -> Tensor:
+        return batch_loss(model, [long, long], 100, gradient_checkpointing)
+
+    def stage2(gradient_checkpointing: bool) -> Tensor:
+        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
+        return decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state.sum()
+
+    compute = stage1 if stage == "stage 1" else stage2
+    plain, saved = kept_bytes(lambda: compute(False)), kept_bytes(lambda: compute(True))
+    assert saved < 0.3 * plain, f"{saved:,} bytes are kept, against {plain:,}"
+
+
+def test_the_plain_decoder_is_called_where_nothing_is_to_be_saved() -> None:
+    model = tiny.tyler("qwen2")
+    decoder = model.policy.training_decoder
+    assert recomputing(decoder, False) is decoder
+    assert isinstance(recomputing(decoder, True), Recomputed)
+
+
+def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
+    backbone = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
+    backbone.model.to(torch.bfloat16)
+    model = Tyler.start(backbone, tiny.OPERATORS, LoraSettings(rank=4, alpha=8))
+    model.policy.add_lora(LoraSettings(rank=4, alpha=8))
+    assert model.policy.lora is not None
+    trained = [*model.synthesizer.trainable(), *(one for one in model.policy.parameters() if one.requires_grad)]
+    assert {parameter.dtype for parameter in trained} == {torch.float32}
+    for gradient_checkpointing in (False, True):
+        for parameter in trained:
+            parameter.grad = None
+        batch_loss(model, EXAMPLES, 30, gradient_checkpointing).backward()
+        packed = pack_for(backbone, rollouts(model))
+        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
+        replay_logprobs(decoder, backbone.head, model.policy.psi, packed)[0].sum().backward()
+        gradient_dtypes = {parameter.grad.dtype for parameter in trained if parameter.grad is not None}
+        assert gradient_dtypes == {torch.float32}
+        assert all(bool(parameter.grad.isfinite().all()) for parameter in trained if parameter.grad is not None)
+        assert packed.embeds.dtype == torch.bfloat16
