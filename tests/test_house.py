@@ -75,3 +75,10 @@ def test_make_help_names_every_target(root: Path) -> None:
 def test_the_installed_torch_is_one_the_project_allows(project: dict[str, Any]) -> None:
     (torch,) = [requirement for requirement in requirements(project) if requirement.name == "torch"]
     assert torch.specifier.contains(version("torch"), prereleases=True)
+
+
+def test_no_pattern_has_a_possessive_or_atomic_group(root: Path) -> None:
+    """Early releases of Python 3.11 read them wrongly, and they are what Debian 12 has."""
+    group = re.compile(r"\)[*+?]\+|\)\{[0-9,]+\}\+|\(\?>")
+    found = [path for path in (root / "src").rglob("*.py") if group.search(path.read_text())]
+    assert found == []

@@ -40,21 +40,25 @@ _ATTACHED = re.compile(r"[\d.,]*\d[A-Za-z(+\-]")
 _LABEL = re.compile(rf"[^`\n]{{0,{LABEL}}}")
 _RUNS = {"`": re.compile("`*"), "~": re.compile("~*")}
 _BEGIN = re.compile(r"\\begin\{([A-Za-z]{1,12})\*?\}")
-_BRACE = re.compile(rf"\{{[ \t\r]{{0,{LOOKAHEAD}}}+(?:\n[ \t\r]{{0,{LOOKAHEAD}}}+)?")
+_BRACE = re.compile(rf"\{{[ \t\r]{{0,{LOOKAHEAD}}}(?:\n[ \t\r]{{0,{LOOKAHEAD}}})?")
 _CODE_EVENT = re.compile(r"\n|\"\"\"|'''|\{")
 _FIELD_EVENT = re.compile(r'["{}\[\],:\n]')
 _KEY = re.compile(rf'"(?:[^"\\\n]|\\[^\n]){{0,{LOOKAHEAD}}}')
-_DOLLAR_BODY = re.compile(rf"(?:[^\\$\n]++|\\[\s\S]|{_SOFT})*+")
+_DOLLAR_BODY = re.compile(rf"(?:[^\\$\n]+|\\[\s\S]|{_SOFT})*")
 _BODIES = {
-    "$$": re.compile(r"(?:[^\\$]++|\\[\s\S])*+"),
-    r"\)": re.compile(rf"(?:[^\\\n]++|\\[^)]|{_SOFT})*+"),
-    r"\]": re.compile(r"(?:[^\\]++|\\[^\]])*+"),
-    r"\e": re.compile(r"(?:[^\\]++|\\[^e])*+"),
-    "[/": re.compile(r"[^\[]*+"),
-    "`": re.compile(rf"(?:[^`\n]++|{_SOFT})*+"),
-    '"': re.compile(rf'(?:[^"\\\n]++|\\[^\n]|{_SOFT})*+'),
+    "$$": re.compile(r"(?:[^\\$]+|\\[\s\S])*"),
+    r"\)": re.compile(rf"(?:[^\\\n]+|\\[^)]|{_SOFT})*"),
+    r"\]": re.compile(r"(?:[^\\]+|\\[^\]])*"),
+    r"\e": re.compile(r"(?:[^\\]+|\\[^e])*"),
+    "[/": re.compile(r"[^\[]*"),
+    "`": re.compile(rf"(?:[^`\n]+|{_SOFT})*"),
+    '"': re.compile(rf'(?:[^"\\\n]+|\\[^\n]|{_SOFT})*'),
 }
-"""What a span skips at full speed, by the first two characters of what closes it; each stops where that may begin."""
+"""What a span skips at full speed, by the first two characters of what closes it; each stops where that may begin.
+
+Their alternatives begin differently, so nothing is tried twice. (Possessive groups would say so, but early releases of
+Python 3.11 read them wrongly.)
+"""
 
 
 def dollar_opens(text: str, at: int, final: bool) -> bool | None:

@@ -86,7 +86,7 @@ def relation(text: str) -> tuple[str, str] | None:
 
 
 _NAME = re.compile(
-    r"((?:(?!\\in(?![A-Za-z]))\\?[A-Za-z]++ ?)*+(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\]*\) ?)?'*) ?"
+    r"((?:(?!\\in(?![A-Za-z]))[\\A-Za-z ])*(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\]*\) ?)?'*) ?"
     r"(?:=|\\in(?![A-Za-z])) ?(.+)"
 )
 
