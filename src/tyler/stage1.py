@@ -34,6 +34,7 @@ from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprob
 from tyler.trackers import check_tracker
 from tyler.training import (
     Optimization,
+    accumulate,
     batch_at,
     check_finite,
     load_state,
@@ -149,12 +150,9 @@ def descend(
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
-    total = 0.0
-    for first in range(0, len(examples), micro_batch_size):
-        loss = batch_loss(model, examples[first : first + micro_batch_size], num_targets, gradient_checkpointing)
-        loss.backward()
-        total += float(loss.detach())
-    return total
+    return accumulate(
+        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), examples, micro_batch_size
+    )
 
 
 @torch.no_grad()

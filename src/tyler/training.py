@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,6 +22,9 @@ from tyler.runs import Run, checkpoint_step, interruptible, open_run, resume_hin
 from tyler.trackers import open_tracker
 
 PEAK = "peak_learning_rate"
+
+Item = TypeVar("Item")
+"""One example of a batch, of whatever kind."""
 REMEDY = "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
 
 
@@ -152,6 +156,18 @@ def training_steps(
                 run.save_checkpoint(finished, partial(write, finished))
             if interruption.requested and finished < total:
                 raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
+
+
+def accumulate(
+    batch_loss: Callable[[Sequence[Item]], Tensor], examples: Sequence[Item], micro_batch_size: int
+) -> float:
+    """Add up the gradient of a batch's loss over micro-batches; returns the loss."""
+    total = 0.0
+    for first in range(0, len(examples), micro_batch_size):
+        loss = batch_loss(examples[first : first + micro_batch_size])
+        loss.backward()
+        total += float(loss.detach())
+    return total
 
 
 def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:

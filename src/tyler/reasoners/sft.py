@@ -22,6 +22,7 @@ from tyler.stage1 import Trace, load_traces, prompt_of
 from tyler.trackers import check_tracker
 from tyler.training import (
     Optimization,
+    accumulate,
     batch_at,
     check_finite,
     load_state,
@@ -54,12 +55,9 @@ def descend(
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(trace.target_ids) for trace in traces)
-    total = 0.0
-    for first in range(0, len(traces), micro_batch_size):
-        loss = batch_loss(model, traces[first : first + micro_batch_size], num_targets, gradient_checkpointing)
-        loss.backward()
-        total += float(loss.detach())
-    return total
+    return accumulate(
+        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), traces, micro_batch_size
+    )
 
 
 def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) -> None:
