@@ -242,9 +242,10 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
 
 def test_ctrl_c_ends_a_command_cleanly() -> None:
     code = """
-import sys, time, types
+import signal, sys, time, types
 import tyler
 from tyler import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
 tyler.doctor = types.SimpleNamespace(run=lambda: (print("up", flush=True), time.sleep(600)))
 sys.exit(cli.main(["doctor"]))
 """
