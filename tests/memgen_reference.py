@@ -90,7 +90,7 @@ def decode(
         kind = ""
         if step == 0:
             kind = "prompt"
-        elif ends_in_delimiter(model, answer.tokens) and inserted < settings.max_insertions:
+        elif ends_in_delimiter(model, [*prompt_ids, *answer.tokens]) and inserted < settings.max_insertions:
             kind = "inference"
         yes = bool(kind)
         if kind and model.trigger is not None and (step > 0 or settings.trigger_at_prompt):
@@ -129,10 +129,10 @@ def target_logprobs(
     return torch.stack(found)
 
 
-def training_blocks(model: MemGen, targets: Sequence[int]) -> dict[int, str]:
+def training_blocks(model: MemGen, prompt_ids: Sequence[int], targets: Sequence[int]) -> dict[int, str]:
     """The prompt boundary and the first K places behind a delimiter."""
     blocks, count = {0: "prompt"}, 0
     for place in range(1, len(targets)):
-        if ends_in_delimiter(model, targets[:place]) and count < model.settings.max_insertions:
+        if ends_in_delimiter(model, [*prompt_ids, *targets[:place]]) and count < model.settings.max_insertions:
             blocks[place], count = "inference", count + 1
     return blocks

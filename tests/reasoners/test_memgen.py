@@ -1,4 +1,4 @@
-"""MemGen against its transcription (`memgen_reference.py`), and what a baseline must keep: reload, resume, who learns."""
+"""MemGen against its transcription (`memgen_reference.py`), and what a baseline must keep: reload, resume, learn."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import memgen_reference as reference
 import numpy as np
 import pytest
-import tiny
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+import memgen_reference as reference
+import tiny
 from tyler.checkpoint import CheckpointError
 from tyler.cli import main
 from tyler.config import (
-    Config,
-    DataConfig,
-    DecodingConfig,
     MemGenConfig,
     MemGenGrpoConfig,
     MemGenTriggerConfig,
@@ -35,7 +32,7 @@ from tyler.config import (
 from tyler.lora import LoraSettings
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
-from tyler.reasoners.memgen.routing import AtDelimiters, training_insertions
+from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.trigger import decide
 from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.routing import Never
@@ -241,17 +238,22 @@ def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
 # ------------------------------------------------------------------------------------- where blocks go
 
 
-def positions(text: str, router: AtDelimiters = AtDelimiters(max_insertions=99)) -> list[tuple[str, str]]:
+EVERY = AtDelimiters(max_insertions=99)
+
+
+def positions(text: str, router: AtDelimiters = EVERY) -> list[tuple[str, str]]:
     """What stands before each block of a text that is decoded token by token."""
     schedule = router.start((), np.random.default_rng(0))
-    found, pieces = [], []
-    for piece in ["", *(tiny.tokenizer().decode([token]) for token in tiny.ids(text))]:
-        if piece:
-            pieces.append(piece)
-            schedule.observe(pieces)
+    found, seen = [], []
+    for token in [None, *tiny.ids(text)]:
+        if token is not None:
+            seen.append(token)
+            schedule.observe([""] * len(seen))
+            if schedule.unseen:
+                schedule.look(ends_in_delimiter(tiny.tokenizer(), seen))
         while (call := schedule.due()) is not None:
-            assert call.position == len(pieces)
-            found.append((call.operator, "".join(pieces)))
+            assert call.position == len(seen)
+            found.append((call.operator, tiny.tokenizer().decode(seen)))
     return found
 
 
@@ -277,30 +279,40 @@ def test_a_refusal_is_not_counted() -> None:
     schedule.answer(True)
     assert schedule.due() is not None
     schedule.observe(["a,"])
+    schedule.look(True)
     schedule.answer(False)
     assert schedule.due() is None and schedule.candidate is None
     schedule.observe(["a,", "b."])
+    schedule.look(True)
     assert schedule.candidate is not None
     schedule.answer(True)
     assert schedule.due().position == 2  # type: ignore[union-attr]
     schedule.observe(["a,", "b.", "c,"])
-    assert schedule.candidate is None
+    assert not schedule.unseen
+
+
+def test_the_text_so_far_decides_and_not_the_last_token() -> None:
+    dead = len(tiny.tokenizer()) + 1  # a row of the embedding table that no text belongs to
+    comma, half = tiny.ids(",")[0], tiny.ids("é")[0]
+    assert tiny.tokenizer().decode([half]) == "\ufffd"
+    ends = functools.partial(ends_in_delimiter, tiny.tokenizer())
+    assert ends([comma]) and ends([comma, dead]) and ends([comma, *[dead] * 40]) and not ends([dead])
+    assert not ends([comma, half]) and ends([comma, half, comma]) and not ends([comma, tiny.tokenizer().eos_token_id])
 
 
 @pytest.mark.parametrize("text", ["a, b,c.d\n1.5,\n3.14", tiny.LONG, "no delimiter", "x.", "é,→.x,😀,"])
 @pytest.mark.parametrize("limit", [0, 2, 99])
 def test_training_puts_blocks_where_decoding_does(text: str, limit: int) -> None:
     model = replace(shared("qwen2"), settings=replace(SETTINGS, max_insertions=limit))
-    targets = target_ids(tiny.tokenizer(), text)
-    found = training_insertions(tiny.tokenizer(), targets, limit)
-    assert {one.position: one.operator for one in found} == reference.training_blocks(model, targets)
+    prompt, targets = tiny.ids("Why?\n"), target_ids(tiny.tokenizer(), text)
+    found = training_insertions(tiny.tokenizer(), prompt, targets, limit)
+    assert {one.position: one.operator for one in found} == reference.training_blocks(model, prompt, targets)
     online = AtDelimiters(limit).start((), np.random.default_rng(0))
-    from tyler.transcript import Transcript
-
-    visible, calls = Transcript(tiny.tokenizer()), [online.due()]
-    for token in targets[:-1]:
-        visible.tokens.append(token)
-        online.observe(visible)
+    calls = [online.due()]
+    for place in range(1, len(targets)):
+        online.observe([""] * place)
+        if online.unseen:
+            online.look(ends_in_delimiter(tiny.tokenizer(), [*prompt, *targets[:place]]))
         calls.append(online.due())
     assert [(call.position, call.operator) for call in calls if call] == [(o.position, o.operator) for o in found]
 
@@ -388,7 +400,8 @@ def test_a_trained_model_reloads_bit_equal_and_is_not_the_untrained_one(trigger:
         for ours, again, other in zip(*answers, strict=True):
             assert ours.actions == again.actions and ours.logprobs == again.logprobs
             assert all(torch.equal(one, two) for one, two in zip(ours.latents, again.latents, strict=True))
-            assert not other.latents or not ours.latents or not torch.allclose(ours.latents[0], other.latents[0])
+            if ours.invocations[:1] == other.invocations[:1] != ():
+                assert not torch.allclose(ours.latents[0], other.latents[0])
     for part in ("weaver", "trigger") if trigger else ("weaver",):
         plain = AutoModelForCausalLM.from_pretrained(tmp_path / "backbone")
         peft = PeftModel.from_pretrained(plain, tmp_path / "saved" / part)
@@ -442,7 +455,7 @@ def test_a_wrong_manifest_or_backbone_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(CheckpointError, match=message):
             MemGen.from_pretrained(str(tmp_path / "saved"))
-    with pytest.raises(FileNotFoundError, match="no memgen.json"):
+    with pytest.raises(FileNotFoundError, match=r"no memgen\.json"):
         MemGen.from_pretrained(str(tmp_path / "backbone"))
 
 
@@ -522,7 +535,7 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     loss.backward()
     parameters = model.weaver.trainable()
     ours = gradients(parameters)
-    blocks = [reference.training_blocks(model, trace.target_ids) for trace in traces]
+    blocks = [reference.training_blocks(model, trace.prompt_ids, trace.target_ids) for trace in traces]
     assert [len(one) for one in blocks] == [3, 2, 1]
     total = sum(
         -reference.target_logprobs(model, trace.prompt_ids, trace.target_ids, where).sum()
@@ -638,8 +651,9 @@ def decision_loss(model: MemGen, rollout: grpo.Rollout) -> Tensor:
 @pytest.mark.parametrize("size", [0.0, 0.03])
 def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt: bool) -> None:
     model = build("qwen2", trigger=True, settings=replace(SETTINGS, trigger_at_prompt=at_prompt))
-    learner = grpo.trigger_learner(model, TRIGGER)
-    rollout = rolled_out(model, learner, TRIGGER.model_copy(update={"token_temperature": 0.0}))
+    config = TRIGGER.model_copy(update={"token_temperature": 1.0, "max_new_tokens": 24})  # answers that differ
+    learner = grpo.trigger_learner(model, config)
+    rollout = rolled_out(model, learner, config)
     asked = [len(consulted) for consulted in rollout.consultations]
     assert sum(asked) > 0 and len(set(asked)) > 1
     shift(learner.parameters, size)
@@ -679,7 +693,7 @@ def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
 
     def even(task: str, completion: str, gold: str, **_: object) -> Verdict:
         right = completion.count(wanted) % 2 == 0 and len(completion) % 3 != 0
-        return Verdict(right, Outcome.CORRECT if right else Outcome.WRONG)
+        return Verdict(Outcome.CORRECT if right else Outcome.WRONG)
 
     monkeypatch.setattr(grpo, "grade", even)
 

@@ -19,7 +19,7 @@ from tyler.context import Context, Reader
 from tyler.decoding import Engine
 from tyler.operators import Operator
 from tyler.policy import Policy
-from tyler.reasoners.memgen.routing import DelimiterSchedule
+from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_delimiter
 from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
 from tyler.reasoners.memgen.weaver import Weaver
 from tyler.request import Row
@@ -64,6 +64,10 @@ class MemGenEngine(Engine):
         self.consultations: defaultdict[int, list[Consultation]] = defaultdict(list)
 
     def _park_scheduled(self) -> None:
+        for row in self.rows:
+            if schedule_of(row).unseen:
+                ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
+                schedule_of(row).look(ends_in_delimiter(self.backbone.tokenizer, ids))
         asked = [slot for slot, row in enumerate(self.rows) if schedule_of(row).candidate is not None]
         if asked:
             self._consult(asked)

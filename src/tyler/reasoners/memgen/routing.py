@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -12,20 +13,33 @@ from tyler.operators import Operator
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
 from tyler.routing import EVERYTHING, Call
 from tyler.teacher_forcing import Insertion
-from tyler.transcript import Transcript
 
 DELIMITERS = (",", ".", "\n")
 """The text so far ends in one of these. The rule is the release's: decimals and thousands separators fire it."""
 
+TAIL = 8
+"""Tokens that are decoded to see how the text ends; more where these have no text."""
+
+
+def ends_in_delimiter(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bool:
+    """Whether the text of all ids, special tokens included, ends in a delimiter; only its tail is decoded."""
+    count = TAIL
+    while not (text := str(tokenizer.decode(ids[-count:], skip_special_tokens=False))) and count < len(ids):
+        count *= 2
+    return text.endswith(DELIMITERS)
+
 
 def training_insertions(
-    tokenizer: PreTrainedTokenizerBase, target_ids: Sequence[int], max_insertions: int
+    tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], target_ids: Sequence[int], max_insertions: int
 ) -> tuple[Insertion, ...]:
     """Where blocks go in a trace: at the prompt's end, and behind the first `max_insertions` delimiters."""
-    visible = Transcript(tokenizer)
-    visible.tokens.extend(target_ids[:-1])  # nothing follows the last target
-    places = [index + 1 for index, piece in enumerate(visible) if piece.endswith(DELIMITERS)]
-    return (Insertion(0, PROMPT), *(Insertion(place, INFERENCE) for place in places[:max_insertions]))
+    ids = [*prompt_ids, *target_ids]
+    behind = (
+        place
+        for place in range(1, len(target_ids))  # nothing follows the last target
+        if ends_in_delimiter(tokenizer, ids[: len(prompt_ids) + place])
+    )
+    return (Insertion(0, PROMPT), *(Insertion(place, INFERENCE) for place in islice(behind, max_insertions)))
 
 
 @dataclass(frozen=True)
@@ -47,19 +61,29 @@ class AtDelimiters:
 
 
 class DelimiterSchedule:
-    """The blocks of one answer. `candidate` is a call that waits for the trigger's answer."""
+    """The blocks of one answer. `candidate` is a call that waits for the trigger's answer.
+
+    After every visible token somebody who has the text says by `look` whether it ends in a delimiter.
+    """
 
     def __init__(self, router: AtDelimiters, random: np.random.Generator) -> None:
         self.router, self.random = router, random
         self.candidate: Call | None = None
+        self.unseen = False
+        self._position = 0
         self._granted: Call | None = None
         self._insertions = 0
         self._propose(Call(0, PROMPT), ask=router.asks and router.asks_at_prompt)
 
     def observe(self, pieces: Sequence[str]) -> None:
-        # A piece is empty inside a character and for a special token; the text does not end in a delimiter then.
-        if pieces[len(pieces) - 1].endswith(DELIMITERS) and self._insertions < self.router.max_insertions:
-            self._propose(Call(len(pieces), INFERENCE), ask=self.router.asks)
+        self._position = len(pieces)
+        self.unseen = self._insertions < self.router.max_insertions
+
+    def look(self, at_delimiter: bool) -> None:
+        """Take whether the text up to the present ends in a delimiter; asked for while `unseen`."""
+        self.unseen = False
+        if at_delimiter:
+            self._propose(Call(self._position, INFERENCE), ask=self.router.asks)
 
     def _propose(self, call: Call, ask: bool) -> None:
         self.candidate = call
