@@ -420,7 +420,7 @@ def test_the_lora_alone_makes_a_difference_after_reloading(tmp_path: Path) -> No
     assert not torch.allclose(ours.latents[0], other.latents[0], atol=1e-2)
 
 
-@pytest.mark.parametrize("part", ["weaver/adapter_model.safetensors", "memgen.safetensors"])
+@pytest.mark.parametrize("part", ["weaver/adapter_model.safetensors", "heads.safetensors"])
 def test_damaged_checkpoints_are_refused_by_name(part: str, tmp_path: Path) -> None:
     model = on_disk(tmp_path)
     model.save_pretrained(tmp_path / "saved")

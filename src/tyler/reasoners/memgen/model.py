@@ -2,7 +2,7 @@
 
 memgen.json           format version, backbone, settings, prompt, whether there is a trigger, versions
 weaver/  trigger/     LoRAs as ordinary peft adapter folders (trigger only where it was trained)
-memgen.safetensors    weaver.*: maps, queries, norms, scales; trigger.*: its output layer
+heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its output layer
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tyler.tasks.prompts import Prompt, prompt_ids
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
-MANIFEST, TENSORS = "memgen.json", "memgen.safetensors"
+MANIFEST, TENSORS = "memgen.json", "heads.safetensors"
 PAPER_LORA = LoraSettings(rank=16, alpha=32, dropout=0.1)
 
 
@@ -123,7 +123,7 @@ class MemGen:
             tensor.copy_(found[name])
 
     def _tensors(self) -> dict[str, Tensor]:
-        """The content of memgen.safetensors."""
+        """The content of heads.safetensors."""
         parts: dict[str, dict[str, Tensor]] = {"weaver": self.weaver.tensors()}
         if self.trigger is not None:
             parts["trigger"] = self.trigger.tensors()

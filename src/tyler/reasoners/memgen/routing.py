@@ -24,7 +24,7 @@ TAIL = 8
 def ends_in_delimiter(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bool:
     """Whether the text of all ids, special tokens included, ends in a delimiter; only its tail is decoded."""
     count = TAIL
-    while not (text := str(tokenizer.decode(ids[-count:], skip_special_tokens=False))) and count < len(ids):
+    while not (text := str(tokenizer.decode(list(ids[-count:]), skip_special_tokens=False))) and count < len(ids):
         count *= 2
     return text.endswith(DELIMITERS)
 
