@@ -32,6 +32,18 @@ RESUMABLE = ("stage1", "stage2", "train")
 """Commands that go on with --resume."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 
+TRAINERS = {
+    "sft": ("sft", "run"),
+    "grpo": ("grpo", "run"),
+    "memgen": ("memgen.sft", "run"),
+    "memgen-weaver-grpo": ("memgen.grpo", "run_weaver"),
+    "memgen-trigger": ("memgen.grpo", "run_trigger"),
+}
+"""The module and the function behind each METHOD of `tyler train`."""
+
+CONTINUING = ("memgen-weaver-grpo", "memgen-trigger")
+"""Those that start from a trained weaver."""
+
 DESCRIPTION = (
     "Typed latent reasoning for language models. `tyler COMMAND --help` explains a command, `tyler --version` prints "
     "the version."
@@ -125,17 +137,22 @@ def stage2(
 
 
 def train(
-    method: Annotated[Positional[Literal["sft", "grpo"]], arg(metavar="METHOD")],
+    method: Annotated[
+        Positional[Literal["sft", "grpo", "memgen", "memgen-weaver-grpo", "memgen-trigger"]], arg(metavar="METHOD")
+    ],
     config: ConfigName,
+    start: SomeFolder = None,
     output: SomeFolder = None,
     resume: bool = False,
     overrides: Overrides = (),
 ) -> None:
-    """Train a baseline without operators, on the same problems and by the same loops.
+    """Train a baseline, on the same problems and by the same loops.
 
     Args:
-        method: sft (fine-tuning on the traces of Stage 1) or grpo (Stage 2 on the plain backbone).
+        method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone), or MemGen: memgen (its
+            weaver on the traces of Stage 1), memgen-weaver-grpo and memgen-trigger (which start from a trained weaver).
         config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
         overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
@@ -143,9 +160,12 @@ def train(
     settings = _load_config(config, overrides)
     from importlib import import_module
 
-    import_module(f"tyler.reasoners.{method}").run(
-        settings, output=output or _run_directory(config, method), resume=resume
-    )
+    module, function = TRAINERS[method]
+    if method not in CONTINUING and start is not None:
+        raise ValueError(f"tyler train {method} starts from the backbone; --start is for {' and '.join(CONTINUING)}")
+    more = {"start": start or _run_directory(config, "memgen")} if method in CONTINUING else {}
+    trainer = getattr(import_module(f"tyler.reasoners.{module}"), function)
+    trainer(settings, output=output or _run_directory(config, method), resume=resume, **more)
 
 
 def solve(

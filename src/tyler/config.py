@@ -177,6 +177,54 @@ class SftConfig(OptimizationConfig):
     epochs: Rate = 2.0
 
 
+class MemGenLoraConfig(LoraConfig):
+    """The shape of MemGen's LoRAs, of weaver and trigger. Dropout acts in supervised training only."""
+
+    rank: Count = 16
+    alpha: Count = 32
+
+
+class MemGenWeaverConfig(OptimizationConfig):
+    """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
+
+    epochs: Rate = 2.0
+
+
+class MemGenGrpoConfig(OptimizationConfig):
+    """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
+
+    epochs: Rate = 1.0
+    group_size: Annotated[int, Field(ge=2)] = 8
+    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    temperature: Rate = 1.0
+    """Of what is sampled and learned: the weaver's visible tokens, the trigger's decisions."""
+    updates_per_rollout: Count = 1
+    advantage_epsilon: Rate = 1e-4
+    max_new_tokens: Count = 2048
+
+
+class MemGenTriggerConfig(MemGenGrpoConfig):
+    """GRPO of the trigger: the weaver is frozen, the loss is at consulted positions only."""
+
+    token_temperature: Weight = 0.0
+    """Of the visible tokens, which are not learned; 0 is greedy, as in the release."""
+
+
+class MemGenConfig(Section):
+    """The baseline MemGen: latents after the prompt, and after delimiters where the trigger agrees."""
+
+    prompt_latents: Count = 8
+    inference_latents: Count = 8
+    max_insertions: Annotated[int, Field(ge=0)] = 5
+    """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
+    trigger_at_prompt: bool = True
+    """Whether an active trigger is asked about the block after the prompt too, as in the release."""
+    lora: MemGenLoraConfig = MemGenLoraConfig()
+    weaver: MemGenWeaverConfig = MemGenWeaverConfig()
+    weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
+    trigger: MemGenTriggerConfig = MemGenTriggerConfig()
+
+
 class CalibrationConfig(Section):
     """The start of psi: operators reach probability `rate` at candidate boundaries and next to none elsewhere.
 
@@ -267,6 +315,7 @@ class Config(Section):
     stage2: Stage2Config = Stage2Config()
     grpo: GrpoConfig = GrpoConfig()
     sft: SftConfig = SftConfig()
+    memgen: MemGenConfig = MemGenConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()

@@ -131,9 +131,8 @@ class Reader:
         bound = round_up(max(ends))
         self.cache.reserve(max(bound, self.context.capacity))
         self.cache.aim(rows, positions, bound)
-        embeds = self.context.embeds[rows.start : rows.stop]
         hidden = self.decoder(
-            inputs_embeds=embeds[torch.arange(len(rows), device=device)[:, None], positions],
+            inputs_embeds=self.inputs(rows, positions),
             position_ids=positions,
             attention_mask={"full_attention": causal_mask(positions, bound)},
             past_key_values=self.cache,
@@ -141,6 +140,11 @@ class Reader:
         ).last_hidden_state
         self.read_to[rows.start : rows.stop] = ends
         return hidden, counts
+
+    def inputs(self, rows: range, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
+        """What the decoder is fed at the given positions of neighbouring rows."""
+        embeds = self.context.embeds[rows.start : rows.stop]
+        return embeds[torch.arange(len(rows), device=embeds.device)[:, None], positions]
 
     def rewind(self, row: int, length: int) -> None:
         """Forget what lies beyond `length`; the entries are overwritten when the row is read again."""

@@ -26,7 +26,7 @@ from tyler.policy import Policy
 from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, masked_logits
-from tyler.synthesis import Heads, Synthesizer
+from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
 
@@ -62,7 +62,7 @@ class Engine:
         backbone: Backbone,
         operators: Sequence[Operator],
         policy: Policy,
-        synthesizer: Synthesizer,
+        synthesizer: SynthesisModel,
         heads: Heads | None = None,
         *,
         slots: int = 8,
@@ -272,10 +272,14 @@ class Engine:
 
     def _finish_if_full(self, slot: int) -> None:
         row = self.rows[slot]
-        out_of_actions = len(row.actions) >= row.request.max_new_tokens
+        out_of_actions = self._counted(row) >= row.request.max_new_tokens
         out_of_room = self.context.lengths[slot] + self._longest_action > self.backbone.max_positions
         if (out_of_actions or out_of_room) and not row.finish_reason:
             row.finish_reason, row.call = "length", None
+
+    def _counted(self, row: Row) -> int:
+        """How much of `max_new_tokens` a row has used: it counts actions."""
+        return len(row.actions)
 
     # -- retire and read -----------------------------------------------------------------------------------------
 

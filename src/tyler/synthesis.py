@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,26 @@ from transformers import PreTrainedModel
 from tyler.backbone import Backbone
 from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
 from tyler.operators import Operator
+
+
+class LatentHead(Protocol):
+    """What a reader of latents needs: queries that follow the context, and a map from their hidden states."""
+
+    @property
+    def queries(self) -> Tensor: ...
+
+    @property
+    def num_latents(self) -> int: ...
+
+    def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
+class SynthesisModel(Protocol):
+    """What the engine needs of a synthesizer: a decoder that reads the context, and its heads by name."""
+
+    def decoder(self) -> PreTrainedModel: ...
+
+    def mapping(self) -> Mapping[str, LatentHead]: ...
 
 
 class Head(nn.Module):
@@ -94,30 +114,30 @@ class Synthesizer(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
 
-Heads = Mapping[str, Head]
+Heads = Mapping[str, LatentHead]
 """Which head answers for which operator. Interventions are other mappings; a name that is absent cannot be invoked."""
 
 
-def remove(heads: Heads, operator: str) -> dict[str, Head]:
+def remove(heads: Heads, operator: str) -> dict[str, LatentHead]:
     """Without `operator`: the policy can no longer invoke it."""
     check_names(heads, operator)
     return {name: head for name, head in heads.items() if name != operator}
 
 
-def swap(heads: Heads, first: str, second: str) -> dict[str, Head]:
+def swap(heads: Heads, first: str, second: str) -> dict[str, LatentHead]:
     """Exchange the synthesis paths of two operators: queries, length and projection (Table unified-ablation, row g)."""
     check_names(heads, first, second)
     return {**heads, first: heads[second], second: heads[first]}
 
 
-def share(heads: Heads, operator: str) -> dict[str, Head]:
+def share(heads: Heads, operator: str) -> dict[str, LatentHead]:
     """Let one operator's head answer for all (row f)."""
     check_names(heads, operator)
     return dict.fromkeys(heads, heads[operator])
 
 
 @torch.no_grad()
-def zero(heads: Heads, operator: str) -> dict[str, Head]:
+def zero(heads: Heads, operator: str) -> dict[str, LatentHead]:
     """Replace the latents of `operator` by zeros of the same number."""
     check_names(heads, operator)
     head = heads[operator]

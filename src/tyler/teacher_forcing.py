@@ -7,7 +7,7 @@ everything before a row's first latents without gradient: nothing there depends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,9 +86,16 @@ class ChunkReader:
 
 
 def synthesize(
-    backbone: Backbone, decoder: nn.Module, heads: Heads, examples: Sequence[Example]
+    backbone: Backbone,
+    decoder: nn.Module,
+    heads: Heads,
+    examples: Sequence[Example],
+    inputs: Callable[[Tensor], Tensor] | None = None,
 ) -> list[list[Float[Tensor, "latents dim"]]]:
-    """z_b^k = O_k(x_b) for every insertion of every example, with gradients to Phi; x_b holds the earlier latents."""
+    """z_b^k = O_k(x_b) for every insertion of every example, with gradients to Phi; x_b holds the earlier latents.
+
+    `inputs` maps the embeddings of the context, not the queries, before the decoder reads them; None leaves them.
+    """
     reader = ChunkReader(decoder, len(examples), backbone.device, backbone.num_layers)
     embeds = [embed_ids(backbone, [*example.prompt_ids, *example.target_ids]) for example in examples]
     latents: list[list[Tensor]] = [[] for _ in examples]
@@ -104,8 +111,8 @@ def synthesize(
             insertion = example.insertions[turn]
             head = heads[insertion.operator]
             end = len(example.prompt_ids) + insertion.position
-            new = [*latents[row][-1:], embeds[row][read[row] : end], head.queries.to(embeds[row].dtype)]
-            chunks.append(torch.cat(new))
+            new = torch.cat([*latents[row][-1:], embeds[row][read[row] : end]])
+            chunks.append(torch.cat([inputs(new) if inputs else new, head.queries.to(new.dtype)]))
             queries.append(head.num_latents)
             read[row] = end
         hidden = reader.read(chunks, starts, forget=queries)
@@ -145,6 +152,7 @@ def target_logprobs(
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
     chunk_size: int = 1024,
     decoder: nn.Module | None = None,
+    temperature: float = 1.0,
 ) -> tuple[Float[Tensor, "batch targets"], Bool[Tensor, "batch targets"]]:
     """log p(y_t | c~_t) for every visible target token, right-padded, and the mask of real ones.
 
@@ -166,7 +174,9 @@ def target_logprobs(
         after = [position - splits[row] for position in positions[len(before) :]]
         states.append(torch.cat([prefix[row, before], suffix[row, after]]))
     targets = torch.tensor([token for example in examples for token in example.target_ids], device=backbone.device)
-    chosen = chosen_logprobs(torch.cat(states), backbone.head, None, targets, None, chunk_size=chunk_size).logprobs
+    chosen = chosen_logprobs(
+        torch.cat(states), backbone.head, None, targets, None, temperature=temperature, chunk_size=chunk_size
+    ).logprobs
     lengths = [len(example.target_ids) for example in examples]
     logprobs = pad_sequence(list(chosen.split(lengths)), batch_first=True)
     mask = torch.arange(max(lengths), device=backbone.device) < torch.tensor(lengths, device=backbone.device)[:, None]

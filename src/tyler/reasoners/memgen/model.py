@@ -1,0 +1,287 @@
+"""MemGen as one object, and on disk.
+
+memgen.json           format version, backbone, settings, prompt, whether there is a trigger, versions
+weaver/  trigger/     LoRAs as ordinary peft adapter folders (trigger only where it was trained)
+heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its output layer
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tyler.backbone import Backbone
+from tyler.checkpoint import CheckpointError, read_tensors
+from tyler.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
+from tyler.operators import Operator
+from tyler.reasoner import Finished, ignore
+from tyler.reasoners.memgen.decoding import MemGenEngine
+from tyler.reasoners.memgen.routing import AtDelimiters
+from tyler.reasoners.memgen.trigger import Trigger
+from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
+from tyler.request import FinishEvent, Request
+from tyler.runs import latest_checkpoint
+from tyler.sampling import Sampling
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import Prompt, prompt_ids
+from tyler.trajectory import Trajectory
+
+FORMAT = 1
+MANIFEST, TENSORS = "memgen.json", "heads.safetensors"
+PAPER_LORA = LoraSettings(rank=16, alpha=32, dropout=0.1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How many latents, how many blocks (K), and whether an active trigger decides about the prompt's block too."""
+
+    prompt_latents: int = 8
+    inference_latents: int = 8
+    max_insertions: int = 5
+    trigger_at_prompt: bool = True
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return kinds(self.prompt_latents, self.inference_latents)
+
+
+@dataclass(frozen=True)
+class MemGen:
+    """A frozen backbone with a weaver. Without a trigger, every delimiter inserts a block until K are there."""
+
+    backbone: Backbone
+    weaver: Weaver
+    trigger: Trigger | None = None
+    settings: Settings = field(default_factory=Settings)
+    prompt: Prompt = field(default_factory=Prompt)
+
+    @classmethod
+    def start(
+        cls,
+        backbone: Backbone,
+        settings: Settings | None = None,
+        lora: LoraSettings = PAPER_LORA,
+        prompt: Prompt | None = None,
+    ) -> MemGen:
+        """An untrained weaver on a backbone; draws from torch's global generator."""
+        settings = settings or Settings()
+        weaver = Weaver.start(backbone, settings.operators, lora)
+        return cls(backbone, weaver, None, settings, prompt or Prompt.of(backbone.tokenizer))
+
+    def with_new_trigger(self, lora: LoraSettings = PAPER_LORA) -> MemGen:
+        """The same model with an untrained trigger; draws from torch's global generator."""
+        return replace(self, trigger=Trigger.start(self.backbone, lora))
+
+    @classmethod
+    def from_pretrained(
+        cls, location: str, *, backbone: str | None = None, dtype: str = "auto", device: str | None = None
+    ) -> MemGen:
+        """Load a checkpoint, or the newest one of a run. `backbone` overrides where its backbone is found.
+
+        Raises CheckpointError (a ValueError) for a checkpoint that does not fit, naming every missing, extra or
+        misshapen tensor, and FileNotFoundError for one that is not there.
+        """
+        folder = latest_checkpoint(location) or Path(location)
+        if not is_memgen(folder):
+            raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
+        manifest = read_manifest(folder)
+        place = manifest["backbone"]
+        loaded = Backbone.load(backbone or place["id"], revision=place["revision"], dtype=dtype, device=device)
+        if loaded.fingerprint() != place["fingerprint"]:
+            raise CheckpointError(
+                f"{folder} was trained on backbone {place['id']!r} with fingerprint {place['fingerprint']}, but "
+                f"{loaded.id!r} has {loaded.fingerprint()}: load it with the backbone it was trained on"
+            )
+        settings = Settings(**manifest["settings"])
+        try:
+            weaver = Weaver(loaded, settings.operators, load_lora(loaded.model, folder / "weaver"))
+            trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest["trigger"] else None
+            model = cls(loaded, weaver.eval(), trigger and trigger.eval(), settings, Prompt(**manifest["prompt"]))
+            model._fill(folder / TENSORS)
+        except (FileNotFoundError, ValueError) as error:
+            raise CheckpointError(str(error)) from error
+        return model
+
+    @torch.no_grad()
+    def _fill(self, path: Path) -> None:
+        """Copy a file's tensors into this model. Raises ValueError unless they are exactly its own."""
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing")
+        found, own = read_tensors(path), self._tensors()
+        shapes = [{name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (found, own)]
+        check_shapes(path, *shapes)
+        for name, tensor in own.items():
+            tensor.copy_(found[name])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The content of heads.safetensors."""
+        parts: dict[str, dict[str, Tensor]] = {"weaver": self.weaver.tensors()}
+        if self.trigger is not None:
+            parts["trigger"] = self.trigger.tensors()
+        return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a checkpoint that reloads to bit-equal outputs."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_lora(self.weaver.lora, folder / "weaver", self.backbone.id)
+        if self.trigger is not None:
+            save_lora(self.trigger.lora, folder / "trigger", self.backbone.id)
+        else:
+            shutil.rmtree(folder / "trigger", ignore_errors=True)
+        save_file({name: t.detach().cpu().contiguous() for name, t in self._tensors().items()}, folder / TENSORS)
+        place = {"id": self.backbone.id, "revision": self.backbone.revision, "fingerprint": self.backbone.fingerprint()}
+        manifest = {
+            "format": FORMAT,
+            "backbone": place,
+            "settings": asdict(self.settings),
+            "prompt": asdict(self.prompt),
+            "trigger": self.trigger is not None,
+            "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
+        }
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+    def fingerprint(self) -> str:
+        """A short hash that names the weights: the backbone's, and those of weaver and trigger."""
+        tensors = dict(self._tensors())
+        for part in (self.weaver, self.trigger):
+            if part is not None:
+                tensors |= {
+                    f"{type(part).__name__}.{name}.{key}": tensor
+                    for name, layer in lora_layers(part.lora).items()
+                    for key, tensor in layer.named_parameters()
+                    if "lora_" in key
+                }
+        digest = hashlib.sha256(repr((self.backbone.fingerprint(), self.settings)).encode())
+        for name, tensor in sorted(tensors.items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def engine(self, *, slots: int = 8, coalesce: int | None = None) -> MemGenEngine:
+        """A decoding engine over this model's present weights."""
+        return MemGenEngine(
+            self.backbone, self.settings.operators, self.weaver, self.trigger, slots=slots, coalesce=coalesce
+        )
+
+    def router(self, temperature: float = 0.0) -> AtDelimiters:
+        """Where blocks go; the trigger is greedy at `temperature` 0."""
+        return AtDelimiters(
+            self.settings.max_insertions,
+            asks=self.trigger is not None,
+            asks_at_prompt=self.settings.trigger_at_prompt,
+            temperature=temperature,
+        )
+
+    def request(
+        self,
+        problem: str | Problem,
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        trigger_temperature: float = 0.0,
+    ) -> Request:
+        """What the engine is asked for one problem. Raises ValueError for an empty one."""
+        text, prompt = (
+            (problem.prompt, self.prompt.of_problem(problem))
+            if isinstance(problem, Problem)
+            else (problem, self.prompt)
+        )
+        return Request(
+            prompt_ids=prompt_ids(self.backbone.tokenizer, text, prompt),
+            router=self.router(trigger_temperature),
+            sampling=sampling or Sampling(),
+            max_new_tokens=max_new_tokens,
+        )
+
+    def solve(
+        self,
+        problems: Sequence[str | Problem],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        slots: int = 32,
+        coalesce: int | None = None,
+    ) -> list[Trajectory]:
+        """Answer problems in one batch; an answer does not depend on what is answered beside it.
+
+        The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
+        """
+        reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots, coalesce)
+        return reasoner.solve(problems)
+
+
+@dataclass(frozen=True)
+class MemGenReasoner:
+    """A MemGen with everything about decoding decided.
+
+    In its trajectories every block is an invocation, "prompt" or "inference": `num_latents` counts all of them, and
+    `num_insertions` only those that K limits. `max_new_tokens` counts visible tokens.
+    """
+
+    name: str
+    model: MemGen
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 2048
+    slots: int = 32
+    coalesce: int | None = None
+
+    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
+        requests = [
+            self.model.request(
+                problem,
+                sampling=self.sampling,
+                max_new_tokens=self.max_new_tokens,
+                trigger_temperature=self.sampling.temperature,
+            )
+            for problem in problems
+        ]
+        trajectories: dict[int, Trajectory] = {}
+        engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
+        for event in engine.stream(requests):
+            if isinstance(event, FinishEvent):
+                trajectories[event.index] = event.trajectory
+                finished(event.index, event.trajectory)
+        return [trajectories[index] for index in range(len(requests))]
+
+
+def num_insertions(trajectory: Trajectory) -> int:
+    """Blocks behind delimiters: what K limits. The block after the prompt is not one of them."""
+    return sum(invocation.operator == INFERENCE for invocation in trajectory.invocations)
+
+
+def is_memgen(folder: Path) -> bool:
+    """Whether the folder claims to be a MemGen checkpoint."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_manifest(folder: Path) -> dict:
+    """memgen.json. Raises CheckpointError naming what is wrong with it."""
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    expected = {"format", "backbone", "settings", "prompt", "trigger", "versions"}
+    if not isinstance(content, dict) or set(content) != expected:
+        raise CheckpointError(f"{path} must hold exactly the keys {', '.join(sorted(expected))}")
+    if content["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {content['format']!r}, and this version of tyler reads {FORMAT}; "
+            "upgrade with `pip install -U tyler-reasoning`"
+        )
+    try:
+        Settings(**content["settings"]), Prompt(**content["prompt"])
+        content["backbone"]["id"], content["backbone"]["revision"], content["backbone"]["fingerprint"]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is incomplete or has a wrong field: {error}") from error
+    return content

@@ -1,0 +1,99 @@
+"""The weaver: context embeddings X -> Linear -> [X'; s LayerNorm(Q)] -> LoRA'd decoder -> Linear -> latents."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from tyler.backbone import Backbone
+from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
+from tyler.operators import Operator
+
+PROMPT, INFERENCE = "prompt", "inference"
+"""The two kinds of blocks, and the names of their invocations in a trajectory."""
+
+
+def kinds(prompt_latents: int, inference_latents: int) -> tuple[Operator, Operator]:
+    """Both kinds as operators of the engine, which a schedule places; nobody looks up their boundary rules."""
+    return Operator(PROMPT, prompt_latents, "answer_start"), Operator(INFERENCE, inference_latents, "delimiter")
+
+
+class QueryHead(nn.Module):
+    """The queries s LayerNorm(Q) of one kind of blocks, and the output map, which all kinds share."""
+
+    def __init__(self, num_latents: int, dim: int, output: nn.Linear) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.randn(num_latents, dim))
+        self.norm = nn.LayerNorm(dim)
+        self.scale = nn.Parameter(torch.ones(1))
+        self._output = (output,)  # in a tuple: the weaver owns it
+
+    @property
+    def num_latents(self) -> int:
+        return self.raw.shape[0]
+
+    @property
+    def queries(self) -> Float[Tensor, "latents dim"]:
+        return self.scale * self.norm(self.raw)
+
+    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
+        """Latents of the last hidden states at the query positions, after the final norm."""
+        (output,) = self._output
+        return output(hidden.to(output.weight.dtype)).to(hidden.dtype)
+
+
+class Weaver(nn.Module):
+    """Everything that weaver training moves: LoRA, queries with their norms and scales, and both maps, in float32.
+
+    The start is the release's: torch's own for the maps, standard normal queries, scale 1.
+    """
+
+    def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
+        super().__init__()
+        self.lora = lora
+        self.reasoner_to_weaver = nn.Linear(backbone.dim, backbone.dim)
+        self.weaver_to_reasoner = nn.Linear(backbone.dim, backbone.dim)
+        self.heads = nn.ModuleDict(
+            {op.name: QueryHead(op.num_latents, backbone.dim, self.weaver_to_reasoner) for op in operators}
+        )
+        for module in (self.reasoner_to_weaver, self.weaver_to_reasoner, self.heads):
+            module.to(backbone.device)
+        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
+        self._folded: list[PreTrainedModel] = []
+
+    @classmethod
+    def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Weaver:
+        """A new weaver; draws from torch's global generator."""
+        return cls(backbone, operators, add_lora(backbone.model, settings)).eval()
+
+    def map_inputs(self, embeds: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Embeddings of the context, tokens and latents alike, in the weaver's space."""
+        return self.reasoner_to_weaver(embeds.to(self.reasoner_to_weaver.weight.dtype)).to(embeds.dtype)
+
+    @property
+    def training_decoder(self) -> PreTrainedModel:
+        """The decoder stack with a trainable LoRA."""
+        return decoder_stack(self.lora)
+
+    def decoder(self) -> PreTrainedModel:
+        """The folded decoder stack, brought up to date with the LoRA."""
+        if not self._folded:
+            self._folded.append(folded_view(self.lora, self._theta[0]))
+        fold(self.lora, self._folded[0])
+        return cast(PreTrainedModel, self._folded[0].base_model)
+
+    def mapping(self) -> dict[str, QueryHead]:
+        return {name: cast(QueryHead, head) for name, head in self.heads.items()}
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that training moves, in a fixed order."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the LoRA, by name."""
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("lora.")}

@@ -1,0 +1,829 @@
+"""MemGen against its transcription (`memgen_reference.py`), and what a baseline must keep: reload, resume, learn."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import memgen_reference as reference
+import tiny
+from tyler.checkpoint import CheckpointError
+from tyler.cli import main
+from tyler.config import (
+    MemGenConfig,
+    MemGenGrpoConfig,
+    MemGenTriggerConfig,
+    MemGenWeaverConfig,
+    load_config,
+)
+from tyler.lora import LoraSettings
+from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
+from tyler.reasoners.memgen.model import Settings, num_insertions
+from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
+from tyler.reasoners.memgen.trigger import decide
+from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.routing import Never
+from tyler.runs import Run, read_jsonl
+from tyler.sampling import Sampling
+from tyler.stage1 import Trace
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
+from tyler.trajectory import Trajectory
+
+SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2)
+LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
+SEEDS = {"qwen2": 6, "qwen3": 2, "smollm3": 9}
+TOLERANCE = 2e-5
+PROMPTS = (tiny.SHORT, tiny.MEDIUM, tiny.LONG[:60], tiny.ODD)
+LENGTH = 36
+
+
+# ----------------------------------------------------------------------------------------------- models
+
+
+@torch.no_grad()
+def build(family: str, *, trigger: bool = False, settings: Settings = SETTINGS, dropout: float = 0.0) -> MemGen:
+    """A model that looks trained: everything in it is random and matters, and delimiters are frequent."""
+    generator = torch.Generator().manual_seed(SEEDS[family] + 1)
+    backbone = tiny.build_backbone(family, SEEDS[family])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        lora = replace(LORA, dropout=dropout)
+        model = MemGen.start(backbone, settings, lora, Prompt(instruction=""))
+        model = model.with_new_trigger(lora) if trigger else model
+    likely = tiny.ids_of([",", ".", "\n", "1.5", ", ", "2. ", " 5"])
+    for weight in {id(w): w for w in (backbone.embedding, backbone.head)}.values():
+        weight[likely] *= 1.6
+    backbone.model.get_input_embeddings().weight[backbone.tokenizer.eos_token_id] *= 0.3
+    tiny.randomize_lora(model.weaver.lora, generator)
+    for parameter in [p for p in model.weaver.trainable() if p.dim() == 2 and p.shape[1] == backbone.dim]:
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.16)
+    for head in model.weaver.heads.values():
+        head.scale.fill_(0.7)
+        head.norm.weight.copy_(1 + 0.3 * torch.randn(backbone.dim, generator=generator))
+        head.norm.bias.copy_(0.3 * torch.randn(backbone.dim, generator=generator))
+    for linear in (model.weaver.reasoner_to_weaver, model.weaver.weaver_to_reasoner):
+        linear.bias.copy_(0.1 * torch.randn(linear.bias.shape, generator=generator))
+    tiny.randomize_lora(model.weaver.lora, generator)
+    if model.trigger is not None:
+        tiny.randomize_lora(model.trigger.lora, generator)
+        model.trigger.output.weight.copy_(torch.randn(2, backbone.dim, generator=generator) * 0.25)
+        model.trigger.output.bias.zero_()
+    return model
+
+
+@functools.cache
+def shared(family: str, trigger: bool = False) -> MemGen:
+    """Do not change it."""
+    return build(family, trigger=trigger)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{f"greedy {place}": {"text": text} for place, text in enumerate(PROMPTS)},
+    **{
+        f"sampled {place}": {"text": text, "temperature": 1.0, "seed": 10 + place, "trigger_temperature": 1.0}
+        for place, text in enumerate(PROMPTS)
+    },
+    "temperature 0.7, greedy trigger": {"text": tiny.MEDIUM, "temperature": 0.7, "seed": 5},
+    "greedy tokens, sampled trigger": {"text": tiny.ODD, "seed": 6, "trigger_temperature": 1.3},
+    "one token": {"text": tiny.MEDIUM, "max_new_tokens": 1},
+    "sampled, again": {"text": tiny.SHORT, "temperature": 0.9, "seed": 21, "trigger_temperature": 0.9},
+    "sampled, a third time": {"text": tiny.ODD, "temperature": 1.2, "seed": 22, "trigger_temperature": 1.2},
+}
+
+
+def request_of(model: MemGen, case: dict[str, Any]) -> Request:
+    return Request(
+        tiny.ids(case["text"]),
+        model.router(case.get("trigger_temperature", 0.0)),
+        Sampling(case.get("temperature", 0.0), seed=case.get("seed", 0)),
+        max_new_tokens=case.get("max_new_tokens", LENGTH),
+    )
+
+
+@functools.cache
+def expected(family: str, trigger: bool, name: str) -> reference.Answer:
+    case = {"max_new_tokens": LENGTH, **CASES[name]}
+    return reference.decode(shared(family, trigger), tiny.ids(case.pop("text")), **case)
+
+
+def tokens_of(trajectory: Trajectory) -> list[int]:
+    return grpo.visible_actions(trajectory)
+
+
+def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:
+    found = []
+    if tokens_of(trajectory) != answer.tokens:
+        found.append(f"tokens {tokens_of(trajectory)} instead of {answer.tokens}")
+    if [(one.operator, one.position) for one in trajectory.invocations] != answer.blocks:
+        found.append(f"blocks {trajectory.invocations} instead of {answer.blocks}")
+    if found:
+        return found
+    logprobs = [p for p, is_op in zip(trajectory.logprobs, trajectory.is_operator, strict=True) if not is_op]
+    gap = max(abs(a - b) for a, b in zip(logprobs, answer.logprobs, strict=True))
+    if gap > TOLERANCE:
+        found.append(f"log-probabilities differ by {gap}")
+    for one, other in zip(trajectory.latents, answer.latents, strict=True):
+        if not torch.allclose(one, other, atol=1e-4):
+            found.append(f"latents differ by {float((one - other).abs().max())}")
+    return found
+
+
+# -------------------------------------------------------------------------- equal to the transcription
+
+
+@pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2), (12, 0), (12, 5)])
+@pytest.mark.parametrize("trigger", [False, True])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_engine_decides_what_the_transcription_decides(
+    family: str, trigger: bool, slots: int, coalesce: int
+) -> None:
+    model = shared(family, trigger)
+    engine = model.engine(slots=slots, coalesce=coalesce)
+    trajectories = engine.run([request_of(model, case) for case in CASES.values()])
+    faults = {}
+    for index, (name, trajectory) in enumerate(zip(CASES, trajectories, strict=True)):
+        answer = expected(family, trigger, name)
+        found = differences(trajectory, answer)
+        asked = [(one.position, one.decision) for one in engine.consultations[index]]
+        if asked != [(position, decision) for position, decision, _ in answer.asked]:
+            found.append(f"asked {asked} instead of {answer.asked}")
+        elif any(
+            abs(one.logprob - logprob) > TOLERANCE
+            for one, (_, _, logprob) in zip(engine.consultations[index], answer.asked, strict=True)
+        ):
+            found.append("the trigger's log-probabilities differ")
+        if found:
+            faults[name] = found
+    assert not faults
+
+
+def test_the_cases_exercise_what_they_are_meant_to() -> None:
+    quiet = [expected(family, False, name) for family in tiny.FAMILIES for name in CASES]
+    asking = [expected(family, True, name) for family in tiny.FAMILIES for name in CASES]
+    count = [sum(kind == "inference" for kind, _ in answer.blocks) for answer in quiet]
+    assert sum(number == SETTINGS.max_insertions for number in count) >= 6, "K is reached"
+    assert all(answer.blocks[0] == ("prompt", 0) for answer in quiet)
+    decisions = [(position == 0, decision) for answer in asking for position, decision, _ in answer.asked]
+    assert all(decisions.count((at_prompt, choice)) >= 3 for at_prompt in (True, False) for choice in (0, 1))
+    greedy = [expected(family, False, f"greedy {place}") for family in tiny.FAMILIES for place in range(4)]
+    assert sum(len(answer.blocks) > 1 for answer in greedy) >= 4
+    assert sum(len(set(answer.tokens)) > 4 for answer in greedy) >= 6, "answers are more than one repeated token"
+    assert any(len(answer.tokens) < LENGTH for answer in [*quiet, *asking]), "some end by themselves"
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_trigger_that_is_not_asked_at_the_prompt_leaves_its_block(family: str) -> None:
+    model = replace(shared(family, True), settings=replace(SETTINGS, trigger_at_prompt=False))
+    engine = model.engine(slots=2)
+    trajectories = engine.run([request_of(model, case) for case in CASES.values()])
+    for index, (case, trajectory) in enumerate(zip(CASES.values(), trajectories, strict=True)):
+        settings = {"max_new_tokens": LENGTH, **case}
+        answer = reference.decode(model, tiny.ids(settings.pop("text")), **settings)
+        assert not differences(trajectory, answer)
+        assert answer.blocks[0] == ("prompt", 0)
+        assert all(one.position > 0 for one in engine.consultations[index])
+
+
+def test_latents_matter_and_plain_decoding_differs() -> None:
+    model = shared("qwen3")
+    woven = model.solve(list(PROMPTS), max_new_tokens=LENGTH)
+    requests = [Request(prompt_ids(model.backbone.tokenizer, text, model.prompt), Never()) for text in PROMPTS]
+    from tyler.model import Tyler
+
+    plain = (
+        Tyler.start(model.backbone, (), prompt=Prompt(""))
+        .engine()
+        .run([replace(request, max_new_tokens=LENGTH) for request in requests])
+    )
+    assert all(tokens_of(one) != tokens_of(other) for one, other in zip(woven, plain, strict=True))
+
+
+def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every position goes through policy and weaver once, besides the queries and the last position of a re-read."""
+    model = shared("qwen3")
+    engine = model.engine(slots=1)
+    fed = {"policy": 0, "weaver": 0}
+    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
+        inputs = reader.inputs
+
+        def count(rows: range, positions: Tensor, name: str = name, inputs: Any = inputs) -> Tensor:
+            fed[name] += positions.numel()
+            return inputs(rows, positions)
+
+        monkeypatch.setattr(reader, "inputs", count)
+    case = next(name for name in CASES if len(expected("qwen3", False, name).blocks) == 3)
+    (trajectory,) = engine.run([request_of(model, CASES[case])])
+    assert num_insertions(trajectory) == 2
+    length = len(trajectory.prompt_ids) + trajectory.num_visible + trajectory.num_latents
+    assert length - 1 <= fed["policy"] <= length
+    last = trajectory.invocations[-1]
+    before = len(trajectory.prompt_ids) + last.position + trajectory.num_latents - last.num_latents
+    assert fed["weaver"] == before + trajectory.num_latents
+
+
+# ------------------------------------------------------------------------------------- where blocks go
+
+
+EVERY = AtDelimiters(max_insertions=99)
+
+
+def positions(text: str, router: AtDelimiters = EVERY) -> list[tuple[str, str]]:
+    """What stands before each block of a text that is decoded token by token."""
+    schedule = router.start((), np.random.default_rng(0))
+    found, seen = [], []
+    for token in [None, *tiny.ids(text)]:
+        if token is not None:
+            seen.append(token)
+            schedule.observe([""] * len(seen))
+            if schedule.unseen:
+                schedule.look(ends_in_delimiter(tiny.tokenizer(), seen))
+        while (call := schedule.due()) is not None:
+            assert call.position == len(seen)
+            found.append((call.operator, tiny.tokenizer().decode(seen)))
+    return found
+
+
+def test_blocks_follow_delimiters_decimals_included() -> None:
+    assert positions("a,b.c\nd;e") == [
+        ("prompt", ""), ("inference", "a,"), ("inference", "a,b."), ("inference", "a,b.c\n"),
+    ]  # fmt: skip
+    assert positions("x 3.14") == [("prompt", ""), ("inference", "x 3.")]
+    assert positions("8,000") == [("prompt", ""), ("inference", "8,")]
+    assert positions("1.5") == [("prompt", "")], "a token of its own ends in a digit"
+    assert positions("a, b") == [("prompt", "")], "', ' is one token here, and the text ends in a space"
+
+
+def test_at_most_k_blocks_follow_delimiters_and_the_first_is_not_counted() -> None:
+    for limit in (0, 1, 2):
+        found = positions("a,b,c,d", AtDelimiters(max_insertions=limit))
+        assert found == [("prompt", ""), ("inference", "a,"), ("inference", "a,b,")][: limit + 1]
+
+
+def test_a_refusal_is_not_counted() -> None:
+    schedule = AtDelimiters(max_insertions=1, asks=True).start((), np.random.default_rng(0))
+    assert schedule.due() is None and schedule.candidate is not None
+    schedule.answer(True)
+    assert schedule.due() is not None
+    schedule.observe(["a,"])
+    schedule.look(True)
+    schedule.answer(False)
+    assert schedule.due() is None and schedule.candidate is None
+    schedule.observe(["a,", "b."])
+    schedule.look(True)
+    assert schedule.candidate is not None
+    schedule.answer(True)
+    assert schedule.due().position == 2  # type: ignore[union-attr]
+    schedule.observe(["a,", "b.", "c,"])
+    assert not schedule.unseen
+
+
+def test_the_text_so_far_decides_and_not_the_last_token() -> None:
+    dead = len(tiny.tokenizer()) + 1  # a row of the embedding table that no text belongs to
+    comma, half = tiny.ids(",")[0], tiny.ids("é")[0]
+    assert tiny.tokenizer().decode([half]) == "\ufffd"
+    ends = functools.partial(ends_in_delimiter, tiny.tokenizer())
+    assert ends([comma]) and ends([comma, dead]) and ends([comma, *[dead] * 40]) and not ends([dead])
+    assert not ends([comma, half]) and ends([comma, half, comma]) and not ends([comma, tiny.tokenizer().eos_token_id])
+
+
+@pytest.mark.parametrize("text", ["a, b,c.d\n1.5,\n3.14", tiny.LONG, "no delimiter", "x.", "é,→.x,😀,"])
+@pytest.mark.parametrize("limit", [0, 2, 99])
+def test_training_puts_blocks_where_decoding_does(text: str, limit: int) -> None:
+    model = replace(shared("qwen2"), settings=replace(SETTINGS, max_insertions=limit))
+    prompt, targets = tiny.ids("Why?\n"), target_ids(tiny.tokenizer(), text)
+    found = training_insertions(tiny.tokenizer(), prompt, targets, limit)
+    assert {one.position: one.operator for one in found} == reference.training_blocks(model, prompt, targets)
+    online = AtDelimiters(limit).start((), np.random.default_rng(0))
+    calls = [online.due()]
+    for place in range(1, len(targets)):
+        online.observe([""] * place)
+        if online.unseen:
+            online.look(ends_in_delimiter(tiny.tokenizer(), [*prompt, *targets[:place]]))
+        calls.append(online.due())
+    assert [(call.position, call.operator) for call in calls if call] == [(o.position, o.operator) for o in found]
+
+
+def test_the_trigger_says_no_at_a_tie_and_samples_by_one_uniform_number() -> None:
+    class Fixed:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def random(self) -> float:
+            return self.value
+
+    logits = torch.tensor([0.0, math.log(3.0)])
+    assert decide(torch.zeros(2), 0.0, Fixed(0.9))[0] == 0  # type: ignore[arg-type]
+    assert decide(logits, 0.0, Fixed(0.0)) == (1, pytest.approx(math.log(0.75)))  # type: ignore[arg-type]
+    assert decide(logits, 1.0, Fixed(0.2)) == (0, pytest.approx(math.log(0.25)))  # type: ignore[arg-type]
+    assert decide(logits, 1.0, Fixed(0.3)) == (1, pytest.approx(math.log(0.75)))  # type: ignore[arg-type]
+    assert decide(logits, 2.0, Fixed(0.3))[0] == 0, "temperature brings the two closer"  # type: ignore[arg-type]
+
+
+# ----------------------------------------------------------------------------------------- as a reasoner
+
+
+def test_a_reasoner_counts_tokens_latents_and_blocks(tmp_path: Path) -> None:
+    model = shared("qwen3")
+    done: dict[int, Trajectory] = {}
+    reasoner = MemGenReasoner("memgen", model, max_new_tokens=20, slots=2)
+    problems = [Problem(f"p{i}", "jsonl", text, "5") for i, text in enumerate(PROMPTS)]
+    found = reasoner.solve(problems, done.__setitem__)
+    assert [done[index] for index in range(4)] == found
+    for trajectory in found:
+        assert trajectory.invocations[0].operator == "prompt"
+        assert num_insertions(trajectory) == trajectory.num_invocations - 1 <= SETTINGS.max_insertions
+        assert trajectory.num_latents == 5 + 3 * num_insertions(trajectory)
+        assert trajectory.num_visible <= 20
+        assert trajectory.num_visible == 20 or trajectory.finish_reason == "eos"
+        assert trajectory.truncated == (trajectory.finish_reason == "length")
+    assert any(num_insertions(trajectory) for trajectory in found)
+
+
+def test_events_come_in_order() -> None:
+    model = shared("smollm3")
+    text, blocks = "", 0
+    for event in model.engine(slots=1).stream([request_of(model, CASES["sampled 0"])]):
+        match event:
+            case TokenEvent():
+                text += event.text
+            case InvocationEvent():
+                blocks += 1
+                assert event.invocation.operator == "prompt" or text.endswith((",", ".", "\n"))
+            case FinishEvent():
+                assert (event.trajectory.text, event.trajectory.num_invocations) == (text, blocks)
+    assert blocks > 1
+
+
+def test_another_router_is_refused() -> None:
+    model = shared("qwen3")
+    with pytest.raises(TypeError, match="AtDelimiters, not with Never"):
+        model.engine(slots=1).run([Request(tiny.ids("x"), Never())])
+
+
+# ------------------------------------------------------------------------------------------ checkpoints
+
+
+def on_disk(folder: Path, *, trigger: bool = False) -> MemGen:
+    """A randomized model whose backbone is a folder."""
+    model = build("qwen3", trigger=trigger)
+    model.backbone.model.save_pretrained(folder / "backbone")
+    tiny.tokenizer().save_pretrained(folder / "backbone")
+    return replace(model, backbone=replace(model.backbone, id=str(folder / "backbone")))
+
+
+@pytest.mark.parametrize("trigger", [False, True])
+def test_a_trained_model_reloads_bit_equal_and_is_not_the_untrained_one(trigger: bool, tmp_path: Path) -> None:
+    model = on_disk(tmp_path, trigger=trigger)
+    torch.manual_seed(5)
+    untrained = MemGen.start(model.backbone, SETTINGS, LORA, model.prompt)
+    untrained = untrained.with_new_trigger(LORA) if trigger else untrained
+    model.save_pretrained(tmp_path / "saved")
+    loaded = MemGen.from_pretrained(str(tmp_path / "saved"))
+    assert (loaded.settings, loaded.prompt) == (model.settings, model.prompt)
+    assert loaded.fingerprint() == model.fingerprint() != untrained.fingerprint()
+    for sampling in (Sampling(), Sampling(1.0, seed=3)):
+        answers = [one.solve(list(PROMPTS), max_new_tokens=24, sampling=sampling) for one in (model, loaded, untrained)]
+        for ours, again, other in zip(*answers, strict=True):
+            assert ours.actions == again.actions and ours.logprobs == again.logprobs
+            assert all(torch.equal(one, two) for one, two in zip(ours.latents, again.latents, strict=True))
+            if ours.invocations[:1] == other.invocations[:1] != ():
+                assert not torch.allclose(ours.latents[0], other.latents[0])
+    for part in ("weaver", "trigger") if trigger else ("weaver",):
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path / "backbone")
+        peft = PeftModel.from_pretrained(plain, tmp_path / "saved" / part)
+        ids = torch.tensor([tiny.ids(tiny.MEDIUM)])
+        with torch.no_grad():
+            assert torch.allclose(peft(ids).logits, getattr(model, part).lora(ids).logits, atol=1e-5)
+
+
+def test_the_lora_alone_makes_a_difference_after_reloading(tmp_path: Path) -> None:
+    model = on_disk(tmp_path)
+    model.save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "weaver" / "adapter_model.safetensors"
+    save_file({key: torch.zeros_like(tensor) for key, tensor in load_file(path).items()}, path)
+    without = MemGen.from_pretrained(str(tmp_path / "saved"))
+    (ours,), (other,) = (one.solve([tiny.MEDIUM], max_new_tokens=4) for one in (model, without))
+    assert not torch.allclose(ours.latents[0], other.latents[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("part", ["weaver/adapter_model.safetensors", "heads.safetensors"])
+def test_damaged_checkpoints_are_refused_by_name(part: str, tmp_path: Path) -> None:
+    model = on_disk(tmp_path)
+    model.save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / part
+    whole = load_file(path)
+    key = sorted(whole)[0]
+    broken = {
+        f"missing {key}": {name: tensor for name, tensor in whole.items() if name != key},
+        "extra stranger": {**whole, "stranger": torch.zeros(1)},
+        f"misshapen {key}": {**whole, key: torch.zeros(3, 3)},
+    }
+    for message, tensors in broken.items():
+        save_file(tensors, path)
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            MemGen.from_pretrained(str(tmp_path / "saved"))
+    path.unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        MemGen.from_pretrained(str(tmp_path / "saved"))
+
+
+def test_a_wrong_manifest_or_backbone_is_refused(tmp_path: Path) -> None:
+    model = on_disk(tmp_path)
+    model.save_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "memgen.json"
+    content = json.loads(path.read_text())
+    for change, message in [
+        ({"format": 9}, "format 9"),
+        ({"more": 1}, "exactly the keys"),
+        ({"settings": {"k": 1}}, "wrong field"),
+        ({"backbone": {**content["backbone"], "fingerprint": "0"}}, "fingerprint 0"),
+    ]:
+        path.write_text(json.dumps({**content, **change}))
+        with pytest.raises(CheckpointError, match=message):
+            MemGen.from_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(FileNotFoundError, match=r"no memgen\.json"):
+        MemGen.from_pretrained(str(tmp_path / "backbone"))
+
+
+# ------------------------------------------------------------------------------ supervised training
+
+SOLUTIONS = (
+    "Let me solve, 5.\n\nStep 2: so we buy 12, 3, and 4 apples.\n\nThe total is $2x$.",
+    "Solution: $y$ is 12.",
+    "no delimiter",
+)
+PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
+SMALL = MemGenWeaverConfig(steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2)
+GRPO = MemGenGrpoConfig(
+    steps=4, batch_size=2, learning_rate=0.02, group_size=3, max_new_tokens=10, checkpoint_every=2, temperature=0.9
+)
+TRIGGER = MemGenTriggerConfig(**{**GRPO.model_dump(), "learning_rate": 0.05, "token_temperature": 0.0})
+
+
+def traces_for(model: MemGen) -> list[Trace]:
+    tokenizer = model.backbone.tokenizer
+    return [
+        Trace(
+            problem.id,
+            tuple(prompt_ids(tokenizer, problem.prompt, model.prompt)),
+            tuple(target_ids(tokenizer, problem.solution or "")),
+            (),
+        )
+        for problem in PROBLEMS
+    ]
+
+
+def gradients(parameters: list[torch.nn.Parameter]) -> list[Tensor]:
+    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found
+
+
+def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    assert any(float(tensor.abs().max()) > 1e-4 for tensor in theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=3e-6, rtol=2e-3)
+
+
+def parameters_of(model: MemGen) -> dict[str, dict[str, Tensor]]:
+    parts = {"theta": model.backbone.model, "weaver": model.weaver, "trigger": model.trigger}
+    return {
+        part: {name: tensor.detach().clone() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+        for part, module in parts.items()
+        if module is not None
+    }
+
+
+def moved(before: dict[str, dict[str, Tensor]], after: dict[str, dict[str, Tensor]]) -> set[str]:
+    return {
+        f"{part}.{name}"
+        for part, tensors in before.items()
+        for name, tensor in tensors.items()
+        if not torch.equal(tensor, after[part][name])
+    }
+
+
+def trainable_names(module: torch.nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def open_new(path: Path) -> Run:
+    return Run.create(path, "memgen: {}\n")
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> None:
+    model = build(family)
+    traces = traces_for(model)
+    count = sum(len(trace.target_ids) for trace in traces)
+    loss = sft.batch_loss(model, [sft.example_of(model, trace) for trace in traces], count)
+    loss.backward()
+    parameters = model.weaver.trainable()
+    ours = gradients(parameters)
+    blocks = [reference.training_blocks(model, trace.prompt_ids, trace.target_ids) for trace in traces]
+    assert [len(one) for one in blocks] == [3, 2, 1]
+    total = sum(
+        -reference.target_logprobs(model, trace.prompt_ids, trace.target_ids, where).sum()
+        for trace, where in zip(traces, blocks, strict=True)
+    )
+    expected_loss = total / count
+    expected_loss.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected_loss.detach()), abs=1e-5)
+    assert_close(ours, gradients(parameters))
+    assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
+
+
+def test_micro_batches_of_traces_add_up() -> None:
+    found = []
+    for size in (1, 3):
+        model = build("qwen3")
+        examples = [sft.example_of(model, trace) for trace in traces_for(model)]
+        loss = sft.descend(model, examples, size)
+        found.append((loss, gradients(model.weaver.trainable())))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert_close(found[0][1], found[1][1])
+
+
+def test_weaver_training_learns_and_moves_the_weaver_alone(tmp_path: Path) -> None:
+    model = build("qwen3", trigger=True)
+    before = parameters_of(model)
+    with open_new(tmp_path) as run:
+        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 40}), run)
+    entries = read_jsonl(tmp_path / "metrics.jsonl")
+    losses = [entry["memgen_weaver/loss"] for entry in entries]
+    assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
+    assert moved(before, parameters_of(model)) == {f"weaver.{name}" for name in trainable_names(model.weaver)}
+    assert len(trainable_names(model.weaver)) == 4 + 2 * 4 + 2 * 2 * 2
+    assert not any(module.training for module in model.weaver.modules())
+
+
+# ------------------------------------------------------------------------------------------------- GRPO
+
+
+def rolled_out(model: MemGen, learner: grpo.Learner, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
+    """A rollout whose rewards differ, whatever the answers are."""
+    rollout = grpo.roll_out(model, PROBLEMS[:2], config, learner, slots=4, step=0)
+    return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
+
+
+def advantages_by_loops(rewards: Tensor) -> list[float]:
+    found = []
+    for group in rewards.tolist():
+        mean = sum(group) / len(group)
+        std = math.sqrt(sum((reward - mean) ** 2 for reward in group) / (len(group) - 1))
+        found += [(reward - mean) / (std + 1e-4) for reward in group]
+    return found
+
+
+def loss_by_loops(new: list[Tensor], old: list[list[float]], advantages: list[float], clip: float = 0.2) -> Tensor:
+    """-mean over answers of the mean over actions of min(r A, clip(r) A)."""
+    total = torch.zeros(())
+    for logprobs, recorded, advantage in zip(new, old, advantages, strict=True):
+        if len(recorded) == 0:
+            continue
+        terms = []
+        for logprob, before in zip(logprobs, recorded, strict=True):
+            ratio = (logprob - before).exp()
+            terms.append(torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage))
+        total = total - torch.stack(terms).mean()
+    return total / len(advantages)
+
+
+def shift(model_parameters: list[torch.nn.Parameter], size: float) -> None:
+    """Move away from the rollout's weights, so that ratios are not 1."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model_parameters:
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * size)
+
+
+@pytest.mark.parametrize("size", [0.0, 0.03])
+def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> None:
+    model = build("qwen3")
+    learner = grpo.weaver_learner(model, GRPO)
+    rollout = rolled_out(model, learner)
+    assert any(num_insertions(one) for one in rollout.trajectories)
+    shift(learner.parameters, size)
+    totals = grpo.learn(model, rollout, GRPO, learner)
+    ours = gradients(learner.parameters)
+    new, old = [], []
+    for one in rollout.trajectories:
+        blocks = {call.position: call.operator for call in one.invocations if call.position < one.num_visible}
+        targets = tokens_of(one)
+        new.append(reference.target_logprobs(model, one.prompt_ids, targets, blocks, GRPO.temperature))
+        old.append([p for p, is_op in zip(one.logprobs, one.is_operator, strict=True) if not is_op])
+    loss = loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
+    loss.backward()
+    assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(ours, gradients(learner.parameters))
+    assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
+
+
+def decision_loss(model: MemGen, rollout: grpo.Rollout) -> Tensor:
+    new, old = [], []
+    for one, consulted in zip(rollout.trajectories, rollout.consultations, strict=True):
+        visible = tokens_of(one)
+        rows = []
+        for asked in consulted:
+            logits = reference.trigger_logits(model, [*one.prompt_ids, *visible[: asked.position]])
+            rows.append((logits / TRIGGER.temperature).log_softmax(dim=0)[asked.decision])
+        new.append(torch.stack(rows) if rows else torch.zeros(0))
+        old.append([asked.logprob for asked in consulted])
+    return loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
+
+
+@pytest.mark.parametrize("at_prompt", [True, False])
+@pytest.mark.parametrize("size", [0.0, 0.03])
+def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt: bool) -> None:
+    model = build("qwen2", trigger=True, settings=replace(SETTINGS, trigger_at_prompt=at_prompt))
+    config = TRIGGER.model_copy(update={"token_temperature": 1.0, "max_new_tokens": 24})  # answers that differ
+    learner = grpo.trigger_learner(model, config)
+    rollout = rolled_out(model, learner, config)
+    asked = [len(consulted) for consulted in rollout.consultations]
+    assert sum(asked) > 0 and len(set(asked)) > 1
+    shift(learner.parameters, size)
+    totals = grpo.learn(model, rollout, TRIGGER, learner)
+    ours = gradients(learner.parameters)
+    loss = decision_loss(model, rollout)
+    loss.backward()
+    assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert_close(ours, gradients(learner.parameters))
+    assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
+    assert all(parameter.grad is None for parameter in model.weaver.parameters())
+
+
+@pytest.mark.parametrize("kind", ["weaver", "trigger"])
+def test_micro_batches_of_answers_add_up(kind: str) -> None:
+    found = []
+    for size in (1, 2, None):
+        model = build("qwen2", trigger=kind == "trigger")
+        config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
+            update={"micro_batch_size": size}
+        )
+        learner = learner_of(kind, model, config)
+        rollout = rolled_out(model, learner, config)
+        totals = grpo.learn(model, rollout, config, learner)
+        found.append((totals["loss"], gradients(learner.parameters)))
+    for loss, grads in found[1:]:
+        assert loss == pytest.approx(found[0][0], abs=1e-6)
+        assert_close(grads, found[0][1])
+
+
+def learner_of(kind: str, model: MemGen, config: Any) -> grpo.Learner:
+    return grpo.trigger_learner(model, config) if kind == "trigger" else grpo.weaver_learner(model, config)
+
+
+def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
+    """An answer is correct when it has an even number of a character: rewards differ within groups."""
+
+    def even(task: str, completion: str, gold: str, **_: object) -> Verdict:
+        right = completion.count(wanted) % 2 == 0 and len(completion) % 3 != 0
+        return Verdict(Outcome.CORRECT if right else Outcome.WRONG)
+
+    monkeypatch.setattr(grpo, "grade", even)
+
+
+@pytest.mark.parametrize("kind", ["weaver", "trigger"])
+def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward_commas(monkeypatch)
+    model = build("qwen2", trigger=kind == "trigger")
+    config = TRIGGER if kind == "trigger" else GRPO
+    before = parameters_of(model)
+    with open_new(tmp_path) as run:
+        grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run)
+    changed = moved(before, parameters_of(model))
+    assert changed == {f"{kind}.{name}" for name in trainable_names(getattr(model, kind))}
+    entries = read_jsonl(tmp_path / "metrics.jsonl")
+    assert any(entry["memgen_grpo/degenerate_groups"] < 1 for entry in entries)
+    assert all(entry["memgen_grpo/replay_gap"] < 5e-5 for entry in entries if "memgen_grpo/replay_gap" in entry)
+
+
+def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Run.log
+
+    def stop(self: Run, number: int, metrics: Any) -> None:
+        log(self, number, metrics)
+        if number == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "log", stop)
+
+
+@pytest.mark.parametrize("kind, killed_after", [("sft", 1), ("sft", 3), ("sft", 5), ("weaver", 3), ("trigger", 3)])
+def test_a_killed_run_resumes_to_the_same_bits(
+    kind: str, killed_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_commas(monkeypatch)
+
+    def go(model: MemGen, run: Run) -> None:
+        if kind == "sft":
+            sft.train(model, traces_for(model), SMALL, run)
+        else:
+            config = TRIGGER if kind == "trigger" else GRPO
+            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run)
+
+    whole, cut, resumed = (
+        build("qwen2", trigger=kind == "trigger", dropout=0.3 if kind == "sft" else 0.0) for _ in range(3)
+    )
+    torch.manual_seed(7)
+    with open_new(tmp_path / "whole") as run:
+        go(whole, run)
+    torch.manual_seed(7)
+    with monkeypatch.context() as patch:
+        interrupt_after(killed_after, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            go(cut, run)
+    torch.manual_seed(7 if killed_after < 2 else 1234)
+    with Run.resume(tmp_path / "cut", "memgen: {}\n") as run:
+        go(resumed, run)
+    assert not moved(parameters_of(whole), parameters_of(resumed))
+    assert moved(parameters_of(whole), parameters_of(build("qwen2", trigger=kind == "trigger")))
+
+
+def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reward_commas(monkeypatch)
+    model = build("qwen2", dropout=0.5)
+    with open_new(tmp_path / "grpo") as run:
+        grpo.train(model, PROBLEMS, GRPO, learner_of("weaver", model, GRPO), 4, run)
+    gaps = [entry["memgen_grpo/replay_gap"] for entry in read_jsonl(tmp_path / "grpo" / "metrics.jsonl")]
+    assert max(gaps) < 5e-5
+    losses = []
+    for dropout in (0.0, 0.5):
+        model = build("qwen2", dropout=dropout)
+        with open_new(tmp_path / str(dropout)) as run:
+            sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 1}), run)
+        losses.append(read_jsonl(tmp_path / str(dropout) / "metrics.jsonl")[0]["memgen_weaver/loss"])
+    assert abs(losses[0] - losses[1]) > 1e-3
+
+
+# --------------------------------------------------------------------------------- config and commands
+
+
+def test_the_documented_defaults() -> None:
+    for config in (MemGenConfig(), load_config("paper").memgen):
+        assert (config.prompt_latents, config.inference_latents, config.max_insertions) == (8, 8, 5)
+        assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (16, 32, 0.1)
+        assert config.lora.target_modules == ("q_proj", "v_proj")
+        assert (config.weaver.epochs, config.weaver.learning_rate, config.weaver.scheduler) == (2, 1e-5, "cosine")
+        assert config.weaver.warmup_ratio == 0.1
+        for part in (config.weaver_grpo, config.trigger):
+            assert (part.group_size, part.temperature, part.advantage_epsilon) == (8, 1.0, 1e-4)
+
+
+def test_the_commands_train_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backbone = tiny.build_backbone("qwen3", SEEDS["qwen3"])
+    backbone.model.save_pretrained(tmp_path / "backbone")
+    tiny.tokenizer().save_pretrained(tmp_path / "backbone")
+    rows = [{"problem": p.prompt, "solution": f"{p.solution}\n\nIt is \\boxed{{5}}", "answer": "5"} for p in PROBLEMS]
+    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grpo_settings = {"steps": 1, "batch_size": 2, "group_size": 2, "max_new_tokens": 8}
+    config = {
+        "backbone": {"id": str(tmp_path / "backbone"), "instruction": "", "dtype": "float32"},
+        "data": {"task": "jsonl", "path": str(tmp_path / "traces.jsonl")},
+        "memgen": {
+            "prompt_latents": 4, "inference_latents": 2, "lora": {"rank": 2, "alpha": 4},
+            "weaver": {"steps": 2, "batch_size": 2}, "weaver_grpo": grpo_settings, "trigger": grpo_settings,
+        },
+    }  # fmt: skip
+    (tmp_path / "tiny.yaml").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "memgen", "tiny.yaml"]) == 0
+    assert main(["train", "memgen-weaver-grpo", "tiny.yaml"]) == 0
+    assert main(["train", "memgen-trigger", "tiny.yaml", "--start", "runs/tiny-memgen-weaver-grpo"]) == 0
+    runs = [MemGen.from_pretrained(f"runs/tiny-{name}") for name in ("memgen", "memgen-weaver-grpo", "memgen-trigger")]
+    assert [run.trigger is not None for run in runs] == [False, False, True]
+    assert runs[0].settings == Settings(4, 2, 5)
+    assert main(["train", "memgen-trigger", "tiny.yaml", "--start", "nowhere"]) == 2
+    assert "tyler train memgen" in capsys.readouterr().err
+    assert main(["train", "memgen", "tiny.yaml", "--start", "runs/tiny-memgen"]) == 2
+    assert "--start is for memgen-weaver-grpo" in capsys.readouterr().err
+    assert (
+        main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen-trigger", "--output", "x"]) == 2
+    )
+    assert "has a trigger" in capsys.readouterr().err
+
+
+def test_the_metrics_are_documented(root: Path) -> None:
+    text = (root / "docs" / "metrics.md").read_text()
+    keys = re.findall(r"^\| `(memgen_\w+/[^`]+)` \|", text, re.MULTILINE)
+    folder = root / "src" / "tyler" / "reasoners" / "memgen"
+    source = "".join((folder / name).read_text() for name in ("sft.py", "grpo.py"))
+    terms = {f"memgen_grpo/{name}" for name in ("loss", "clip_share", "replay_gap")}
+    assert sorted(keys) == sorted(set(re.findall(r'"(memgen_\w+/\w+)"', source)) | terms)
