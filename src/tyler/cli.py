@@ -100,7 +100,7 @@ def stage2(
 
 
 def train(
-    method: Annotated[Positional[Literal["sft", "grpo"]], arg(metavar="METHOD")],
+    method: Annotated[Positional[Literal["sft", "grpo", "softcot"]], arg(metavar="METHOD")],
     config: ConfigName,
     output: SomeFolder = None,
     resume: bool = False,
@@ -109,7 +109,8 @@ def train(
     """Train a baseline without operators, on the same problems and by the same loops.
 
     Args:
-        method: sft (fine-tuning on the traces of Stage 1) or grpo (Stage 2 on the plain backbone).
+        method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone) or softcot (an
+            assistant's soft thoughts in the prompt).
         config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
@@ -163,6 +164,8 @@ def evaluate(
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
     data_dir: SomeFolder = None,
     count: SomeNumber = None,
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
     router: RouterName = None,
     budget: SomeNumber = None,
     max_new_tokens: int = 2048,
@@ -184,6 +187,8 @@ def evaluate(
         split: Which split; by default the one that is reported.
         data_dir: A file, or the folder with the tasks' official files; by default they come from the Hub.
         count: How many problems of each task, drawn from the split; by default all.
+        method: tyler, cot, soft-thinking, swireasoning or softcot; by default what the model was trained for.
+        method_set: Change one setting of the method: `--method-set min_p=0.01`.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         budget: At most this many invocations per problem; 0 is the model without operators; by default no limit.
         max_new_tokens: At most this many actions per answer.
@@ -212,6 +217,8 @@ def evaluate(
         split=split,
         data=data_dir,
         count=count,
+        method=method,
+        method_settings=method_set,
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,

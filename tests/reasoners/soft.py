@@ -36,7 +36,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def model(family: str, thinks: bool = True, end_gain: float = 1.3) -> Tyler:
+def model(family: str, thinks: bool = True, end_gain: float = 1.6) -> Tyler:
     """A random backbone; `end_gain` makes `</think>` likelier."""
     seed = tiny.SEEDS[family]
     if not thinks:
