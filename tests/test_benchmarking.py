@@ -17,7 +17,7 @@ import tiny
 from tyler import benchmarking
 from tyler.benchmarking import digest
 from tyler.model import Tyler
-from tyler.records import Record, read_records
+from tyler.records import Record, RecordStore, read_records
 from tyler.routing import Never
 from tyler.runs import RunError
 from tyler.tasks import Problem
@@ -67,7 +67,8 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
         *("records.jsonl", "report.html", "report.md", "settings.json")
     }
     settings = json.loads((place / "whole" / "settings.json").read_text())
-    assert (settings["max_new_tokens"], settings["router"]) == (200, "AtBoundaries(rate=1.0, only=None, learned=False)")
+    assert (settings["max_new_tokens"], settings["method"]) == (200, "tyler")
+    assert settings["method_settings"]["router"] == "AtBoundaries(rate=1.0, only=None, learned=False)"
 
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
@@ -107,6 +108,11 @@ def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> N
     assert answers(found) == answers(whole)
     assert [one.rank for one in found] == [index % 2 for index in range(COUNT)]
     assert not list((place / "two").glob("records-*"))
+
+
+def test_a_second_process_may_open_the_folder_first(tmp_path: Path) -> None:
+    with RecordStore(tmp_path, {}, rank=1) as second:
+        assert second.known == {}
 
 
 def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:

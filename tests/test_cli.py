@@ -155,6 +155,8 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "split": None,
         "data": Path("d"),
         "count": 7,
+        "method": None,
+        "method_settings": (),
         "router": router,
         "budget": 2,
         "max_new_tokens": 2048,
@@ -162,6 +164,14 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "options": GradeOptions("strict", 5.0, allow_code_execution=True),
         "output": None,
     }
+
+
+def test_eval_passes_a_method_and_its_settings_on(called) -> None:
+    benchmarking = called("benchmarking")
+    command = ["eval", "model", "--method", "soft-thinking", "--method-set", "min_p=0.01", "--method-set", "top_k=5"]
+    assert cli.main(command) == 0
+    assert benchmarking.settings["method"] == "soft-thinking"
+    assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
 
 
 def test_eval_compares_two_evaluations(called) -> None:

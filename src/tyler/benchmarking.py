@@ -15,8 +15,8 @@ from rich.console import Console
 
 from tyler import pages
 from tyler.evaluation import evaluate, key_of
-from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.reasoner import TylerReasoner
+from tyler.reasoners import methods
+from tyler.reasoners.methods import Loaded
 from tyler.records import RecordStore
 from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.routing import Router
@@ -35,6 +35,8 @@ def run(
     split: str | None = None,
     data: Path | None = None,
     count: int | None = None,
+    method: str | None = None,
+    method_settings: Sequence[str] = (),
     router: Router | None = None,
     budget: int | None = None,
     max_new_tokens: int = 2048,
@@ -44,9 +46,11 @@ def run(
 ) -> list[Report]:
     """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
 
-    `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
-    each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
-    call goes on after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
+    `method` is one of `reasoners.methods` (None: the model itself, as it was trained), with `method_settings` such as
+    "min_p=0.01" over its defaults. `data` is a file or a folder of files (None: the Hub, or generated). Launched by
+    `torchrun` or `accelerate launch`, each process answers its share. Answers are kept in `output` (by default
+    `runs/NAME-eval`) as they come; the same call goes on after a kill. Raises ValueError for what cannot be evaluated,
+    RunError for an unusable `output`.
     """
     options = options or GradeOptions()
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
@@ -54,17 +58,20 @@ def run(
     sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
     for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
         grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
-    loaded = Tyler.from_pretrained(model, device=str(state.device) if world > 1 else None)
-    reasoner = TylerReasoner(
+    loaded = methods.load(
+        model,
+        method,
+        method_settings,
         name=Path(model).name,
-        model=loaded,
-        router=router or DEFAULT_ROUTERS[loaded.stage],
+        device=str(state.device) if world > 1 else None,
+        router=router,
         budget=budget,
         max_new_tokens=max_new_tokens,
         slots=slots,
     )
-    settings = settings_of(model, reasoner, sets, options)
-    folder = output or Path("runs") / f"{reasoner.name}-eval"
+    reasoner = loaded.reasoner
+    settings = settings_of(model, loaded, max_new_tokens, sets, options)
+    folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
     with RecordStore(folder, settings, rank=rank) as store:
         for task, problems in sets.items():
             if share := problems[rank::world]:
@@ -80,16 +87,16 @@ def run(
 
 
 def settings_of(
-    model: str, reasoner: TylerReasoner, sets: dict[str, list[Problem]], options: GradeOptions
+    model: str, loaded: Loaded, max_new_tokens: int, sets: dict[str, list[Problem]], options: GradeOptions
 ) -> dict[str, Any]:
     """Everything that decides the answers and their verdicts; an evaluation goes on only under the same."""
-    prompt = reasoner.model.prompt
+    prompt = loaded.prompt
     return {
         "model": model,
-        "weights": reasoner.model.fingerprint(),
-        "router": repr(reasoner.router),
-        "budget": reasoner.budget,
-        "max_new_tokens": reasoner.max_new_tokens,
+        "weights": loaded.weights,
+        "method": loaded.method,
+        "method_settings": loaded.settings,
+        "max_new_tokens": max_new_tokens,
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},

@@ -35,6 +35,7 @@ OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | r
 TRAINERS = {
     "sft": ("sft", "run"),
     "grpo": ("grpo", "run"),
+    "softcot": ("softcot", "run"),
     "memgen": ("memgen.sft", "run"),
     "memgen-weaver-grpo": ("memgen.grpo", "run_weaver"),
     "memgen-trigger": ("memgen.grpo", "run_trigger"),
@@ -138,7 +139,8 @@ def stage2(
 
 def train(
     method: Annotated[
-        Positional[Literal["sft", "grpo", "memgen", "memgen-weaver-grpo", "memgen-trigger"]], arg(metavar="METHOD")
+        Positional[Literal["sft", "grpo", "softcot", "memgen", "memgen-weaver-grpo", "memgen-trigger"]],
+        arg(metavar="METHOD"),
     ],
     config: ConfigName,
     start: SomeFolder = None,
@@ -149,8 +151,9 @@ def train(
     """Train a baseline, on the same problems and by the same loops.
 
     Args:
-        method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone), or MemGen: memgen (its
-            weaver on the traces of Stage 1), memgen-weaver-grpo and memgen-trigger (which start from a trained weaver).
+        method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone), softcot (soft thoughts
+            of an assistant in the prompt), or MemGen: memgen (its weaver on the traces of Stage 1), memgen-weaver-grpo
+            and memgen-trigger (which start from a trained weaver).
         config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
@@ -208,6 +211,8 @@ def evaluate(
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
     data_dir: SomeFolder = None,
     count: SomeNumber = None,
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
     router: RouterName = None,
     budget: SomeNumber = None,
     max_new_tokens: int = 2048,
@@ -229,6 +234,8 @@ def evaluate(
         split: Which split; by default the one that is reported.
         data_dir: A file, or the folder with the tasks' official files; by default they come from the Hub.
         count: How many problems of each task, drawn from the split; by default all.
+        method: tyler, cot, soft-thinking, swireasoning or softcot; by default what the model was trained for.
+        method_set: Change one setting of the method: `--method-set min_p=0.01`.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         budget: At most this many invocations per problem; 0 is the model without operators; by default no limit.
         max_new_tokens: At most this many actions per answer.
@@ -257,6 +264,8 @@ def evaluate(
         split=split,
         data=data_dir,
         count=count,
+        method=method,
+        method_settings=method_set,
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,

@@ -225,6 +225,35 @@ class MemGenConfig(Section):
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
 
 
+class SoftCotConfig(OptimizationConfig):
+    """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
+
+    epochs: Rate = 10.0
+    batch_size: Count = 4
+    learning_rate: Rate = 2e-5
+    assistant: str | None = None
+    """The frozen model that thinks; null for the backbone itself."""
+    num_thoughts: Count = 32
+    """N in training."""
+    eval_thoughts: Count = 4
+    """N at evaluation."""
+    request: str = (
+        "Another model has to solve the problem below. Answer with {n} tokens that help it most.\n\nProblem: {problem}"
+    )
+    """What the assistant is asked."""
+    hint: str = (
+        "An assistant left the following tokens as help. Use them where they are right, and do not rely on them."
+    )
+    """What the backbone is told in front of the thoughts; empty for nothing."""
+
+    @field_validator("request")
+    @classmethod
+    def _request_has_the_problem(cls, request: str) -> str:
+        if "{problem}" not in request:
+            raise ValueError("the text has no {problem}, the place of the problem")
+        return request
+
+
 class CalibrationConfig(Section):
     """The start of psi: operators reach probability `rate` at candidate boundaries and next to none elsewhere.
 
@@ -316,6 +345,7 @@ class Config(Section):
     grpo: GrpoConfig = GrpoConfig()
     sft: SftConfig = SftConfig()
     memgen: MemGenConfig = MemGenConfig()
+    softcot: SoftCotConfig = SoftCotConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.backbone import Backbone
+from tyler.choosing import Chooser
 from tyler.context import Context, Reader
 from tyler.operators import Operator
 from tyler.policy import Policy
@@ -132,12 +133,17 @@ class Engine:
             slot = len(self.rows)
             self.rows.append(row)
             self._forget(slot, 0)
-            prompt = torch.tensor(row.request.prompt_ids, device=self.backbone.device)
-            self.context.append(slot, self.backbone.embed(prompt))
+            self.context.append(slot, self._embed_prompt(row.request))
             row.started = time.perf_counter()
         if len(self.rows) > first:
             with self.timings.clock("prefill"):
                 self._read(range(first, len(self.rows)))
+
+    def _embed_prompt(self, request: Request) -> Float[Tensor, "seq dim"]:
+        embeds = self.backbone.embed(torch.tensor(request.prompt_ids, device=self.backbone.device))
+        if request.soft_prompt is not None:
+            embeds[list(request.soft_prompt.positions)] = request.soft_prompt.embeds.to(embeds)
+        return embeds
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
@@ -232,21 +238,45 @@ class Engine:
         if not running:
             return
         with self.timings.clock("choice"):
-            rows = [self.rows[slot] for slot in running]
-            logits = self._masked(self.hidden[running], rows)
-            chosen, logprobs = choose(
-                logits, [row.request.sampling for row in rows], [row.random.random() for row in rows]
-            )
-            appended: list[tuple[int, int]] = []
-            for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
-                self._act(slot, action, logprob, appended)
-            if appended:
-                slots, tokens = zip(*appended, strict=True)
-                self.context.append_each(
-                    list(slots), self.backbone.embed(torch.tensor(tokens, device=self.backbone.device))
-                )
+            by_chooser: dict[Chooser | None, list[int]] = {}
+            for slot in running:
+                by_chooser.setdefault(self.rows[slot].request.chooser, []).append(slot)
+            for chooser, slots in by_chooser.items():
+                if chooser is None:
+                    self._decide_plainly(slots)
+                else:
+                    self._decide_by(chooser, slots)
             for slot in running:
                 self._finish_if_full(slot)
+
+    def _decide_plainly(self, running: list[int]) -> None:
+        """An action in V', greedy or sampled; a token is read as itself."""
+        rows = [self.rows[slot] for slot in running]
+        logits = self._masked(self.hidden[running], rows)
+        chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.random.random() for row in rows])
+        appended: list[tuple[int, int]] = []
+        for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
+            self._act(slot, action, logprob, appended)
+        if appended:
+            slots, tokens = zip(*appended, strict=True)
+            self.context.append_each(
+                list(slots), self.backbone.embed(torch.tensor(tokens, device=self.backbone.device))
+            )
+
+    def _decide_by(self, chooser: Chooser, running: list[int]) -> None:
+        """A token to record and a vector to read, as the chooser says."""
+        rows = [self.rows[slot] for slot in running]
+        logits = self.policy.logits(self.hidden[running])[:, : self.backbone.vocab_size]
+        choices = chooser.choose(logits, [row.choosing for row in rows], [row.random.random() for row in rows])
+        for slot, row, choice in zip(running, rows, choices.each(), strict=True):
+            ends = choice.token in self.backbone.eos_ids
+            row.is_soft.append(choice.soft and not ends)
+            self._act(slot, choice.token, choice.logprob, [])
+            if choice.ended and not row.finish_reason:
+                row.finish_reason = "stop"
+        read = [place for place, row in enumerate(rows) if row.finish_reason != "eos"]
+        if read:
+            self.context.append_each([running[place] for place in read], choices.embeds[read])
 
     def _act(self, slot: int, action: int, logprob: float, appended: list[tuple[int, int]]) -> None:
         """Carry out one action of one row."""

@@ -13,6 +13,7 @@ import torch
 from tyler import checkpoint
 from tyler.backbone import Backbone
 from tyler.checkpoint import Manifest
+from tyler.choosing import Chooser
 from tyler.decoding import Engine
 from tyler.lora import LoraSettings
 from tyler.operators import PAPER_OPERATORS, Operator, check_operators
@@ -135,6 +136,7 @@ class Tyler:
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
         stop: Sequence[str] = (),
+        chooser: Chooser | None = None,
     ) -> Request:
         """What the engine is asked for one problem: its text, or a task's, which may have an instruction of its own.
 
@@ -152,6 +154,7 @@ class Tyler:
             budget=budget,
             max_new_tokens=max_new_tokens,
             stop=tuple(stop),
+            chooser=chooser,
         )
 
     @overload

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tyler.choosing import Chooser
+from tyler.decoding import Engine
 from tyler.model import Tyler
-from tyler.request import FinishEvent
+from tyler.request import FinishEvent, Request
 from tyler.routing import Router
 from tyler.sampling import Sampling
 from tyler.tasks import Problem
@@ -32,7 +34,7 @@ def ignore(index: int, trajectory: Trajectory) -> None:
 
 @dataclass(frozen=True)
 class TylerReasoner:
-    """A model with everything about decoding decided: router, budget, sampling, length, batch."""
+    """A model with everything about decoding decided: router, budget, sampling, length, batch, another chooser."""
 
     name: str
     model: Tyler
@@ -42,6 +44,7 @@ class TylerReasoner:
     max_new_tokens: int = 2048
     slots: int = 32
     coalesce: int | None = None
+    chooser: Chooser | None = None
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [
@@ -51,13 +54,19 @@ class TylerReasoner:
                 budget=self.budget,
                 sampling=self.sampling,
                 max_new_tokens=self.max_new_tokens,
+                chooser=self.chooser,
             )
             for problem in problems
         ]
-        trajectories: dict[int, Trajectory] = {}
         engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
-        for event in engine.stream(requests):
-            if isinstance(event, FinishEvent):
-                trajectories[event.index] = event.trajectory
-                finished(event.index, event.trajectory)
-        return [trajectories[index] for index in range(len(requests))]
+        return answer(engine, requests, finished)
+
+
+def answer(engine: Engine, requests: Sequence[Request], finished: Finished) -> list[Trajectory]:
+    """Decode the requests, telling of each as it is done; trajectories in their order."""
+    trajectories: dict[int, Trajectory] = {}
+    for event in engine.stream(requests):
+        if isinstance(event, FinishEvent):
+            trajectories[event.index] = event.trajectory
+            finished(event.index, event.trajectory)
+    return [trajectories[index] for index in range(len(requests))]

@@ -142,8 +142,8 @@ class RecordStore:
 
 
 def _files(folder: Path) -> list[Path]:
-    """records.jsonl first."""
-    return [folder / RECORDS, *sorted(folder.glob("records-*.jsonl"))]
+    """records.jsonl first, once the process of rank 0 has made it."""
+    return [*folder.glob(RECORDS), *sorted(folder.glob("records-*.jsonl"))]
 
 
 def _locked(folder: Path, name: str) -> IO[str]:

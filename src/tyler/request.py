@@ -6,18 +6,32 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from tyler.routing import Call, Learned, Router, Schedule
+from tyler.choosing import Chooser
+from tyler.routing import Call, Learned, Never, Router, Schedule
 from tyler.sampling import Sampling
 from tyler.trajectory import Invocation, Trajectory
 from tyler.transcript import Transcript
 
 
 @dataclass(frozen=True)
+class SoftPrompt:
+    """Vectors that stand in for the embeddings of some prompt positions."""
+
+    positions: tuple[int, ...]
+    embeds: Float[Tensor, "positions dim"]
+
+
+@dataclass(frozen=True)
 class Request:
-    """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions."""
+    """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
+
+    `chooser` replaces the rule by which tokens and their embeddings are chosen (`choosing.py`), and goes without
+    operators; `soft_prompt` replaces embeddings of the prompt.
+    """
 
     prompt_ids: Sequence[int]
     router: Router = field(default_factory=Learned)
@@ -25,6 +39,8 @@ class Request:
     budget: int | None = None
     max_new_tokens: int = 2048
     stop: tuple[str, ...] = ()
+    chooser: Chooser | None = None
+    soft_prompt: SoftPrompt | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -35,6 +51,8 @@ class Request:
             raise ValueError(f"budget={self.budget}; it must be 0 or more, or None for no cap")
         if "" in self.stop:
             raise ValueError("a stop string is empty; remove it")
+        if self.chooser is not None and not isinstance(self.router, Never):
+            raise ValueError(f"a request with a chooser has no operators; give router=Never(), not {self.router!r}")
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,10 @@ class Row:
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
+        self.is_soft: list[bool] = []  # of a request with a chooser; else empty
+        self.choosing = request.chooser and request.chooser.start(
+            request.prompt_ids, request.sampling, request.max_new_tokens
+        )  # the chooser's memory of this request
         self.invocations: list[Invocation] = []
         self.latents: list[Tensor] = []
         self.random = request.sampling.stream(purpose=0)
@@ -186,4 +208,6 @@ class Row:
             sampling=self.request.sampling,
             seconds=time.perf_counter() - self.started,
             synthesis_seconds=self.synthesis_seconds,
+            is_soft=self.is_soft,
+            num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),
         )

@@ -33,8 +33,10 @@ class Trajectory:
     `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
-    router). `finish_reason` is "eos", "stop" (a stop string) or "length". `seconds` is wall time in the engine,
-    `synthesis_seconds` its share of operator calls.
+    router). `finish_reason` is "eos", "stop" (a stop string, or a chooser's own end) or "length". `seconds` is wall
+    time in the engine, `synthesis_seconds` its share of operator calls. `is_soft` says which actions of a chooser only
+    record a token whose place in the context another vector took (empty: none); `num_soft_prompt` counts the prompt's
+    positions of that kind.
     """
 
     prompt_ids: list[int]
@@ -51,6 +53,8 @@ class Trajectory:
     sampling: Sampling = field(default_factory=Sampling)
     seconds: float = 0.0
     synthesis_seconds: float = 0.0
+    is_soft: list[bool] = field(default_factory=list)
+    num_soft_prompt: int = 0
 
     @property
     def num_invocations(self) -> int:
@@ -58,12 +62,19 @@ class Trajectory:
         return len(self.invocations)
 
     @property
+    def num_soft(self) -> int:
+        """Positions of the context that hold neither a token nor an operator's latent: soft steps and soft prompt."""
+        return sum(self.is_soft) + self.num_soft_prompt
+
+    @property
     def num_visible(self) -> int:
-        return len(self.actions) - self.num_invocations
+        """Tokens that were chosen and read as themselves; the token that a soft step records is not one."""
+        return len(self.actions) - self.num_invocations - sum(self.is_soft)
 
     @property
     def num_latents(self) -> int:
-        return sum(invocation.num_latents for invocation in self.invocations)
+        """Everything in the context that is no token: the operators' latents, soft steps and soft prompt."""
+        return sum(invocation.num_latents for invocation in self.invocations) + self.num_soft
 
     @property
     def truncated(self) -> bool:
@@ -98,7 +109,12 @@ class Packed:
 def replay_context(
     trajectory: Trajectory, embed: Callable[[Tensor], Tensor], device: torch.device
 ) -> tuple[Float[Tensor, "seq dim"], list[int]]:
-    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it."""
+    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it.
+
+    Raises ValueError for one with soft steps or a soft prompt: their vectors are not kept.
+    """
+    if trajectory.num_soft:
+        raise ValueError(f"a trajectory with {trajectory.num_soft} soft positions cannot be replayed from its tokens")
     pieces, decided_at = [], []
     tokens = list(trajectory.prompt_ids)
     latents = iter(trajectory.latents)

@@ -47,14 +47,18 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str, prompt: Prompt 
     `prompt` is `Prompt()` by default. Raises ValueError for a problem without text.
     """
     prompt = prompt or Prompt()
-    text = prompt.text(problem)
+    text = opened_turn(tokenizer, prompt.text(problem), prompt.thinking)
+    return list(tokenizer.encode(text, add_special_tokens=tokenizer.chat_template is None))
+
+
+def opened_turn(tokenizer: PreTrainedTokenizerBase, text: str, thinking: bool = False) -> str:
+    """What a user says in the tokenizer's chat template, up to where the assistant's turn begins, as text."""
     if tokenizer.chat_template is None:
-        return list(tokenizer.encode(text + "\n"))
+        return text + "\n"
     turns = [{"role": "user", "content": text}]
-    opened = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, tokenize=False, enable_thinking=prompt.thinking
+    return str(
+        tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, enable_thinking=thinking)
     )
-    return list(tokenizer.encode(str(opened), add_special_tokens=False))
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:

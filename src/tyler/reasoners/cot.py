@@ -1,0 +1,27 @@
+"""CoT: the frozen backbone with the shared prompt, greedy. Token for token what `transformers`' `generate` decodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tyler.model import Tyler
+from tyler.reasoner import TylerReasoner
+from tyler.routing import Never
+from tyler.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Settings:
+    """There is nothing to set."""
+
+
+def plain(model: Tyler) -> Tyler:
+    """The model's backbone alone, with the model's prompt: no operators, no adapter."""
+    return model if model.stage == "backbone" else Tyler.start(model.backbone, (), prompt=model.prompt)
+
+
+def reasoner(
+    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
+) -> TylerReasoner:
+    """CoT on a model's plain backbone."""
+    return TylerReasoner(name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots)

@@ -1,0 +1,394 @@
+"""SoftCoT (Xu et al., 2025): a frozen assistant writes N soft thoughts for a frozen backbone; one Linear is trained.
+
+The assistant is asked for N tokens that help another model with the problem, and its turn is N placeholder tokens. Its
+last hidden states there go through the Linear (d_assistant to d_backbone, with bias) and stand in for the embeddings of
+N placeholders that close the backbone's user turn, between a begin and an end marker. The loss is the cross-entropy of
+the solution. N is 32 in training and 4 at evaluation, as the authors have it.
+
+Prompts are joined from ids, so the places of the thoughts are known and never searched for.
+
+# Deviation: the solutions are the traces that SFT learns, not the release's "## Step i" lines, and the assistant is the
+backbone itself unless another is named, so that the comparison is one of methods. The wording of both prompts is ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from tyler.backbone import Backbone
+from tyler.checkpoint import CheckpointError, read_tensors
+from tyler.config import Config, SoftCotConfig
+from tyler.lora import check_shapes
+from tyler.model import Tyler
+from tyler.objectives import chosen_logprobs
+from tyler.reasoner import Finished, answer, ignore
+from tyler.reasoners.checks import check_at_least
+from tyler.request import Request, SoftPrompt
+from tyler.routing import Never
+from tyler.runs import Run, latest_checkpoint
+from tyler.sampling import Sampling
+from tyler.stage1 import prompt_of
+from tyler.tasks.overlap import load_training
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
+from tyler.training import (
+    Optimization,
+    accumulate,
+    batch_at,
+    check_finite,
+    load_state,
+    opened_run,
+    save_state,
+    training_steps,
+)
+from tyler.trajectory import Trajectory
+
+FORMAT = 1
+MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
+
+MARKERS = (
+    ("<|box_start|>", "<|box_end|>"),
+    ("<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
+)
+"""Pairs of tokens around the thoughts, in the order of preference; a tokenizer without them has its placeholder."""
+
+HERE = "\ue000"
+"""Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be changed at evaluation. `thoughts` None is the number in the checkpoint."""
+
+    thoughts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.thoughts is not None:
+            check_at_least(1, thoughts=self.thoughts)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What the assistant is asked ({n} and {problem} are filled in), what the backbone is told, and N at evaluation."""
+
+    request: str
+    hint: str
+    thoughts: int
+
+
+@dataclass(frozen=True)
+class SoftCot:
+    """Two frozen models (which may be one) and the Linear between them."""
+
+    backbone: Backbone
+    assistant: Backbone
+    projection: nn.Linear
+    prompt: Prompt
+    wording: Wording
+
+    @classmethod
+    def start(cls, backbone: Backbone, assistant: Backbone, prompt: Prompt, wording: Wording) -> SoftCot:
+        """A Linear as torch starts it, from the global generator."""
+        return cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
+
+    def thoughts(self, problem: Problem, number: int) -> Float[Tensor, "number dim"]:
+        """The soft thoughts on a problem, in float32; only the Linear has a gradient."""
+        asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", problem.prompt)
+        tokenizer = self.assistant.tokenizer
+        question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
+        ids = torch.tensor([question + [placeholder(tokenizer)] * number], device=self.assistant.device)
+        with torch.no_grad():
+            states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
+        return cast(Tensor, self.projection(states.to(self.projection.weight)))
+
+    def prompt_with_places(self, problem: Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
+        """The backbone's prompt with `number` placeholders, and their positions."""
+        prompt, tokenizer = self.prompt.of_problem(problem), self.backbone.tokenizer
+        hint = f"\n\n{self.wording.hint}" if self.wording.hint else ""
+        rendered = opened_turn(tokenizer, f"{prompt.text(problem.prompt)}{hint}\n{HERE}", prompt.thinking)
+        before, _, after = rendered.rpartition(HERE)
+        begin, end = markers(tokenizer)
+        left = list(tokenizer.encode(before, add_special_tokens=tokenizer.chat_template is None))
+        right = tokenizer.encode(after, add_special_tokens=False)
+        places = range(len(left) + 1, len(left) + 1 + number)
+        return [*left, begin, *[placeholder(tokenizer)] * number, end, *right], tuple(places)
+
+    def fingerprint(self) -> str:
+        """A short hash that names both models and the Linear."""
+        digest = hashlib.sha256((self.backbone.fingerprint() + self.assistant.fingerprint()).encode())
+        for tensor in tensors_of(self.projection).values():
+            digest.update(tensor.float().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write softcot.json and softcot.safetensors, which reload to bit-equal outputs."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {
+            "format": FORMAT,
+            "backbone": identity(self.backbone),
+            "assistant": identity(self.assistant),
+            "prompt": asdict(self.prompt),
+            "wording": asdict(self.wording),
+            "versions": {name: version(name) for name in ("torch", "transformers")},
+        }
+        save_file(tensors_of(self.projection), folder / WEIGHTS)
+        (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def from_pretrained(cls, location: str | Path, *, dtype: str = "auto", device: str | None = None) -> SoftCot:
+        """Load a checkpoint, or the newest one of a run. Raises CheckpointError for one that does not fit."""
+        folder = folder_of(location)
+        content = read_manifest(folder)
+        try:
+            told, helper = content["backbone"], content["assistant"]
+            prompt, wording = Prompt(**content["prompt"]), Wording(**content["wording"])
+            backbone = load_backbone(told, folder, dtype, device)
+            assistant = backbone if helper == told else load_backbone(helper, folder, dtype, device)
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"{folder / MANIFEST} is incomplete or has a wrong field: {error}") from error
+        model = cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
+        expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(model.projection).items()}
+        try:
+            found = read_tensors(folder / WEIGHTS)
+            check_shapes(folder / WEIGHTS, {name: tuple(tensor.shape) for name, tensor in found.items()}, expected)
+        except (FileNotFoundError, ValueError) as error:
+            raise CheckpointError(str(error)) from error
+        model.projection.load_state_dict(found)
+        return model
+
+
+def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token whose embedding the thoughts stand in for. Raises ValueError where no candidate exists."""
+    for id in (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id):
+        if id is not None:
+            return int(id)
+    raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no pad, unk or eos token to hold a place with")
+
+
+def markers(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """The tokens in front of and behind the thoughts."""
+    vocabulary = tokenizer.get_vocab()
+    for begin, end in MARKERS:
+        if begin in vocabulary and end in vocabulary:
+            return vocabulary[begin], vocabulary[end]
+    return placeholder(tokenizer), placeholder(tokenizer)
+
+
+# --- the checkpoint -------------------------------------------------------------------------------------------------
+
+
+def folder_of(location: str | Path) -> Path:
+    """The folder of a checkpoint: the newest of a run, or the location itself."""
+    return latest_checkpoint(location) or Path(location)
+
+
+def is_checkpoint(location: str | Path) -> bool:
+    """Whether a location claims to be a SoftCoT checkpoint, or a run with one."""
+    return (folder_of(location) / MANIFEST).is_file()
+
+
+def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
+    """The content of softcot.safetensors."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in projection.state_dict().items()}
+
+
+def identity(backbone: Backbone) -> dict[str, str | None]:
+    """What a manifest says of a model."""
+    return {"id": backbone.id, "revision": backbone.revision, "fingerprint": backbone.fingerprint()}
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """softcot.json. Raises CheckpointError naming what is wrong with it."""
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is no SoftCoT checkpoint: it has no {MANIFEST}") from error
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(f"{path} has format {found!r}; this version of tyler reads {FORMAT}")
+    return content
+
+
+def load_backbone(told: dict[str, str], folder: Path, dtype: str, device: str | None) -> Backbone:
+    """One of the two models. Raises CheckpointError when it is not the one of the training."""
+    backbone = Backbone.load(told["id"], revision=told["revision"], dtype=dtype, device=device)
+    if backbone.fingerprint() != told["fingerprint"]:
+        raise CheckpointError(
+            f"{folder} was trained with {told['id']!r} of fingerprint {told['fingerprint']}, but the one found has "
+            f"{backbone.fingerprint()}"
+        )
+    return backbone
+
+
+# --- answering ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SoftCotReasoner:
+    """SoftCoT with everything about decoding decided. Its thoughts count as latents, their time as synthesis."""
+
+    name: str
+    model: SoftCot
+    thoughts: int
+    sampling: Sampling
+    max_new_tokens: int = 2048
+    slots: int = 32
+
+    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+        asked = [self.request(problem) for problem in problems]
+
+        def done(index: int, trajectory: Trajectory) -> None:
+            seconds = asked[index][1]
+            trajectory.seconds += seconds
+            trajectory.synthesis_seconds += seconds
+            finished(index, trajectory)
+
+        engine = Tyler.start(self.model.backbone, ()).engine(slots=min(self.slots, max(1, len(asked))))
+        return answer(engine, [request for request, _ in asked], done)
+
+    @torch.no_grad()
+    def request(self, problem: Problem) -> tuple[Request, float]:
+        """What the engine is asked, and the seconds that the assistant took."""
+        started = time.perf_counter()
+        thoughts = self.model.thoughts(problem, self.thoughts)
+        ids, places = self.model.prompt_with_places(problem, self.thoughts)
+        request = Request(
+            ids,
+            router=Never(),
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            soft_prompt=SoftPrompt(places, thoughts),
+        )
+        return request, time.perf_counter() - started
+
+
+def reasoner(
+    model: SoftCot, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
+) -> SoftCotReasoner:
+    """A trained SoftCoT."""
+    thoughts = settings.thoughts or model.wording.thoughts
+    return SoftCotReasoner(name, model, thoughts, sampling, max_new_tokens, slots)
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Example:
+    """A problem with its tokenized prompt, which has places for thoughts, and its tokenized solution."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    places: tuple[int, ...]
+    target_ids: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.target_ids)
+
+
+def tokenize(model: SoftCot, problem: Problem, number: int) -> Example:
+    """Raises ValueError for a problem without a solution."""
+    if problem.solution is None:
+        raise ValueError(f"problem {problem.id!r} has no solution trace; SoftCoT learns from traces")
+    ids, places = model.prompt_with_places(problem, number)
+    return Example(problem, ids, places, target_ids(model.backbone.tokenizer, problem.solution))
+
+
+def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) -> Float[Tensor, ""]:
+    """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
+    backbone = model.backbone
+    rows = []
+    for example in examples:
+        embeds = backbone.embed(torch.tensor(example.prompt_ids + example.target_ids[:-1], device=backbone.device))
+        places = torch.tensor(example.places, device=backbone.device)
+        thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
+        rows.append(embeds.index_copy(0, places, thoughts))
+    embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
+    hidden = backbone.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
+    targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
+    return -chosen_logprobs(torch.cat(states), backbone.head, None, targets, None).logprobs.sum() / num_targets
+
+
+def descend(model: SoftCot, examples: Sequence[Example], micro_batch_size: int) -> float:
+    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
+    num_targets = sum(len(example.target_ids) for example in examples)
+    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
+
+
+def train(model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, run: Run) -> None:
+    """Train the Linear in place, logging and checkpointing into `run`; goes on where `run` stands."""
+    parameters = list(model.projection.parameters())
+    total = config.num_steps(len(examples))
+    optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
+    newest = run.latest_checkpoint()
+    done = load_state(newest, parameters, optimization) if newest else 0
+
+    def write(steps_done: int, folder: Path) -> None:
+        model.save_pretrained(folder)
+        save_state(folder, parameters, optimization, steps_done=steps_done)
+
+    for step in training_steps("SoftCoT", run, total, done, config.checkpoint_every, write):
+        started = time.perf_counter()
+        batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
+        loss = descend(model, batch, config.micro_batch_size or config.batch_size)
+        check_finite(loss, step.number, [example.problem.id for example in batch])
+        norm, rate = optimization.step(step.number, [example.problem.id for example in batch])
+        seconds = time.perf_counter() - started
+        metrics = {
+            "softcot/loss": loss,
+            "softcot/gradient_norm": norm,
+            "softcot/learning_rate": rate,
+            "softcot/tokens_per_second": sum(map(len, batch)) / seconds,
+            "softcot/seconds": seconds,
+        }
+        step.log(metrics, f"loss {loss:.3f}")
+
+
+def load_examples(config: Config, model: SoftCot) -> list[Example]:
+    """The training traces of a config. Raises ValueError when none is left after those over `stage1.max_length`."""
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    examples = [tokenize(model, problem, config.softcot.num_thoughts) for problem in problems]
+    limit = min(config.stage1.max_length, model.backbone.max_positions)
+    kept = [example for example in examples if len(example) <= limit]
+    if len(kept) < len(examples):
+        print(f"left out {len(examples) - len(kept)} of {len(examples)} traces: over {limit} tokens", file=sys.stderr)
+    if not kept:
+        raise ValueError(f"none of the {len(examples)} traces fits stage1.max_length={limit}; raise it")
+    return kept
+
+
+def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
+    """`tyler train softcot`: load, train, save. Returns the trained model.
+
+    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    """
+    settings, theta = config.softcot, config.backbone
+    backbone = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
+    assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone
+    torch.manual_seed(settings.seed)
+    wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
+    model = SoftCot.start(backbone, assistant, prompt_of(config), wording)
+    examples = load_examples(config, model)
+    with opened_run(config, output, resume=resume, replace=replace) as directory:
+        train(model, examples, settings, directory)
+    return model

@@ -1,0 +1,100 @@
+"""How an evaluation names a method, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests import tiny
+from tests.reasoners import soft
+
+from tyler import benchmarking
+from tyler.model import Tyler
+from tyler.reasoners import methods, soft_thinking, swireasoning
+from tyler.records import read_records
+from tyler.routing import Never
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain backbone, a Tyler checkpoint on it, and a file of problems."""
+    folder = tmp_path_factory.mktemp("methods")
+    theta = soft.model("qwen3").backbone
+    theta.model.save_pretrained(folder / "backbone")
+    theta.tokenizer.save_pretrained(folder / "backbone")
+    trained = Tyler.from_pretrained(str(folder / "backbone")).at_stage("stage1")
+    trained.save_pretrained(folder / "trained")
+    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(5)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["cot", "soft-thinking", "swireasoning"])
+@pytest.mark.parametrize("model", ["backbone", "trained"])
+def test_a_training_free_method_runs_on_the_plain_backbone(place: Path, method: str, model: str) -> None:
+    loaded = methods.load(str(place / model), method, name="x", max_new_tokens=6)
+    assert loaded.reasoner.name == f"x, {method}"
+    assert loaded.reasoner.model.policy.lora is None and loaded.reasoner.model.stage == "backbone"
+    assert loaded.weights == methods.load(str(place / "backbone"), "cot", name="x").weights
+
+
+def test_without_a_method_the_model_is_itself(place: Path) -> None:
+    loaded = methods.load(str(place / "trained"), name="x", budget=2)
+    assert (loaded.method, loaded.settings["stage"], loaded.settings["budget"]) == ("tyler", "stage1", 2)
+    assert loaded.reasoner.model.stage == "stage1"
+
+
+@pytest.mark.parametrize(
+    "model, method, overrides, options, message",
+    [
+        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot"),
+        ("backbone", "softcot", [], {}, "is no SoftCoT checkpoint; train one"),
+        ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
+        ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),
+        ("backbone", "cot", [], {"budget": 1}, "cot has no operators"),
+        ("backbone", "swireasoning", [], {"router": Never()}, "swireasoning has no operators"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(place: Path, model, method, overrides, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        methods.load(str(place / model), method, overrides, name="x", **options)
+
+
+def test_settings_are_read_and_checked() -> None:
+    found = methods.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
+    assert found == soft_thinking.Settings(top_k=5, gumbel=True, temperature=1.0)
+    assert methods.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
+    for method, override, message in (
+        ("soft-thinking", "topk=5", "no setting 'topk'; did you mean 'top_k'.* allowed: temperature"),
+        ("soft-thinking", "top_k", "write it as key=value"),
+        ("soft-thinking", "top_k=[", "cannot read the value"),
+        ("soft-thinking", "top_k=2.5", r"top_k = 2.5: should be a valid integer"),
+        ("soft-thinking", "top_p=2", "top_p=2.* at most 1"),
+        ("swireasoning", "exit_mix=both", "exit_mix = 'both': .*'token' or 'soft'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            methods.settings_of(method, [override])
+
+
+def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsys) -> None:
+    output = place / "out"
+    benchmarking.run(
+        str(place / "backbone"),
+        tasks=["jsonl"],
+        data=place / "test.jsonl",
+        method="soft-thinking",
+        method_settings=["soft_steps=3"],
+        max_new_tokens=8,
+        output=output,
+    )
+    settings = json.loads((output / "settings.json").read_text())
+    assert settings["method"] == "soft-thinking" and settings["method_settings"]["soft_steps"] == 3
+    records = read_records(output)
+    assert len(records) == 5 and all(one.latents == 3 and one.visible_tokens <= 5 for one in records)
+    assert "backbone, soft-thinking" in capsys.readouterr().out
+
+
+def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:
+    assert all(hasattr(module, "Settings") and callable(module.reasoner) for module in methods.METHODS.values())
+    assert tiny.FAMILIES

@@ -1,0 +1,345 @@
+"""SoftCoT: its prompt, its loss, its training and its answers, each against a slow transcription."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import tiny
+from tests.reasoners import soft
+from torch import nn
+
+from tyler.backbone import Backbone
+from tyler.checkpoint import CheckpointError
+from tyler.config import BackboneConfig, Config, DataConfig, SoftCotConfig, load_config
+from tyler.reasoners import methods, softcot
+from tyler.reasoners.softcot import Example, SoftCot, Wording
+from tyler.runs import Run, read_jsonl
+from tyler.sampling import Sampling
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import Prompt
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SOLUTIONS = ("Let me solve $x$ = 5.", "Solution: $y$ is 12.\n\nSo we buy 12.", "Step 1: we add 5 and 12.", "It is 3.")
+PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
+WORDING = Wording("Give {n} for: {problem}", "Hints:", thoughts=3)
+SMALL = SoftCotConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2, num_thoughts=5)
+
+
+def backbone(family: str, dim: int = 32, template: str | None = TEMPLATE, markers: bool = True) -> Backbone:
+    """A random backbone of a width, whose tokenizer may have a chat template and markers."""
+    words = copy.deepcopy(soft.tokenizer())
+    words.chat_template = template
+    if markers:
+        words.add_tokens(["<|box_start|>", "<|box_end|>"])
+    config = tiny.config(family)
+    config.vocab_size, config.hidden_size = len(words) + tiny.PADDING, dim
+    network = tiny.CLASSES[family](config)
+    tiny.randomize(network, torch.Generator().manual_seed(tiny.SEEDS[family]))
+    return Backbone(id=f"tiny-{family}-{dim}", model=network, tokenizer=words)
+
+
+def fresh(family: str = "qwen3", alone: bool = False, **settings) -> SoftCot:
+    """`alone`: the backbone is its own assistant."""
+    theta = backbone(family, **settings)
+    helper = theta if alone else backbone("qwen2", dim=16)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return SoftCot.start(theta, helper, Prompt(instruction="Box it."), WORDING)
+
+
+# -------------------------------------------------------------------------------- the transcription
+
+
+def assistant_states(model: SoftCot, problem: Problem, number: int) -> torch.Tensor:
+    """The assistant's last hidden states at its placeholders, found by their id."""
+    words, network = model.assistant.tokenizer, model.assistant.model
+    text = f"<|user|>Give {number} for: {problem.prompt}<|end|><|assistant|>" + "<eos>" * number
+    ids = words.encode(text, add_special_tokens=False)
+    places = [place for place, id in enumerate(ids) if id == words.eos_token_id]
+    assert len(places) == number
+    return network(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0, places]
+
+
+def embedded_prompt(model: SoftCot, problem: Problem, number: int) -> torch.Tensor:
+    """The backbone's prompt as embeddings, thoughts in place, from the text as a whole."""
+    words = model.backbone.tokenizer
+    thoughts = "<|box_start|>" + "<eos>" * number + "<|box_end|>"
+    text = f"<|user|>{problem.prompt}\n\nBox it.\n\nHints:\n{thoughts}<|end|><|assistant|>"
+    ids = words.encode(text, add_special_tokens=False)
+    embeds = model.backbone.model.get_input_embeddings().weight[ids].clone()
+    places = [place for place, id in enumerate(ids) if id == words.eos_token_id]
+    assert len(places) == number
+    states = assistant_states(model, problem, number)
+    embeds[places] = states @ model.projection.weight.T + model.projection.bias
+    return embeds
+
+
+def greedy(model: SoftCot, problem: Problem, number: int, length: int) -> list[int]:
+    """Full passes over the growing prompt."""
+    x, actions = embedded_prompt(model, problem, number), []
+    table = model.backbone.model.get_input_embeddings().weight
+    while len(actions) < length:
+        token = int(model.backbone.model(inputs_embeds=x[None]).logits[0, -1].argmax())
+        actions.append(token)
+        if token in model.backbone.eos_ids:
+            break
+        x = torch.cat([x, table[[token]]])
+    return actions
+
+
+# ------------------------------------------------------------------------------------------ decoding
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots: int) -> None:
+    model = fresh(family, alone)
+    for number in (1, 4):
+        settings = softcot.Settings(thoughts=number)
+        solver = softcot.reasoner(model, settings, name="s", sampling=Sampling(), max_new_tokens=16, slots=slots)
+        found = solver.solve(PROBLEMS)
+        with torch.no_grad():
+            assert [one.actions for one in found] == [greedy(model, one, number, 16) for one in PROBLEMS]
+        for one in found:
+            assert (one.num_latents, one.num_visible) == (number, len(one.actions))
+            assert 0 < one.synthesis_seconds <= one.seconds
+
+
+def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() -> None:
+    model = fresh()
+    solver = softcot.reasoner(model, softcot.Settings(), name="s", sampling=Sampling(), max_new_tokens=16, slots=4)
+    first = solver.solve(PROBLEMS)
+    assert {one.num_latents for one in first} == {WORDING.thoughts}
+    with torch.no_grad():
+        model.projection.weight.mul_(-1)
+    assert any(a.actions != b.actions for a, b in zip(first, solver.solve(PROBLEMS), strict=True))
+
+
+def test_a_problem_that_names_the_placeholder_moves_nothing() -> None:
+    model = fresh()
+    problem = Problem("p", "jsonl", f"What is <eos>{softcot.HERE} and <|box_start|>?", "5")
+    ids, places = model.prompt_with_places(problem, 4)
+    words = model.backbone.tokenizer
+    box = words.get_vocab()["<|box_start|>"], words.get_vocab()["<|box_end|>"]
+    assert places == tuple(range(places[0], places[0] + 4))
+    assert (ids[places[0] - 1], ids[places[-1] + 1]) == box
+    assert [ids[place] for place in places] == [words.eos_token_id] * 4
+    assert words.decode(ids[places[-1] + 2 :]) == "<|end|><|assistant|>"
+
+
+def test_a_tokenizer_without_template_and_markers_has_its_placeholder_around_the_thoughts() -> None:
+    model = fresh(template=None, markers=False)
+    ids, places = model.prompt_with_places(PROBLEMS[0], 2)
+    words = model.backbone.tokenizer
+    assert ids[places[0] - 1 : places[-1] + 2] == [words.eos_token_id] * 4
+    assert words.decode(ids[: places[0] - 1]) == "How many 0 x?\n\nBox it.\n\nHints:\n"
+    assert words.decode(ids[places[-1] + 2 :]) == "\n"
+    words.pad_token = words.unk_token = words.eos_token = None
+    with pytest.raises(ValueError, match="no pad, unk or eos"):
+        softcot.placeholder(words)
+
+
+def test_a_problems_own_instruction_goes_before_the_prompts() -> None:
+    model = fresh()
+    ids, _ = model.prompt_with_places(replace(PROBLEMS[0], instruction="Say so."), 1)
+    text = model.backbone.tokenizer.decode(ids)
+    assert "Say so." in text and "Box it." not in text
+
+
+# ------------------------------------------------------------------------------------------ training
+
+
+def examples_of(model: SoftCot, number: int = 5) -> list[Example]:
+    return [softcot.tokenize(model, problem, number) for problem in PROBLEMS]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> None:
+    model = fresh(family)
+    examples = examples_of(model)
+    count = sum(len(example.target_ids) for example in examples)
+    softcot.batch_loss(model, examples, count).backward()
+    ours = [parameter.grad.clone() for parameter in model.projection.parameters()]
+    loss = softcot.batch_loss(model, examples, count)
+    model.projection.zero_grad()
+    table = model.backbone.model.get_input_embeddings().weight
+    expected = torch.zeros(())
+    for problem, example in zip(PROBLEMS, examples, strict=True):
+        prompt = embedded_prompt(model, problem, 5)
+        targets = [*model.backbone.tokenizer.encode(problem.solution), model.backbone.tokenizer.eos_token_id]
+        assert example.target_ids == targets
+        labels = torch.tensor([[-100] * len(prompt) + targets])
+        embeds = torch.cat([prompt, table[targets]])[None]
+        out = model.backbone.model(inputs_embeds=embeds, labels=labels, num_items_in_batch=torch.tensor(count))
+        expected = expected + out.loss
+    expected.backward()
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+    for gradient, parameter in zip(ours, model.projection.parameters(), strict=True):
+        assert parameter.grad is not None and float(gradient.abs().max()) > 1e-4
+        torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_micro_batches_add_up() -> None:
+    found = {}
+    for size in (1, 4):
+        model = fresh()
+        loss = softcot.descend(model, examples_of(model), size)
+        found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
+    assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
+    for one, other in zip(found[1][1], found[4][1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
+    model = fresh()
+    before = {name: tensor.clone() for name, tensor in softcot.tensors_of(model.projection).items()}
+    frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
+    with Run.create(tmp_path, "softcot: {}\n") as run:
+        softcot.train(model, examples_of(model), SMALL.model_copy(update={"steps": 40}), run)
+    losses = [line["softcot/loss"] for line in read_jsonl(tmp_path / "metrics.jsonl")]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    after = softcot.tensors_of(model.projection)
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    for old, one in zip(frozen, (model.backbone, model.assistant), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(old, one.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("killed_after", [1, 3, 5])
+def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    whole, cut, resumed = (fresh() for _ in range(3))
+    with Run.create(tmp_path / "whole", "softcot: {}\n") as run:
+        softcot.train(whole, examples_of(whole), SMALL, run)
+    log = Run.log
+
+    def stop(self: Run, number: int, metrics) -> None:
+        log(self, number, metrics)
+        if number == killed_after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", stop)
+        with Run.create(tmp_path / "cut", "softcot: {}\n") as run, pytest.raises(KeyboardInterrupt):
+            softcot.train(cut, examples_of(cut), SMALL, run)
+    if killed_after >= 2:  # there is a checkpoint: the weights must come from it
+        nn.init.zeros_(resumed.projection.weight)
+    with Run.resume(tmp_path / "cut", "softcot: {}\n") as run:
+        softcot.train(resumed, examples_of(resumed), SMALL, run)
+    ours, theirs = softcot.tensors_of(whole.projection), softcot.tensors_of(resumed.projection)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# ---------------------------------------------------------------------------------------- checkpoints
+
+
+def place_of(folder: Path) -> Config:
+    """A backbone, an assistant and traces on disk, and a config that trains on them."""
+    for name, one in (("backbone", backbone("qwen3")), ("assistant", backbone("qwen2", dim=16))):
+        one.model.save_pretrained(folder / name)
+        one.tokenizer.save_pretrained(folder / name)
+    rows = [{"problem": p.prompt, "solution": f"{p.solution} \\boxed{{5}}", "answer": "5"} for p in PROBLEMS]
+    (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Config(
+        backbone=BackboneConfig(id=str(folder / "backbone"), dtype="float32"),
+        data=DataConfig(task="jsonl", path=str(folder / "traces.jsonl")),
+        softcot=SMALL.model_copy(update={"assistant": str(folder / "assistant"), "steps": 2}),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SoftCot]:
+    folder = tmp_path_factory.mktemp("softcot")
+    return folder, softcot.run(place_of(folder), output=folder / "run")
+
+
+def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, SoftCot]) -> None:
+    folder, model = trained
+    assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
+    loaded = methods.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
+    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", {"thoughts": None}, model.fingerprint())
+    again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
+    for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
+        assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
+    more = methods.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)
+    assert more.reasoner.solve(PROBLEMS[:1])[0].num_latents == 7
+
+
+def test_the_fingerprint_names_the_linear() -> None:
+    model = fresh()
+    before = model.fingerprint()
+    with torch.no_grad():
+        model.projection.bias[0] += 1
+    assert model.fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda tensors: tensors.pop("bias"), "missing bias"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "extra extra"),
+        (lambda tensors: tensors.update(weight=torch.zeros(32, 15)), r"misshapen weight: \[32, 15\]"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_by_name(trained: tuple[Path, SoftCot], tmp_path: Path, damage, message):
+    _, model = trained
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / softcot.WEIGHTS)
+    damage(tensors)
+    save_file(tensors, tmp_path / softcot.WEIGHTS)
+    with pytest.raises(CheckpointError, match=message):
+        SoftCot.from_pretrained(tmp_path)
+
+
+def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
+    _, model = trained
+    path = tmp_path / softcot.MANIFEST
+    with pytest.raises(CheckpointError, match=r"has no softcot\.json"):
+        SoftCot.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    content = json.loads(path.read_text())
+    for broken, message in (
+        ("{", "not valid JSON"),
+        (json.dumps([]), "format 'list'"),
+        (json.dumps(content | {"format": 2}), "format 2"),
+        (json.dumps({key: value for key, value in content.items() if key != "wording"}), "wording"),
+        (json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}), "fingerprint 0"),
+    ):
+        path.write_text(broken)
+        with pytest.raises(CheckpointError, match=message):
+            SoftCot.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    (tmp_path / softcot.WEIGHTS).unlink()
+    with pytest.raises((CheckpointError, FileNotFoundError), match=r"softcot\.safetensors"):
+        SoftCot.from_pretrained(tmp_path)
+
+
+def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, capsys) -> None:
+    config = place_of(tmp_path)
+    model = fresh()
+    sizes = sorted(len(one) for one in softcot.load_examples(config, model))
+    short = config.stage1.model_copy(update={"max_length": sizes[1]})
+    assert len(softcot.load_examples(config.model_copy(update={"stage1": short}), model)) == 2
+    assert f"left out 2 of 4 traces: over {sizes[1]} tokens" in capsys.readouterr().err
+    none = config.stage1.model_copy(update={"max_length": 3})
+    with pytest.raises(ValueError, match="none of the 4 traces"):
+        softcot.load_examples(config.model_copy(update={"stage1": none}), model)
+    with pytest.raises(ValueError, match="no solution trace"):
+        softcot.tokenize(model, replace(PROBLEMS[0], solution=None), 1)
+
+
+def test_the_authors_settings_are_the_defaults() -> None:
+    for settings in (SoftCotConfig(), load_config("paper").softcot):
+        assert (settings.learning_rate, settings.batch_size, settings.epochs) == (2e-5, 4, 10)
+        assert (settings.num_thoughts, settings.eval_thoughts, settings.assistant) == (32, 4, None)
+    with pytest.raises(ValueError, match=r"no \{problem\}"):
+        SoftCotConfig(request="Give {n} tokens.")
+    assert isinstance(fresh().projection, nn.Linear) and fresh().projection.bias is not None
