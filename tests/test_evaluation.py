@@ -19,7 +19,7 @@ from tyler.reasoner import Finished, TylerReasoner, ignore
 from tyler.records import RecordStore, read_records
 from tyler.routing import AtBoundaries, Never
 from tyler.runs import Interrupted, RunError
-from tyler.sampling import Sampling
+from tyler.sampling import Sampling, seed_of
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
 from tyler.trajectory import Trajectory
@@ -215,9 +215,16 @@ def test_a_reasoner_answers_as_its_model_does_and_tells_each_when_it_is_done() -
         reasoner = TylerReasoner("tyler", model, router, budget, Sampling(1.0, seed=3), max_new_tokens=12, slots=2)
         seen: dict[int, Trajectory] = {}
         found = reasoner.solve(problems, seen.__setitem__)
-        expected = model.solve(
-            list(tiny.PROMPTS), router=router, budget=budget, sampling=Sampling(1.0, seed=3), max_new_tokens=12
-        )
+        expected = [
+            model.solve(
+                problem.prompt,
+                router=router,
+                budget=budget,
+                sampling=Sampling(1.0, seed=seed_of(3, "jsonl", problem.id)),
+                max_new_tokens=12,
+            )
+            for problem in problems
+        ]
         assert [one.actions for one in found] == [one.actions for one in expected]
         assert [seen[index].actions for index in range(len(found))] == [one.actions for one in expected]
 
@@ -233,3 +240,11 @@ def test_a_problem_with_an_instruction_of_its_own_is_put_with_it() -> None:
 
 def test_the_outcome_of_a_sampled_answer_is_that_of_its_text() -> None:
     assert [one.outcome for one in evaluate(Scripted(), PROBLEMS).records].count(Outcome.CORRECT) == 2
+
+
+def test_a_random_router_draws_anew_for_every_problem() -> None:
+    model: Tyler = tiny.tyler("qwen3")
+    problems = [Problem(str(index), "jsonl", tiny.SHORT, "5") for index in range(24)]
+    reasoner = TylerReasoner("half", model, AtBoundaries(rate=0.5, only=("global",)), max_new_tokens=4, slots=4)
+    called = [trajectory.num_invocations for trajectory in reasoner.solve(problems)]
+    assert {0, 1} <= set(called), "one problem 24 times: its first boundary is taken in some answers and not in others"

@@ -24,8 +24,7 @@ from tyler.benchmarking import LONGEST_WAIT
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.request import FinishEvent, Request
 from tyler.routing import Never, Router, router_named
-from tyler.sampling import Sampling
-from tyler.stage2 import seed_of
+from tyler.sampling import Sampling, seed_of
 
 try:
     from lm_eval.api.instance import Instance

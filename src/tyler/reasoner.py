@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tyler.choosing import Chooser
@@ -11,7 +11,7 @@ from tyler.decoding import Engine
 from tyler.model import Tyler
 from tyler.request import FinishEvent, Request
 from tyler.routing import Router
-from tyler.sampling import Sampling
+from tyler.sampling import Sampling, seed_of
 from tyler.tasks import Problem
 from tyler.trajectory import Trajectory
 
@@ -34,7 +34,11 @@ def ignore(index: int, trajectory: Trajectory) -> None:
 
 @dataclass(frozen=True)
 class TylerReasoner:
-    """A model with everything about decoding decided: router, budget, sampling, length, batch, another chooser."""
+    """A model with everything about decoding decided: router, budget, sampling, length, batch, another chooser.
+
+    Every problem has a random stream of its own, from the sampling's seed and the problem's id: a router that skips
+    boundaries at random skips others in every answer.
+    """
 
     name: str
     model: Tyler
@@ -52,7 +56,7 @@ class TylerReasoner:
                 problem,
                 router=self.router,
                 budget=self.budget,
-                sampling=self.sampling,
+                sampling=replace(self.sampling, seed=seed_of(self.sampling.seed, problem.task, problem.id)),
                 max_new_tokens=self.max_new_tokens,
                 chooser=self.chooser,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,11 @@ class Sampling:
     def stream(self, purpose: int) -> np.random.Generator:
         """The request's random stream for one purpose (0: actions, 1: router), counter-based and so replayable."""
         return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, purpose])))
+
+
+def seed_of(*parts: object) -> int:
+    """A seed that depends on all its parts, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big")
 
 
 def masked_logits(

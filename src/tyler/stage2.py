@@ -6,7 +6,6 @@ with their stored latents, and descend on GRPO plus the operator-anchored loss. 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -27,7 +26,7 @@ from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
 from tyler.runs import Run
-from tyler.sampling import Sampling
+from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem, Verdict
@@ -55,11 +54,6 @@ class Rollout:
     rewards: Float[Tensor, "batch group"]
     success: Float[Tensor, "batch group"]
     seconds: dict[str, float]
-
-
-def seed_of(*parts: object) -> int:
-    """A seed that depends on all its parts, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big")
 
 
 def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: int) -> Rollout:

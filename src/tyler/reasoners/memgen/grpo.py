@@ -24,8 +24,7 @@ from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs import Run
-from tyler.sampling import Sampling
-from tyler.stage2 import seed_of
+from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
