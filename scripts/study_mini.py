@@ -261,7 +261,8 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     lines = [
         "# The study on mini: tables",
         "",
-        "Written by `python scripts/study_mini.py report` from docs/results/mini.",
+        "Written by `python scripts/study_mini.py report` from docs/results/mini. One k for each seed, 42 first.",
+        "A cell with fewer than three has not been run for all seeds yet; CoT has no seed.",
         "",
     ]
     for split in SPLITS:
