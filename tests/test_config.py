@@ -166,3 +166,18 @@ def test_steps_replace_epochs() -> None:
 def test_a_config_does_not_change_after_loading() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_config("mini").grpo.kl_weight = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("sft.eval_every=5", "watches no development problems"),
+        ("softcot.eval_every=5", "watches no development problems"),
+        ("softcot.gradient_checkpointing=true", "keeps its activations"),
+        ("memgen.weaver.gradient_checkpointing=true", "keeps its activations"),
+        ("memgen.trigger.eval_every=1", "watches no development problems"),
+    ],
+)
+def test_what_a_method_does_not_do_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config("mini", [override])

@@ -171,7 +171,31 @@ class Stage1Config(OptimizationConfig):
     """Tokens and latents per example; longer examples are left out and counted."""
 
 
-class SftConfig(OptimizationConfig):
+class UnwatchedConfig(OptimizationConfig):
+    """A loop that looks at no development problems: `eval_every` stays null."""
+
+    @model_validator(mode="after")
+    def _nothing_is_watched(self) -> UnwatchedConfig:
+        if self.eval_every is not None:
+            raise ValueError(
+                f"eval_every={self.eval_every}: this method watches no development problems; leave it null"
+            )
+        return self
+
+
+class KeepingConfig(UnwatchedConfig):
+    """A loop that also keeps all activations: `gradient_checkpointing` stays false."""
+
+    @model_validator(mode="after")
+    def _activations_are_kept(self) -> KeepingConfig:
+        if self.gradient_checkpointing:
+            raise ValueError(
+                "gradient_checkpointing: this method keeps its activations; lower micro_batch_size instead"
+            )
+        return self
+
+
+class SftConfig(UnwatchedConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
@@ -184,13 +208,13 @@ class MemGenLoraConfig(LoraConfig):
     alpha: Count = 32
 
 
-class MemGenWeaverConfig(OptimizationConfig):
+class MemGenWeaverConfig(KeepingConfig):
     """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
 
 
-class MemGenGrpoConfig(OptimizationConfig):
+class MemGenGrpoConfig(KeepingConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
     epochs: Rate = 1.0
@@ -225,7 +249,7 @@ class MemGenConfig(Section):
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
 
 
-class SoftCotConfig(OptimizationConfig):
+class SoftCotConfig(KeepingConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
     epochs: Rate = 10.0
