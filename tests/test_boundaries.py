@@ -343,7 +343,7 @@ def online(pieces: list[str]) -> list[Boundary]:
     return found + new
 
 
-def check_chunking(text: str, cuts: list[int]) -> None:
+def assert_same_in_pieces(text: str, cuts: list[int]) -> None:
     whole = find_boundaries(text)
     spans = zip([0, *cuts], [*cuts, len(text)], strict=True)
     assert online([text[start:end] for start, end in spans]) == whole
@@ -357,18 +357,18 @@ def check_chunking(text: str, cuts: list[int]) -> None:
 @given(st.data())
 def test_any_way_of_cutting_a_text_gives_the_same_boundaries(data: st.DataObject) -> None:
     text = "".join(data.draw(st.lists(st.sampled_from(FRAGMENTS), max_size=40)))
-    check_chunking(text, sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6))))
+    assert_same_in_pieces(text, sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6))))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60))
 def test_any_unicode_text_can_be_cut_anywhere(text: str) -> None:
-    check_chunking(text, [len(text) // 2])
+    assert_same_in_pieces(text, [len(text) // 2])
 
 
 def test_a_long_text_forgets_what_it_has_read_and_loses_nothing() -> None:
     text = "Some prose that goes on, for $5.\n\nStep 2: $x = 1$ and\n```python\nf()\n\n```\n3. more" * 200
-    check_chunking(text, [1000, 9000])
+    assert_same_in_pieces(text, [1000, 9000])
     scanner = BoundaryScanner()
     for piece in text:
         scanner.feed(piece)

@@ -56,7 +56,7 @@ class TylerReasoner:
                 problem,
                 router=self.router,
                 budget=self.budget,
-                sampling=replace(self.sampling, seed=seed_of(self.sampling.seed, problem.task, problem.id)),
+                sampling=of_its_own(self.sampling, problem),
                 max_new_tokens=self.max_new_tokens,
                 chooser=self.chooser,
             )
@@ -64,6 +64,11 @@ class TylerReasoner:
         ]
         engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
         return answer(engine, requests, finished)
+
+
+def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
+    """The sampling with a random stream that is the problem's alone, from the seed and the problem's id."""
+    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id))
 
 
 def answer(engine: Engine, requests: Sequence[Request], finished: Finished) -> list[Trajectory]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from tests import tiny
 from tests.reasoners import soft
 
 from tyler import benchmarking
+from tyler.backbone import Backbone
 from tyler.model import Tyler
 from tyler.reasoners import methods, soft_thinking, swireasoning
+from tyler.reasoners.memgen import MemGen
 from tyler.records import read_records
 from tyler.routing import Never
+from tyler.tasks.prompts import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +97,22 @@ def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsy
     records = read_records(output)
     assert len(records) == 5 and all(one.latents == 3 and one.visible_tokens <= 5 for one in records)
     assert "backbone, soft-thinking" in capsys.readouterr().out
+
+
+def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
+    model = MemGen.start(Backbone.load(str(place / "backbone")), prompt=Prompt(instruction=""))
+    model.save_pretrained(place / "memgen")
+    found = methods.load(str(place / "memgen"), name="x", max_new_tokens=6)
+    assert (found.method, found.weights) == ("memgen", model.fingerprint())
+    assert found.settings == asdict(model.settings)
+    (report,) = benchmarking.run(
+        str(place / "memgen"), tasks=["jsonl"], data=place / "test.jsonl", max_new_tokens=6, output=place / "memgen-out"
+    )
+    expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
+    assert [one.completion for one in report.records] == [answer.text for answer in expected]
+    assert all(one.latents >= model.settings.prompt_latents for one in report.records)
+    with pytest.raises(ValueError, match="is a MemGen; leave --method"):
+        methods.load(str(place / "memgen"), "cot", name="x")
 
 
 def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.reasoner import Reasoner, TylerReasoner
 from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
+from tyler.reasoners.memgen import MemGen, MemGenReasoner, is_memgen
 from tyler.routing import Router
 from tyler.sampling import Sampling
 from tyler.tasks.prompts import Prompt
@@ -58,6 +59,10 @@ def load(
 
     Raises ValueError for a method, a setting or an option that does not go with the model.
     """
+    if is_memgen(location):
+        if method not in (None, "memgen") or overrides or router is not None or budget is not None:
+            raise ValueError(f"{location} is a MemGen; leave --method, --method-set, --router and --budget away")
+        return memgen(location, name, device, max_new_tokens, slots)
     trained = softcot.is_checkpoint(location)
     method = method or ("softcot" if trained else OWN)
     if method not in (OWN, *METHODS):
@@ -99,6 +104,13 @@ def own(
     reasoner = TylerReasoner(name, model, router, budget, max_new_tokens=max_new_tokens, slots=slots)
     settings = {"stage": model.stage, "router": repr(router), "budget": budget}
     return Loaded(reasoner, OWN, settings, model.fingerprint(), model.prompt)
+
+
+def memgen(location: str, name: str, device: str | None, max_new_tokens: int, slots: int) -> Loaded:
+    """A MemGen as it was trained."""
+    model = MemGen.from_pretrained(location, device=device)
+    reasoner = MemGenReasoner(name, model, max_new_tokens=max_new_tokens, slots=slots)
+    return Loaded(reasoner, "memgen", asdict(model.settings), model.fingerprint(), model.prompt)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

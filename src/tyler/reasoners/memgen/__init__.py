@@ -9,6 +9,6 @@ sft.py       the weaver learns from traces
 grpo.py      the weaver, or the trigger, learns from rewards
 """
 
-from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, is_memgen
 
-__all__ = ["MemGen", "MemGenReasoner"]
+__all__ = ["MemGen", "MemGenReasoner", "is_memgen"]

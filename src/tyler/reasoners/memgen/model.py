@@ -23,12 +23,12 @@ from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
 from tyler.operators import Operator
-from tyler.reasoner import Finished, ignore
+from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.request import FinishEvent, Request
+from tyler.request import Request
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
@@ -239,19 +239,14 @@ class MemGenReasoner:
         requests = [
             self.model.request(
                 problem,
-                sampling=self.sampling,
+                sampling=of_its_own(self.sampling, problem) if isinstance(problem, Problem) else self.sampling,
                 max_new_tokens=self.max_new_tokens,
                 trigger_temperature=self.sampling.temperature,
             )
             for problem in problems
         ]
-        trajectories: dict[int, Trajectory] = {}
         engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
-        for event in engine.stream(requests):
-            if isinstance(event, FinishEvent):
-                trajectories[event.index] = event.trajectory
-                finished(event.index, event.trajectory)
-        return [trajectories[index] for index in range(len(requests))]
+        return answer(engine, requests, finished)
 
 
 def num_insertions(trajectory: Trajectory) -> int:
@@ -259,9 +254,9 @@ def num_insertions(trajectory: Trajectory) -> int:
     return sum(invocation.operator == INFERENCE for invocation in trajectory.invocations)
 
 
-def is_memgen(folder: Path) -> bool:
-    """Whether the folder claims to be a MemGen checkpoint."""
-    return (folder / MANIFEST).is_file()
+def is_memgen(location: str | Path) -> bool:
+    """Whether a location claims to be a MemGen checkpoint, or a run with one."""
+    return ((latest_checkpoint(location) or Path(location)) / MANIFEST).is_file()
 
 
 def read_manifest(folder: Path) -> dict:
