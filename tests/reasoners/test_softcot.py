@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests import tiny
+from tests.documents import documented_metrics
 from tests.reasoners import soft
 from torch import nn
 
@@ -200,13 +201,15 @@ def test_micro_batches_add_up() -> None:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
-def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
+def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
     model = fresh()
     before = {name: tensor.clone() for name, tensor in softcot.tensors_of(model.projection).items()}
     frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
     with Run.create(tmp_path, "softcot: {}\n") as run:
         softcot.train(model, examples_of(model), SMALL.model_copy(update={"steps": 40}), run)
-    losses = [line["softcot/loss"] for line in read_jsonl(tmp_path / "metrics.jsonl")]
+    lines = read_jsonl(tmp_path / "metrics.jsonl")
+    assert set(lines[0]) - {"step"} == documented_metrics(root, "softcot")
+    losses = [line["softcot/loss"] for line in lines]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     after = softcot.tensors_of(model.projection)
     assert all(not torch.equal(before[name], after[name]) for name in before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import tiny
+from documents import documented_metrics
 from tyler import stage2
 from tyler.config import Config, DataConfig, DecodingConfig, GrpoConfig, SftConfig, Stage2Config
 from tyler.lora import LoraSettings
@@ -272,5 +272,4 @@ def test_every_metric_of_sft_is_documented(tmp_path: Path, root: Path) -> None:
     with open_new(tmp_path) as run:
         sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 1}), run)
     (logged,) = read_jsonl(tmp_path / "metrics.jsonl")
-    documented = {f"sft/{key}" for key in re.findall(r"`sft/(\w+)`", (root / "docs" / "metrics.md").read_text())}
-    assert set(logged) - {"step"} == documented
+    assert set(logged) - {"step"} == documented_metrics(root, "sft")

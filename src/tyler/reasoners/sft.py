@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,21 +15,13 @@ from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
+from tyler.reasoners import supervised
+from tyler.reasoners.supervised import Lesson
 from tyler.recompute import recomputing
 from tyler.runs import Run
 from tyler.stage1 import Trace, load_traces, prompt_of
 from tyler.trackers import check_tracker
-from tyler.training import (
-    Optimization,
-    accumulate,
-    batch_at,
-    check_finite,
-    load_state,
-    opened_run,
-    save_state,
-    state_bytes,
-    training_steps,
-)
+from tyler.training import accumulate, opened_run
 
 
 def batch_loss(
@@ -63,36 +54,22 @@ def descend(
 def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) -> None:
     """Train the model's eta in place, logging and checkpointing into `run`; goes on where `run` stands."""
     assert model.policy.lora is not None
-    eta = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
-    run.require_space(state_bytes(eta) + model.saved_bytes())
-    total = config.num_steps(len(traces))
-    optimization = Optimization.of(config, [(eta, config.learning_rate)], total)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, eta, optimization) if newest else 0
+    lesson = Lesson[Trace](
+        title="SFT",
+        metrics="sft",
+        learner=model.policy.lora,
+        save=model.save_pretrained,
+        saved_bytes=model.saved_bytes(),
+        descend=lambda batch, size: descend(model, batch, size, config.gradient_checkpointing),
+        name=lambda trace: trace.id,
+        describe=lambda batch, seconds: {"tokens_per_second": sum(map(num_tokens, batch)) / seconds},
+    )
+    supervised.train(lesson, traces, config, run)
 
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, eta, optimization, steps_done=steps_done)
 
-    model.policy.train()
-    for step in training_steps("SFT", run, total, done, config.checkpoint_every, write):
-        started = time.perf_counter()
-        batch = [traces[index] for _, index in batch_at(step.number, config.batch_size, len(traces), config.seed)]
-        size = config.micro_batch_size or config.batch_size
-        loss = descend(model, batch, size, config.gradient_checkpointing)
-        check_finite(loss, step.number, [trace.id for trace in batch])
-        norm, rate = optimization.step(step.number, [trace.id for trace in batch])
-        seconds = time.perf_counter() - started
-        tokens = sum(len(trace.prompt_ids) + len(trace.target_ids) for trace in batch)
-        metrics = {
-            "sft/loss": loss,
-            "sft/gradient_norm": norm,
-            "sft/learning_rate": rate,
-            "sft/tokens_per_second": tokens / seconds,
-            "sft/seconds": seconds,
-        }
-        step.log(metrics, f"loss {loss:.3f}")
-    model.policy.eval()
+def num_tokens(trace: Trace) -> int:
+    """Of prompt and target."""
+    return len(trace.prompt_ids) + len(trace.target_ids)
 
 
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:

@@ -36,8 +36,10 @@ from tyler.config import Config, SoftCotConfig
 from tyler.lora import check_shapes
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
-from tyler.reasoner import Finished, answer, ignore
+from tyler.reasoner import Finished, answer, ignore, of_its_own
+from tyler.reasoners import supervised
 from tyler.reasoners.checks import check_at_least
+from tyler.reasoners.supervised import Lesson
 from tyler.request import Request, SoftPrompt
 from tyler.routing import Never
 from tyler.runs import Run, latest_checkpoint
@@ -46,16 +48,8 @@ from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
-from tyler.training import (
-    Optimization,
-    accumulate,
-    batch_at,
-    check_finite,
-    load_state,
-    opened_run,
-    save_state,
-    training_steps,
-)
+from tyler.trackers import check_tracker
+from tyler.training import accumulate, opened_run
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
@@ -274,7 +268,7 @@ class SoftCotReasoner:
         request = Request(
             ids,
             router=Never(),
-            sampling=self.sampling,
+            sampling=of_its_own(self.sampling, problem),
             max_new_tokens=self.max_new_tokens,
             soft_prompt=SoftPrompt(places, thoughts),
         )
@@ -337,31 +331,17 @@ def descend(model: SoftCot, examples: Sequence[Example], micro_batch_size: int) 
 
 def train(model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, run: Run) -> None:
     """Train the Linear in place, logging and checkpointing into `run`; goes on where `run` stands."""
-    parameters = list(model.projection.parameters())
-    total = config.num_steps(len(examples))
-    optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, parameters, optimization) if newest else 0
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, parameters, optimization, steps_done=steps_done)
-
-    for step in training_steps("SoftCoT", run, total, done, config.checkpoint_every, write):
-        started = time.perf_counter()
-        batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
-        loss = descend(model, batch, config.micro_batch_size or config.batch_size)
-        check_finite(loss, step.number, [example.problem.id for example in batch])
-        norm, rate = optimization.step(step.number, [example.problem.id for example in batch])
-        seconds = time.perf_counter() - started
-        metrics = {
-            "softcot/loss": loss,
-            "softcot/gradient_norm": norm,
-            "softcot/learning_rate": rate,
-            "softcot/tokens_per_second": sum(map(len, batch)) / seconds,
-            "softcot/seconds": seconds,
-        }
-        step.log(metrics, f"loss {loss:.3f}")
+    lesson = Lesson[Example](
+        title="SoftCoT",
+        metrics="softcot",
+        learner=model.projection,
+        save=model.save_pretrained,
+        saved_bytes=sum(tensor.nbytes for tensor in model.projection.parameters()),
+        descend=lambda batch, size: descend(model, batch, size),
+        name=lambda example: example.problem.id,
+        describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
+    )
+    supervised.train(lesson, examples, config, run)
 
 
 def load_examples(config: Config, model: SoftCot) -> list[Example]:
@@ -382,6 +362,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     settings, theta = config.softcot, config.backbone
     backbone = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
     assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,21 +14,15 @@ from tyler.backbone import Backbone
 from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.lora import LoraSettings
 from tyler.objectives import stage1_loss
+from tyler.reasoners import supervised
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
+from tyler.reasoners.supervised import Lesson
 from tyler.runs import Run
 from tyler.stage1 import Trace, load_traces, prompt_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
-from tyler.training import (
-    Optimization,
-    accumulate,
-    batch_at,
-    check_finite,
-    load_state,
-    opened_run,
-    save_state,
-    training_steps,
-)
+from tyler.trackers import check_tracker
+from tyler.training import accumulate, opened_run
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -68,33 +61,18 @@ def descend(model: MemGen, examples: Sequence[Example], micro_batch_size: int) -
 
 def train(model: MemGen, traces: Sequence[Trace], config: MemGenWeaverConfig, run: Run) -> None:
     """Train the model's weaver in place, logging and checkpointing into `run`; goes on where `run` stands."""
-    parameters = model.weaver.trainable()
-    total = config.num_steps(len(traces))
-    optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, parameters, optimization) if newest else 0
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, parameters, optimization, steps_done=steps_done)
-
-    model.weaver.train()
-    for step in training_steps("MemGen weaver", run, total, done, config.checkpoint_every, write):
-        started = time.perf_counter()
-        batch = [traces[index] for _, index in batch_at(step.number, config.batch_size, len(traces), config.seed)]
-        examples = [example_of(model, trace) for trace in batch]
-        loss = descend(model, examples, config.micro_batch_size or config.batch_size)
-        check_finite(loss, step.number, [trace.id for trace in batch])
-        norm, rate = optimization.step(step.number, [trace.id for trace in batch])
-        metrics = {
-            "memgen_weaver/loss": loss,
-            "memgen_weaver/gradient_norm": norm,
-            "memgen_weaver/learning_rate": rate,
-            "memgen_weaver/blocks": sum(len(example.insertions) for example in examples) / len(examples),
-            "memgen_weaver/seconds": time.perf_counter() - started,
-        }
-        step.log(metrics, f"loss {loss:.3f}")
-    model.weaver.eval()
+    examples = [(trace.id, example_of(model, trace)) for trace in traces]
+    lesson = Lesson[tuple[str, Example]](
+        title="MemGen weaver",
+        metrics="memgen_weaver",
+        learner=model.weaver,
+        save=model.save_pretrained,
+        saved_bytes=sum(tensor.nbytes for tensor in model.weaver.trainable()),
+        descend=lambda batch, size: descend(model, [example for _, example in batch], size),
+        name=lambda named: named[0],
+        describe=lambda batch, _: {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)},
+    )
+    supervised.train(lesson, examples, config, run)
 
 
 def load_fitting(config: Config, backbone: Backbone) -> list[Trace]:
@@ -116,6 +94,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
+    check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
     traces = load_fitting(config, backbone)
     torch.manual_seed(config.memgen.weaver.seed)
