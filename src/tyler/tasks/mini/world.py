@@ -40,7 +40,10 @@ SPLITS: dict[str, Split] = {
     "harder": Split(range(12, 18), (4, 5), 300),
     "train": Split(range(18, 35), (1, 2, 3), 2000),
     "corpus": Split(range(35, 100), (1, 2, 3, 4), 10_000),
+    "dev-harder": Split(range(6, 12), (4, 5), 300),
+    "train-harder": Split(range(18, 35), (1, 2, 3, 4, 5), 2000),
 }
+"""What ends in `-harder` draws other levels from the buckets of the split that it is named after."""
 
 CURRICULUM: tuple[tuple[float, ...], tuple[float, ...]] = ((0.80, 0.15, 0.05, 0.0), (0.30, 0.32, 0.30, 0.08))
 """How often the corpus draws levels 1 to 4 at its start and from its middle on; linear in between."""
