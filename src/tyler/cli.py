@@ -275,6 +275,21 @@ def evaluate(
     )
 
 
+def merge(
+    model: ModelName,
+    output: Annotated[Positional[Path], arg(metavar="OUTPUT")],
+) -> None:
+    """Write a fine-tuned model (sft or grpo) as an ordinary model folder, its LoRA added to the weights.
+
+    Args:
+        model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
+        output: The folder to write; it must not exist yet.
+    """
+    from tyler import merging
+
+    merging.run(model, output)
+
+
 def doctor() -> None:
     """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits."""
     from tyler import doctor
@@ -289,6 +304,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "solve": solve,
     "eval": evaluate,
+    "merge": merge,
     "doctor": doctor,
 }
 
