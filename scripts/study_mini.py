@@ -24,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tyler import merging, stage1, stage2
 from tyler.config import Config, load_config
@@ -35,7 +36,7 @@ from tyler.reports import Report, markdown_row
 from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import atomic_write, environment
 from tyler.statistics import wilson
-from tyler.synthesis import Heads, remove, share, swap, zero
+from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES
 
@@ -111,13 +112,27 @@ class Cell:
 
     training: str
     router: Router
-    intervention: Callable[[Heads], Heads] | None = None
+    intervention: Callable[[Tyler], Heads] | None = None
 
 
-def silence_all(heads: Heads) -> Heads:
+def silenced(model: Tyler) -> Heads:
     """Every operator's latents become zeros."""
+    heads = model.heads
     for name in heads:
         heads = zero(heads, name)
+    return heads
+
+
+def averaged(model: Tyler) -> Heads:
+    """Every operator's latents become their mean over the answers to development problems: none is of its problem."""
+    problems = [problem.prompt for problem in load_problems("mini", "dev")]
+    found: dict[str, list[Tensor]] = {}
+    for trajectory in model.solve(problems, router=AtBoundaries(), max_new_tokens=DEVELOPMENT["dev"], slots=64):
+        for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True):
+            found.setdefault(call.operator, []).append(latents)
+    heads = model.heads
+    for name, blocks in found.items():
+        heads = fix(heads, name, torch.stack(blocks).mean(dim=0))
     return heads
 
 
@@ -131,7 +146,11 @@ def cells() -> dict[str, Cell]:
         "Stage 1, never": Cell("stage1", Never()),
         **{f"Stage 1, {name} alone": Cell("stage1", AtBoundaries(only=(name,))) for name in OPERATORS},
         **{f"Stage 1, random {share_:.0%}": Cell("stage1", AtBoundaries(rate=share_)) for share_ in (0.25, 0.5, 0.75)},
-        "Stage 1, all boundaries, latents zeroed": Cell("stage1", AtBoundaries(), silence_all),
+        "Stage 1, all boundaries, latents zeroed": Cell("stage1", AtBoundaries(), silenced),
+        "Stage 1, all boundaries, mean latents": Cell("stage1", AtBoundaries(), averaged),
+        "Stage 1, global alone, mean latents": Cell("stage1", AtBoundaries(only=("global",)), averaged),
+        "Stage 1, state alone, mean latents": Cell("stage1", AtBoundaries(only=("state",)), averaged),
+        "Stage 1, procedure alone, mean latents": Cell("stage1", AtBoundaries(only=("procedure",)), averaged),
         "Stage 1 of one insertion, all boundaries": Cell("stage1-one", AtBoundaries()),
         "Stage 1 of one insertion, global alone": Cell("stage1-one", AtBoundaries(only=("global",))),
         "Stage 2": Cell("stage2", Learned()),
@@ -144,7 +163,8 @@ def cells() -> dict[str, Cell]:
         "Stage 2, psi from 0.1": Cell("stage2-psi-0.1", Learned()),
         "Stage 2, psi from 0.02": Cell("stage2-psi-0.02", Learned()),
         "Stage 2, operators masked": Cell("stage2", Never()),
-        "Stage 2, latents zeroed": Cell("stage2", Learned(), silence_all),
+        "Stage 2, latents zeroed": Cell("stage2", Learned(), silenced),
+        "Stage 2, mean latents": Cell("stage2", Learned(), averaged),
         "Stage 2, psi from 0.1, budget 2": Cell("stage2-shy", Learned()),
         "Stage 2, 150 steps": Cell("stage2-long", Learned()),
         "Stage 2 on harder problems": Cell("stage2-on-harder", Learned()),
@@ -163,12 +183,14 @@ def cells() -> dict[str, Cell]:
         "on SFT: Stage 2": Cell("stage2-on-sft", Learned()),
     }
     for name in OPERATORS:
-        found[f"Stage 2, {name} removed"] = Cell("stage2", Learned(), lambda heads, name=name: remove(heads, name))
-        found[f"Stage 2, {name} zeroed"] = Cell("stage2", Learned(), lambda heads, name=name: zero(heads, name))
-        found[f"Stage 2, {name} for all"] = Cell("stage2", Learned(), lambda heads, name=name: share(heads, name))
+        found[f"Stage 2, {name} removed"] = Cell(
+            "stage2", Learned(), lambda model, name=name: remove(model.heads, name)
+        )
+        found[f"Stage 2, {name} zeroed"] = Cell("stage2", Learned(), lambda model, name=name: zero(model.heads, name))
+        found[f"Stage 2, {name} for all"] = Cell("stage2", Learned(), lambda model, name=name: share(model.heads, name))
     for first, second in (("global", "state"), ("global", "procedure"), ("state", "procedure")):
         found[f"Stage 2, {first} and {second} swapped"] = Cell(
-            "stage2", Learned(), lambda heads, first=first, second=second: swap(heads, first, second)
+            "stage2", Learned(), lambda model, first=first, second=second: swap(model.heads, first, second)
         )
     return found
 
@@ -210,7 +232,7 @@ def measure(name: str, cell: Cell, seed: int, work: Path, splits: Mapping[str, i
     """Train what the cell needs, answer every problem of the splits, and say what came of each."""
     model, seconds = trained(cell.training, seed, work)
     if cell.intervention is not None:
-        model = model.with_heads(cell.intervention(model.heads))
+        model = model.with_heads(cell.intervention(model))
     found: dict[str, Any] = {"cell": name, "seed": seed, "weights": model.fingerprint(), "training_seconds": seconds}
     for split, max_new_tokens in splits.items():
         reasoner = TylerReasoner(name, model, cell.router, max_new_tokens=max_new_tokens, slots=64)

@@ -13,7 +13,7 @@ from tyler.model import Tyler
 from tyler.request import Request
 from tyler.routing import AtBoundaries, Forced, Learned
 from tyler.sampling import Sampling
-from tyler.synthesis import Heads, remove, share, swap, zero
+from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.trajectory import Trajectory
 
 FORCED = Forced({0: ("global",), 2: ("state",), 3: ("procedure", "state")})
@@ -50,6 +50,16 @@ def test_an_intervention_is_what_the_transcription_makes_of_it(
     requests = [request(seed, router) for seed in range(2)]
     for one, trajectory in zip(requests, changed.engine(slots=2).run(requests), strict=True):
         assert not differences(trajectory, reference.decode(changed, one))
+
+
+def test_fix_gives_one_operator_the_same_latents_in_every_context() -> None:
+    model = tiny.tyler("qwen3")
+    latents = torch.linspace(-1, 1, 4 * model.backbone.dim).view(4, -1)
+    trajectory = under(model, fix(model.heads, "state", latents))
+    found = [block for name, block in blocks(trajectory) if name == "state"]
+    assert len(found) == 2 and all(torch.equal(block, latents) for block in found)
+    plain = dict(blocks(under(model, model.heads)))
+    assert torch.equal(dict(blocks(trajectory))["global"], plain["global"])
 
 
 def test_zero_silences_one_operator_and_keeps_its_number_of_latents() -> None:
@@ -116,6 +126,7 @@ def test_interventions_leave_the_model_as_it_was() -> None:
 @pytest.mark.parametrize(
     "intervene",
     [lambda heads: remove(heads, "plan"), lambda heads: zero(heads, "plan"), lambda heads: share(heads, "plan"),
+     lambda heads: fix(heads, "plan", torch.zeros(1, 32)),
      lambda heads: swap(heads, "plan", "state"), lambda heads: swap(heads, "state", "plan")],
 )  # fmt: skip
 def test_unknown_operators_are_refused_by_name(intervene: Callable[[Heads], Heads]) -> None:
