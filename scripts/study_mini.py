@@ -63,6 +63,7 @@ def stage2_with(*overrides: str, start: str = "stage1") -> Training:
 
 
 HARDER = "data.split=train-harder"
+MATHEMATICS = "data.split=train-mathematics"
 WIDE = (
     "lora.rank=32",
     "lora.alpha=64",
@@ -94,6 +95,10 @@ TRAININGS: Mapping[str, Training] = {
     "grpo-harder": Training("grpo", (HARDER, GRPO_RATE)),
     "stage1-harder": Training("stage1", (HARDER,)),
     "stage2-harder": stage2_with(HARDER, start="stage1-harder"),
+    "sft-mathematics": Training("sft", (MATHEMATICS,)),
+    "grpo-mathematics": Training("grpo", (MATHEMATICS, GRPO_RATE)),
+    "stage1-mathematics": Training("stage1", (MATHEMATICS,)),
+    "stage2-mathematics": stage2_with(MATHEMATICS, start="stage1-mathematics"),
     "stage1-dense": Training("stage1", ("stage1.insertions.max=24",)),
     "stage2-dense": stage2_with(start="stage1-dense"),
     "sft-wide": Training("sft", WIDE),
@@ -173,6 +178,11 @@ def cells() -> dict[str, Cell]:
         "harder: Stage 1, all boundaries": Cell("stage1-harder", AtBoundaries()),
         "harder: Stage 1, global alone": Cell("stage1-harder", AtBoundaries(only=("global",))),
         "harder: Stage 2": Cell("stage2-harder", Learned()),
+        "mathematics: SFT": Cell("sft-mathematics", Never()),
+        "mathematics: GRPO": Cell("grpo-mathematics", Never()),
+        "mathematics: Stage 1, all boundaries": Cell("stage1-mathematics", AtBoundaries()),
+        "mathematics: Stage 1, global alone": Cell("stage1-mathematics", AtBoundaries(only=("global",))),
+        "mathematics: Stage 2": Cell("stage2-mathematics", Learned()),
         "dense: Stage 1, all boundaries": Cell("stage1-dense", AtBoundaries()),
         "dense: Stage 2": Cell("stage2-dense", Learned()),
         "wide: SFT": Cell("sft-wide", Never()),
@@ -336,8 +346,9 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
         "A cell with fewer than three has not been run for all seeds yet; CoT has no seed.",
         "",
     ]
-    for split in SPLITS:
-        count = len(next(iter(found.values()))[0][split]["outcomes"])
+    first = next(iter(found.values()))[0]
+    for split in [name for name in (*SPLITS, *DEVELOPMENT) if name in first]:
+        count = len(first[split]["outcomes"])
         header = [
             "cell",
             "k per seed",

@@ -27,11 +27,12 @@ LEVELS: tuple[int, ...] = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Split:
-    """A split: the hash buckets (of 100) it owns, the levels it draws by default, and its default size."""
+    """A split: the hash buckets (of 100) it owns, the levels and families it draws by default, and its default size."""
 
     buckets: range
     levels: tuple[int, ...]
     count: int
+    families: tuple[str, ...] = FAMILIES
 
 
 SPLITS: dict[str, Split] = {
@@ -42,8 +43,9 @@ SPLITS: dict[str, Split] = {
     "corpus": Split(range(35, 100), (1, 2, 3, 4), 10_000),
     "dev-harder": Split(range(6, 12), (4, 5), 300),
     "train-harder": Split(range(18, 35), (1, 2, 3, 4, 5), 2000),
+    "train-mathematics": Split(range(18, 35), (1, 2, 3), 2000, ("arithmetic", "algebra")),
 }
-"""What ends in `-harder` draws other levels from the buckets of the split that it is named after."""
+"""A name with a hyphen draws other levels or families from the buckets of the split that it begins with."""
 
 CURRICULUM: tuple[tuple[float, ...], tuple[float, ...]] = ((0.80, 0.15, 0.05, 0.0), (0.30, 0.32, 0.30, 0.08))
 """How often the corpus draws levels 1 to 4 at its start and from its middle on; linear in between."""
@@ -68,7 +70,7 @@ def load(
     *,
     count: int | None = None,
     seed: int = 0,
-    families: Sequence[str] = FAMILIES,
+    families: Sequence[str] | None = None,
     levels: Sequence[int] | None = None,
 ) -> list[Problem]:
     """`count` distinct problems of a split, families and levels in turn; equal arguments give equal lists anywhere.
@@ -76,7 +78,7 @@ def load(
     Raises ValueError for an unknown split, family or level.
     """
     rule = _split(split)
-    levels = tuple(levels or rule.levels)
+    levels, families = rule.levels if levels is None else levels, rule.families if families is None else families
     _check("families", families, FAMILIES)
     _check("levels", levels, LEVELS)
     rng = random.Random(f"mini {split} {seed}")
