@@ -113,11 +113,19 @@ TRAININGS: Mapping[str, Training] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the study: a trained model, a router, and an intervention on its heads."""
+    """One row of the study: a trained model, a router, and an intervention on its heads.
+
+    A trained policy that gets other latents than it learned with may call for more without end, so an intervention on
+    it comes with a hard cap on its calls.
+    """
 
     training: str
     router: Router
     intervention: Callable[[Tyler], Heads] | None = None
+
+    @property
+    def budget(self) -> int | None:
+        return 16 if self.intervention is not None and isinstance(self.router, Learned) else None
 
 
 def silenced(model: Tyler) -> Heads:
@@ -245,7 +253,7 @@ def measure(name: str, cell: Cell, seed: int, work: Path, splits: Mapping[str, i
         model = model.with_heads(cell.intervention(model))
     found: dict[str, Any] = {"cell": name, "seed": seed, "weights": model.fingerprint(), "training_seconds": seconds}
     for split, max_new_tokens in splits.items():
-        reasoner = TylerReasoner(name, model, cell.router, max_new_tokens=max_new_tokens, slots=64)
+        reasoner = TylerReasoner(name, model, cell.router, budget=cell.budget, max_new_tokens=max_new_tokens, slots=64)
         found[split] = compact(evaluate(reasoner, load_problems("mini", split)))
     return found | {"environment": environment()}
 
