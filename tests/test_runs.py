@@ -60,7 +60,7 @@ def test_a_new_run_holds_its_config_and_its_environment(tmp_path: Path) -> None:
         (start,) = json.loads((run.path / "environment.json").read_text())
     assert start["packages"]["torch"] == torch.__version__
     assert start["threads"] == 1
-    assert {"python", "platform", "device", "cores", "thread_settings", "command"} <= set(start)
+    assert {"python", "platform", "device", "processor", "cores", "thread_settings", "command"} <= set(start)
 
 
 def test_metrics_are_on_disk_line_by_line(tmp_path: Path) -> None:

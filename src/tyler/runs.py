@@ -384,6 +384,7 @@ def environment() -> dict[str, Any]:
         "command": list(sys.argv),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": processor(),
         "packages": {name: _package_version(name) for name in PACKAGES},
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "thread_settings": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
@@ -391,9 +392,18 @@ def environment() -> dict[str, Any]:
     if (torch := sys.modules.get("torch")) is not None:
         cuda = torch.cuda.is_available()
         found["threads"] = torch.get_num_threads()
-        found["device"] = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
+        found["device"] = torch.cuda.get_device_name() if cuda else processor()
         found["cuda"] = torch.version.cuda if cuda else None
     return found
+
+
+def processor() -> str:
+    """The model of this machine's CPU: another model rounds differently, and a run then ends in other weights."""
+    if (cpuinfo := Path("/proc/cpuinfo")).exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _package_version(name: str) -> str | None:
