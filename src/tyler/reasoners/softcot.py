@@ -37,19 +37,19 @@ from tyler.lora import check_shapes
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
-from tyler.reasoners import supervised
 from tyler.reasoners.checks import check_at_least
-from tyler.reasoners.supervised import Lesson
+from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.recompute import recomputing
 from tyler.request import Request, SoftPrompt
 from tyler.routing import Never
-from tyler.runs import Run, latest_checkpoint
+from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker
-from tyler.training import accumulate, opened_run
+from tyler.training import opened_run
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
@@ -307,7 +307,9 @@ def tokenize(model: SoftCot, problem: Problem, number: int) -> Example:
     return Example(problem, ids, places, target_ids(model.backbone.tokenizer, problem.solution))
 
 
-def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) -> Float[Tensor, ""]:
+def batch_loss(
+    model: SoftCot, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
     """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
     backbone = model.backbone
     rows = []
@@ -317,36 +319,30 @@ def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) ->
         thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
         rows.append(embeds.index_copy(0, places, thoughts))
     embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
-    hidden = backbone.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    decoder = recomputing(backbone.decoder, gradient_checkpointing)
+    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
     states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
     targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
     return -chosen_logprobs(torch.cat(states), backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def descend(model: SoftCot, examples: Sequence[Example], micro_batch_size: int) -> float:
-    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
-
-
-def train(model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, run: Run) -> None:
-    """Train the Linear in place, logging and checkpointing into `run`; goes on where `run` stands."""
-    lesson = Lesson[Example](
+def lesson(model: SoftCot, config: SoftCotConfig) -> Lesson[Example]:
+    """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
+    return Lesson(
         title="SoftCoT",
         metrics="softcot",
         learner=model.projection,
         save=model.save_pretrained,
         saved_bytes=sum(tensor.nbytes for tensor in model.projection.parameters()),
-        descend=lambda batch, size: descend(model, batch, size),
+        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
+        num_targets=lambda example: len(example.target_ids),
         name=lambda example: example.problem.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
     )
-    supervised.train(lesson, examples, config, run)
 
 
-def load_examples(config: Config, model: SoftCot) -> list[Example]:
-    """The training traces of a config. Raises ValueError when none is left after those over `stage1.max_length`."""
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
+    """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
     examples = [tokenize(model, problem, config.softcot.num_thoughts) for problem in problems]
     limit = min(config.stage1.max_length, model.backbone.max_positions)
     kept = [example for example in examples if len(example) <= limit]
@@ -369,7 +365,9 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     torch.manual_seed(settings.seed)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     model = SoftCot.start(backbone, assistant, prompt_of(config), wording)
-    examples = load_examples(config, model)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    examples, unseen = examples_of(problems, config, model), watched(config, settings)
+    development = examples_of(unseen, config, model) if unseen else []
     with opened_run(config, output, resume=resume, replace=replace) as directory:
-        train(model, examples, settings, directory)
+        train(lesson(model, settings), examples, settings, directory, development)
     return model
