@@ -45,15 +45,15 @@ def test_a_training_free_method_runs_on_the_plain_backbone(place: Path, method: 
 
 def test_without_a_method_the_model_is_itself(place: Path) -> None:
     loaded = methods.load(str(place / "trained"), name="x", budget=2)
-    assert (loaded.method, loaded.settings["stage"], loaded.settings["budget"]) == ("tyler", "stage1", 2)
+    assert (loaded.method, loaded.settings.stage, loaded.settings.budget) == ("tyler", "stage1", 2)
     assert loaded.reasoner.model.stage == "stage1"
 
 
 @pytest.mark.parametrize(
     "model, method, overrides, options, message",
     [
-        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot"),
-        ("backbone", "softcot", [], {}, "is no SoftCoT checkpoint; train one"),
+        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot, memgen"),
+        ("backbone", "softcot", [], {}, "is no softcot checkpoint; train one"),
         ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
         ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),
         ("backbone", "cot", [], {"budget": 1}, "cot has no operators"),
@@ -104,14 +104,14 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     model.save_pretrained(place / "memgen")
     found = methods.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
-    assert found.settings == asdict(model.settings)
+    assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
     (report,) = benchmarking.run(
         str(place / "memgen"), tasks=["jsonl"], data=place / "test.jsonl", max_new_tokens=6, output=place / "memgen-out"
     )
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.completion for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
-    with pytest.raises(ValueError, match="is a MemGen; leave --method"):
+    with pytest.raises(ValueError, match="is a memgen checkpoint; leave --method"):
         methods.load(str(place / "memgen"), "cot", name="x")
 
 

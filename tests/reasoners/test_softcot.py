@@ -284,7 +284,7 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     folder, model = trained
     assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
     loaded = methods.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
-    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", {"thoughts": None}, model.fingerprint())
+    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", softcot.Settings(), model.fingerprint())
     again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)

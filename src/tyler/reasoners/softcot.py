@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,14 +33,16 @@ from transformers import PreTrainedTokenizerBase
 from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.config import Config, SoftCotConfig
+from tyler.decoding import Engine
 from tyler.lora import check_shapes
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.checks import check_at_least
+from tyler.reasoners.knobs import Knob
 from tyler.reasoners.supervised import Lesson, train, watched
 from tyler.recompute import recomputing
-from tyler.request import Request, SoftPrompt
+from tyler.request import Event, Request, SoftPrompt
 from tyler.routing import Never
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
@@ -63,6 +65,9 @@ MARKERS = (
 
 HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
+
+
+KNOBS = (Knob("thoughts", lowest=1),)
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,10 @@ class SoftCot:
         """A Linear as torch starts it, from the global generator."""
         return cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
 
-    def thoughts(self, problem: Problem, number: int) -> Float[Tensor, "number dim"]:
+    def thoughts(self, problem: str | Problem, number: int) -> Float[Tensor, "number dim"]:
         """The soft thoughts on a problem, in float32; only the Linear has a gradient."""
-        asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", problem.prompt)
+        text = problem.prompt if isinstance(problem, Problem) else problem
+        asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
         tokenizer = self.assistant.tokenizer
         question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
         ids = torch.tensor([question + [placeholder(tokenizer)] * number], device=self.assistant.device)
@@ -110,17 +116,46 @@ class SoftCot:
             states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
         return cast(Tensor, self.projection(states.to(self.projection.weight)))
 
-    def prompt_with_places(self, problem: Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
+    def prompt_with_places(self, problem: str | Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
         """The backbone's prompt with `number` placeholders, and their positions."""
-        prompt, tokenizer = self.prompt.of_problem(problem), self.backbone.tokenizer
-        hint = f"\n\n{self.wording.hint}" if self.wording.hint else ""
-        rendered = opened_turn(tokenizer, f"{prompt.text(problem.prompt)}{hint}\n{HERE}", prompt.thinking)
+        text, prompt = (
+            (problem.prompt, self.prompt.of_problem(problem))
+            if isinstance(problem, Problem)
+            else (problem, self.prompt)
+        )
+        hint, tokenizer = f"\n\n{self.wording.hint}" if self.wording.hint else "", self.backbone.tokenizer
+        rendered = opened_turn(tokenizer, f"{prompt.text(text)}{hint}\n{HERE}", prompt.thinking)
         before, _, after = rendered.rpartition(HERE)
         begin, end = markers(tokenizer)
         left = list(tokenizer.encode(before, add_special_tokens=tokenizer.chat_template is None))
         right = tokenizer.encode(after, add_special_tokens=False)
         places = range(len(left) + 1, len(left) + 1 + number)
         return [*left, begin, *[placeholder(tokenizer)] * number, end, *right], tuple(places)
+
+    @torch.no_grad()
+    def request(
+        self, problem: str | Problem, number: int, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+    ) -> Request:
+        """What the engine is asked for one problem, with `number` thoughts. Raises ValueError for an empty one."""
+        ids, places = self.prompt_with_places(problem, number)
+        return Request(
+            ids,
+            router=Never(),
+            sampling=sampling or Sampling(),
+            max_new_tokens=max_new_tokens,
+            soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
+        )
+
+    def engine(self, *, slots: int = 8) -> Engine:
+        """A decoding engine over the backbone."""
+        return Tyler.start(self.backbone, ()).engine(slots=slots)
+
+    def stream(
+        self, problem: str | Problem, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+    ) -> Iterator[Event]:
+        """Answer one problem, yielding a TokenEvent as each token happens and a FinishEvent at the end."""
+        request = self.request(problem, self.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
+        return self.engine(slots=1).stream([request])
 
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""
@@ -248,31 +283,21 @@ class SoftCotReasoner:
     slots: int = 32
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
-        asked = [self.request(problem) for problem in problems]
+        requests, spent = [], []
+        for problem in problems:
+            started = time.perf_counter()
+            sampling = of_its_own(self.sampling, problem)
+            requests.append(
+                self.model.request(problem, self.thoughts, sampling=sampling, max_new_tokens=self.max_new_tokens)
+            )
+            spent.append(time.perf_counter() - started)
 
         def done(index: int, trajectory: Trajectory) -> None:
-            seconds = asked[index][1]
-            trajectory.seconds += seconds
-            trajectory.synthesis_seconds += seconds
+            trajectory.seconds += spent[index]
+            trajectory.synthesis_seconds += spent[index]
             finished(index, trajectory)
 
-        engine = Tyler.start(self.model.backbone, ()).engine(slots=min(self.slots, max(1, len(asked))))
-        return answer(engine, [request for request, _ in asked], done)
-
-    @torch.no_grad()
-    def request(self, problem: Problem) -> tuple[Request, float]:
-        """What the engine is asked, and the seconds that the assistant took."""
-        started = time.perf_counter()
-        thoughts = self.model.thoughts(problem, self.thoughts)
-        ids, places = self.model.prompt_with_places(problem, self.thoughts)
-        request = Request(
-            ids,
-            router=Never(),
-            sampling=of_its_own(self.sampling, problem),
-            max_new_tokens=self.max_new_tokens,
-            soft_prompt=SoftPrompt(places, thoughts),
-        )
-        return request, time.perf_counter() - started
+        return answer(self.model.engine(slots=min(self.slots, max(1, len(requests)))), requests, done)
 
 
 def reasoner(
