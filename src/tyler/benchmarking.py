@@ -54,16 +54,16 @@ def run(
     each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
     call goes on after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
     """
+    if match is not None and len(tasks) > 1:
+        raise ValueError(
+            f"--match is for one task at a time, not for {', '.join(tasks)}: their answers differ in length"
+        )
     options = options or GradeOptions()
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
     rank, world = state.process_index, state.num_processes
     sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
     for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
         grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
-    if match is not None and len(sets) > 1:
-        raise ValueError(
-            f"--match is for one task at a time, not for {', '.join(sets)}: each has answers of its length"
-        )
     loaded = methods.load(
         model,
         method,
