@@ -217,8 +217,8 @@ class MemGenConfig(Section):
     inference_latents: Count = 8
     max_insertions: Annotated[int, Field(ge=0)] = 5
     """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
-    trigger_at_prompt: bool = True
-    """Whether an active trigger is asked about the block after the prompt too, as in the release."""
+    trigger_at_prompt: bool = False
+    """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
     lora: MemGenLoraConfig = MemGenLoraConfig()
     weaver: MemGenWeaverConfig = MemGenWeaverConfig()
     weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()

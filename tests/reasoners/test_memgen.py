@@ -46,7 +46,7 @@ from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.trajectory import Trajectory
 
-SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2)
+SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
 SEEDS = {"qwen2": 6, "qwen3": 2, "smollm3": 9}
 TOLERANCE = 2e-5
@@ -277,7 +277,7 @@ def test_at_most_k_blocks_follow_delimiters_and_the_first_is_not_counted() -> No
 
 
 def test_a_refusal_is_not_counted() -> None:
-    schedule = AtDelimiters(max_insertions=1, asks=True).start((), np.random.default_rng(0))
+    schedule = AtDelimiters(max_insertions=1, asks=True, asks_at_prompt=True).start((), np.random.default_rng(0))
     assert schedule.due() is None and schedule.candidate is not None
     schedule.answer(True)
     assert schedule.due() is not None
@@ -826,6 +826,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
 def test_the_documented_defaults() -> None:
     for config in (MemGenConfig(), load_config("paper").memgen):
         assert (config.prompt_latents, config.inference_latents, config.max_insertions) == (8, 8, 5)
+        assert config.trigger_at_prompt is Settings().trigger_at_prompt is AtDelimiters().asks_at_prompt is False
         assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (16, 32, 0.1)
         assert config.lora.target_modules == ("q_proj", "v_proj")
         assert (config.weaver.epochs, config.weaver.learning_rate, config.weaver.scheduler) == (2, 1e-5, "cosine")

@@ -47,7 +47,7 @@ class Settings:
     prompt_latents: int = 8
     inference_latents: int = 8
     max_insertions: int = 5
-    trigger_at_prompt: bool = True
+    trigger_at_prompt: bool = False
 
     @property
     def operators(self) -> tuple[Operator, ...]:
