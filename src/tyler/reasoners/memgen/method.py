@@ -9,7 +9,7 @@ from tyler.reasoners.knobs import Knob
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
 from tyler.sampling import Sampling
 
-KNOBS = (Knob("max_insertions"),)
+KNOBS = (Knob("max_insertions", highest=31),)
 
 
 @dataclass(frozen=True)
