@@ -319,7 +319,8 @@ def choices(places: Places) -> list[str]:
     for place in sorted(places.records.glob("choice-*.json")):
         told = json.loads(place.read_text())
         scores = ", ".join(f"{name or 'as it is'} {k}" for name, k in told["solved"].items())
-        lines.append(f"- {told['name']}, solved of {told['of']}: {scores}")
+        best = max(told["solved"], key=told["solved"].get) or "as it is"
+        lines.append(f"- {told['name']}, solved of {told['of']}: {scores}. Chosen: {best}")
     return lines
 
 
