@@ -30,7 +30,7 @@ import torch
 import study_mini as study
 from study_mini import DEVELOPMENT, FAMILIES, SPLITS, atomic_write, compact, markdown_row, slug, wilson
 from tyler import matching
-from tyler.config import load_config
+from tyler.config import Config, load_config
 from tyler.evaluation import evaluate
 from tyler.reasoners import methods, softcot
 from tyler.reasoners.memgen import grpo as memgen_grpo
@@ -128,28 +128,37 @@ class Places:
 
 
 def trained(name: str, seed: int, candidate: tuple[str, ...], places: Places) -> tuple[Path, float]:
-    """The folder of a trained model, made or gone on with, and the seconds that all its stages took."""
+    """The folder of a trained model, made or gone on with, and the seconds of CPU that all its stages took."""
     training = TRAININGS[name]
     base, before = Path(), 0.0
     if training.start:
         base, before = trained(training.start, seed, chosen_training(training.start, places), places)
     folder = places.work / slug(f"{name} {' '.join(candidate)} {seed}".replace("=", " "))
-    done = folder.with_suffix(folder.suffix + ".seconds")
+    done, spent = (folder.parent / f"{folder.name}.{kind}" for kind in ("seconds", "spent"))
     if not done.exists():
         seeds = [f"{section}.seed={seed}" for section in SECTIONS]
-        config = load_config("mini", [*candidate, *seeds])
-        started, resume = time.perf_counter(), (folder / "config.yaml").exists()
-        match training.method:
-            case "softcot":
-                softcot.run(config, output=folder, resume=resume)
-            case "memgen":
-                memgen_sft.run(config, output=folder, resume=resume)
-            case "memgen-weaver-grpo":
-                memgen_grpo.run_weaver(config, start=base, output=folder, resume=resume)
-            case _:
-                memgen_grpo.run_trigger(config, start=base, output=folder, resume=resume)
-        atomic_write(done, json.dumps(time.perf_counter() - started))
+        earlier = json.loads(spent.read_text()) if spent.exists() else 0.0
+        started = time.process_time()
+        try:
+            make(training.method, load_config("mini", [*candidate, *seeds]), base, folder)
+        finally:
+            atomic_write(spent, json.dumps(earlier + time.process_time() - started))
+        atomic_write(done, spent.read_text())
     return folder, before + json.loads(done.read_text())
+
+
+def make(method: str, config: Config, base: Path, folder: Path) -> None:
+    """`tyler train METHOD`, going on where it stands."""
+    resume = (folder / "config.yaml").exists()
+    match method:
+        case "softcot":
+            softcot.run(config, output=folder, resume=resume)
+        case "memgen":
+            memgen_sft.run(config, output=folder, resume=resume)
+        case "memgen-weaver-grpo":
+            memgen_grpo.run_weaver(config, start=base, output=folder, resume=resume)
+        case _:
+            memgen_grpo.run_trigger(config, start=base, output=folder, resume=resume)
 
 
 def chosen_training(name: str, places: Places) -> tuple[str, ...]:
@@ -229,12 +238,15 @@ def measure(name: str, row: Row, seed: int, places: Places) -> dict[str, Any]:
         "setting": setting,
     }
     for (split, longest), development in zip(SPLITS.items(), DEVELOPMENT, strict=True):
-        there, told = loaded.turned("max_new_tokens", longest), {}
+        there = loaded.turned("max_new_tokens", longest)
+        told: dict[str, Any] = {}
         if row.matched:
             near = matching.match(there, target_of(split, places), load_problems("mini", development, count=MATCHING))
             there = matching.turned(there, near)
-            told = {"matching": matching.told(near) | {"trials": [asdict(trial) for trial in near.trials]}}
+            told["matching"] = matching.told(near) | {"trials": [asdict(trial) for trial in near.trials]}
+        started = time.process_time()
         report = evaluate(there.reasoner, load_problems("mini", split), show=False)
+        told["cpu_seconds"] = round(time.process_time() - started, 2)
         calls = {kind: round(mean, 3) for kind, mean in report.invocations_by_operator().items()}
         found[split] = compact(report) | {"calls": calls} | told
         del found[split]["invocations"]
@@ -297,7 +309,8 @@ def write(places: Places) -> str:
         "Written by `python scripts/compare_mini.py report`, from docs/results/baselines (`python "
         "scripts/compare_mini.py run`) and, for CoT, SFT, GRPO and Tyler, from docs/results/mini (`python "
         "scripts/study_mini.py run`). Greedy, one thread, seeds 42 to 44; one k for each seed that has been run. CoT, "
-        "Soft-Thinking and SwiReasoning have no seed. Intervals are Wilson's and take seeds as independent.",
+        "Soft-Thinking and SwiReasoning have no seed. Intervals are Wilson's and take seeds as independent. Seconds "
+        "are of CPU, but those of the study's rows are of the wall, on a shared machine: they rank no method's speed.",
         "",
         *choices(places),
     ]
@@ -333,7 +346,10 @@ def table(found: Found, split: str) -> list[str]:
         if not name.endswith(", matched"):
             row = [name, *study.accuracy(records, split), failed(records, split, "n"), failed(records, split, "t")]
             row += [study.mean(records, split, "visible"), study.mean(records, split, "latents")]
-            row += [ratio(found, records, split), f"{fmean(record[split]['seconds'] for record in records):.0f}"]
+            row += [
+                ratio(found, records, split),
+                f"{fmean(record[split].get('cpu_seconds', record[split]['seconds']) for record in records):.0f}",
+            ]
             lines.append(markdown_row([*row, f"{fmean(record['training_seconds'] for record in records):.0f}"]))
     return lines
 
