@@ -560,13 +560,15 @@ def examples_for(model: MemGen) -> list[sft.Named]:
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(recomputed: bool) -> None:
-    found = []
+def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
+    found: list[Any] = []
+    layers = tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (3, False)):
         model = build("qwen3")
         lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
         loss = supervised.descend(lesson, examples_for(model), size)
         found.append((loss, gradients(model.weaver.trainable())))
+    assert len(set(map(id, layers))) == (2 * model.backbone.num_layers if recomputed else 0), "of both decoders"
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])
 
@@ -693,8 +695,9 @@ def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger"])
-def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(kind: str) -> None:
-    found = []
+def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(kind: str, monkeypatch) -> None:
+    found: list[Any] = []
+    layers = tiny.count_recomputed(monkeypatch)
     for size, recomputed in ((1, False), (2, True), (None, False), (None, True)):
         model = build("qwen2", trigger=kind == "trigger")
         config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
@@ -702,7 +705,9 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
         )
         learner = learner_of(kind, model, config)
         rollout = rolled_out(model, learner, config)
+        before = len(layers)
         totals = grpo.learn(model, rollout, config, learner)
+        assert (len(layers) > before) == recomputed
         found.append((totals["loss"], gradients(learner.parameters)))
     for loss, grads in found[1:]:
         assert loss == pytest.approx(found[0][0], abs=1e-6)

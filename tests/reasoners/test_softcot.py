@@ -192,13 +192,14 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed: bool) -> None:
-    found = {}
+def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
+    found, layers = {}, tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (4, False)):
         model = fresh()
         lesson = softcot.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
         loss = supervised.descend(lesson, examples_of(model), size)
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
+    assert bool(layers) == recomputed
     assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
     for one, other in zip(found[1][1], found[4][1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)

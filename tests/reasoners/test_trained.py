@@ -111,13 +111,14 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool) -> None:
-    found = {}
+def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool, monkeypatch) -> None:
+    found, recomputed_layers = {}, tiny.count_recomputed(monkeypatch)
     for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
         lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": recomputed}))
         loss = supervised.descend(lesson, traces_for(model), size)
         found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
+    assert bool(recomputed_layers) == checkpointing
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
     for one, other in zip(found[1][1], found[3][1], strict=True):
         if one is not None:
