@@ -13,6 +13,7 @@ import pytest
 import tyler
 from tyler import cli, doctor
 from tyler.config import presets
+from tyler.matching import Equality
 from tyler.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.routing import AtBoundaries, Learned, Never
 from tyler.runs import Interrupted
@@ -162,6 +163,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "max_new_tokens": 2048,
         "slots": 32,
         "options": GradeOptions("strict", 5.0, allow_code_execution=True),
+        "match": None,
         "output": None,
     }
 
@@ -172,6 +174,15 @@ def test_eval_passes_a_method_and_its_settings_on(called) -> None:
     assert cli.main(command) == 0
     assert benchmarking.settings["method"] == "soft-thinking"
     assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
+
+
+def test_eval_passes_on_what_is_to_be_matched(called) -> None:
+    benchmarking = called("benchmarking")
+    assert cli.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
+    assert benchmarking.settings["match"] == Equality(Path("runs/x"), "dev", Path("d"))
+    more = ["--match-split", "train", "--match-data", "e"]
+    assert cli.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
+    assert benchmarking.settings["match"] == Equality(Path("runs/x"), "train", Path("e"))
 
 
 def test_eval_compares_two_evaluations(called) -> None:
@@ -280,7 +291,7 @@ def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.
         yield FinishEvent(0, trajectory)
 
     loaded = SimpleNamespace(from_pretrained=lambda name: SimpleNamespace(stream=stream))
-    monkeypatch.setitem(sys.modules, "tyler.model", SimpleNamespace(Tyler=loaded))
+    monkeypatch.setattr("tyler.reasoners.methods.Tyler", loaded)
     assert cli.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens, 8 latents in 1 invocations; finished by eos")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
@@ -22,6 +23,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
+from tyler import recompute
 from tyler.backbone import Backbone
 from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
@@ -171,3 +173,16 @@ def build(family: str, seed: int = 0, operators: tuple[Operator, ...] = OPERATOR
 def tyler(family: str) -> Tyler:
     """The shared model of a family. Do not change it."""
     return build(family, SEEDS[family])
+
+
+def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that gets an entry whenever a layer is run under gradient checkpointing."""
+    seen: list[object] = []
+    run = recompute.checkpoint
+
+    def counted(*arguments: object, **options: object) -> object:
+        seen.append(arguments[1])
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(recompute, "checkpoint", counted)
+    return seen

@@ -13,8 +13,9 @@ import torch
 from accelerate import PartialState
 from rich.console import Console
 
-from tyler import pages
+from tyler import matching, pages
 from tyler.evaluation import evaluate, key_of
+from tyler.matching import Equality
 from tyler.reasoners import methods
 from tyler.reasoners.methods import Loaded
 from tyler.records import RecordStore
@@ -42,16 +43,21 @@ def run(
     max_new_tokens: int = 2048,
     slots: int = 32,
     options: GradeOptions | None = None,
+    match: Equality | None = None,
     output: Path | None = None,
 ) -> list[Report]:
     """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
 
     `method` is one of `reasoners.methods` (None: the model itself, as it was trained), with `method_settings` such as
-    "min_p=0.01" over its defaults. `data` is a file or a folder of files (None: the Hub, or generated). Launched by
-    `torchrun` or `accelerate launch`, each process answers its share. Answers are kept in `output` (by default
-    `runs/NAME-eval`) as they come; the same call goes on after a kill. Raises ValueError for what cannot be evaluated,
-    RunError for an unusable `output`.
+    "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
+    `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
+    each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
+    call goes on after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
     """
+    if match is not None and len(tasks) > 1:
+        raise ValueError(
+            f"--match is for one task at a time, not for {', '.join(tasks)}: their answers differ in length"
+        )
     options = options or GradeOptions()
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
     rank, world = state.process_index, state.num_processes
@@ -69,8 +75,12 @@ def run(
         max_new_tokens=max_new_tokens,
         slots=slots,
     )
+    found = None if match is None else match.find(loaded, next(iter(sets.values())))
+    loaded = loaded if found is None else matching.turned(loaded, found)
     reasoner = loaded.reasoner
-    settings = settings_of(model, loaded, max_new_tokens, sets, options)
+    settings = settings_of(model, loaded, sets, options)
+    if found is not None:
+        settings["matching"] = matching.told(found)
     folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
     with RecordStore(folder, settings, rank=rank) as store:
         for task, problems in sets.items():
@@ -81,22 +91,23 @@ def run(
             return []
         records = store.merge([key_of(problem) for problems in sets.values() for problem in problems])
     reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in sets]
-    pages.write(reports, folder, f"{reasoner.name}: {', '.join(report.name for report in reports)}", settings)
+    shown = settings if found is None else settings | {"matched": matching.verdict(found, records)}
+    pages.write(reports, folder, f"{reasoner.name}: {', '.join(report.name for report in reports)}", shown)
     show(reports, reasoner.name, folder)
+    if found is not None:
+        Console().print(matching.verdict(found, records), highlight=False)
     return reports
 
 
-def settings_of(
-    model: str, loaded: Loaded, max_new_tokens: int, sets: dict[str, list[Problem]], options: GradeOptions
-) -> dict[str, Any]:
+def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], options: GradeOptions) -> dict[str, Any]:
     """Everything that decides the answers and their verdicts; an evaluation goes on only under the same."""
     prompt = loaded.prompt
     return {
         "model": model,
         "weights": loaded.weights,
         "method": loaded.method,
-        "method_settings": loaded.settings,
-        "max_new_tokens": max_new_tokens,
+        "method_settings": dataclasses.asdict(loaded.settings),
+        "max_new_tokens": loaded.max_new_tokens,
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},

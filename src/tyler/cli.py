@@ -183,7 +183,7 @@ def solve(
     """Answer one question, printing tokens and operators as they come.
 
     Args:
-        model: A saved model: a folder or a Hub id.
+        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
         question: The question; "-" reads it from standard input.
         budget: At most this many invocations; 0 is the model without operators; by default no limit.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
@@ -192,10 +192,11 @@ def solve(
         max_new_tokens: At most this many actions.
     """
     chosen = _router(router)
-    from tyler.model import Tyler
+    from tyler.reasoners import methods
     from tyler.sampling import Sampling
 
-    events = Tyler.from_pretrained(model).stream(
+    events = methods.stream(
+        model,
         sys.stdin.read() if question == "-" else question,
         budget=budget,
         router=chosen,
@@ -221,6 +222,9 @@ def evaluate(
     deadline: float = 5.0,
     allow_code_execution: bool = False,
     allow_unsafe_code_execution: bool = False,
+    match: SomeFolder = None,
+    match_split: Annotated[str, arg(metavar="SPLIT")] = "dev",
+    match_data: SomeFolder = None,
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
 ) -> None:
@@ -234,7 +238,7 @@ def evaluate(
         split: Which split; by default the one that is reported.
         data_dir: A file, or the folder with the tasks' official files; by default they come from the Hub.
         count: How many problems of each task, drawn from the split; by default all.
-        method: tyler, cot, soft-thinking, swireasoning or softcot; by default what the model was trained for.
+        method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
         method_set: Change one setting of the method: `--method-set min_p=0.01`.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         budget: At most this many invocations per problem; 0 is the model without operators; by default no limit.
@@ -244,6 +248,10 @@ def evaluate(
         deadline: Seconds that grading one answer may take.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
         allow_unsafe_code_execution: Run them without a sandbox where this machine has none.
+        match: The directory of another evaluation: look for the setting of the method at which an answer has as many
+            tokens, visible and latent, as there.
+        match_split: The split on whose problems, up to 100, the setting is looked for.
+        match_data: The file of that split, or the folder that holds it; by default as the data that is evaluated.
         output: Where reports and answers are kept; by default runs/NAME-eval.
         compare: Two directories of earlier evaluations: print their paired difference instead.
     """
@@ -256,6 +264,7 @@ def evaluate(
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
     chosen = _router(router)
     from tyler import benchmarking
+    from tyler.matching import Equality
     from tyler.tasks.task import GradeOptions
 
     benchmarking.run(
@@ -271,6 +280,7 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         slots=slots,
         options=GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution),
+        match=None if match is None else Equality(match, match_split, match_data or data_dir),
         output=output,
     )
 

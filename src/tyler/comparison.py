@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tyler.matching import TOLERANCE, cost_of, is_close
 from tyler.records import Record, read_records
 from tyler.statistics import Paired
 
@@ -27,6 +28,8 @@ class Pair:
     counts: Paired
     unmatched: int
     """Problems that only one of them answered; they are left out."""
+    tokens: tuple[float, float]
+    """Mean visible tokens and latents per answer, of each."""
 
 
 def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
@@ -45,7 +48,8 @@ def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
         keys = [key for key in common if key[0] == task]
         counts = Paired.of([left[key].correct for key in keys], [right[key].correct for key in keys])
         in_either = sum(key[0] == task for key in {*left, *right})
-        pairs.append(Pair(task, counts, in_either - len(keys)))
+        tokens = cost_of([left[key] for key in keys]), cost_of([right[key] for key in keys])
+        pairs.append(Pair(task, counts, in_either - len(keys), tokens))
     return pairs
 
 
@@ -87,6 +91,11 @@ def run(first: Path, second: Path) -> list[Pair]:
     console = Console()
     console.print(f"1st: {first}\n2nd: {second}\n", highlight=False, soft_wrap=True)
     console.print(table(pairs))
+    for one in pairs:
+        first_, second_ = one.tokens
+        close = "within" if is_close(second_, first_) else "not within"
+        told = f"{first_:.1f} and {second_:.1f} tokens per answer, visible and latent"
+        console.print(f"{one.task}: {told}; ratio {second_ / first_:.2f}, {close} {TOLERANCE:.0%}", highlight=False)
     if unmatched := sum(one.unmatched for one in pairs):
         console.print(f"left out: {unmatched} problems that only one of them answered")
     return pairs

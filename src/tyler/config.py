@@ -171,31 +171,7 @@ class Stage1Config(OptimizationConfig):
     """Tokens and latents per example; longer examples are left out and counted."""
 
 
-class UnwatchedConfig(OptimizationConfig):
-    """A loop that looks at no development problems: `eval_every` stays null."""
-
-    @model_validator(mode="after")
-    def _nothing_is_watched(self) -> UnwatchedConfig:
-        if self.eval_every is not None:
-            raise ValueError(
-                f"eval_every={self.eval_every}: this method watches no development problems; leave it null"
-            )
-        return self
-
-
-class KeepingConfig(UnwatchedConfig):
-    """A loop that also keeps all activations: `gradient_checkpointing` stays false."""
-
-    @model_validator(mode="after")
-    def _activations_are_kept(self) -> KeepingConfig:
-        if self.gradient_checkpointing:
-            raise ValueError(
-                "gradient_checkpointing: this method keeps its activations; lower micro_batch_size instead"
-            )
-        return self
-
-
-class SftConfig(UnwatchedConfig):
+class SftConfig(OptimizationConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
@@ -208,13 +184,13 @@ class MemGenLoraConfig(LoraConfig):
     alpha: Count = 32
 
 
-class MemGenWeaverConfig(KeepingConfig):
+class MemGenWeaverConfig(OptimizationConfig):
     """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
 
 
-class MemGenGrpoConfig(KeepingConfig):
+class MemGenGrpoConfig(OptimizationConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
     epochs: Rate = 1.0
@@ -241,15 +217,15 @@ class MemGenConfig(Section):
     inference_latents: Count = 8
     max_insertions: Annotated[int, Field(ge=0)] = 5
     """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
-    trigger_at_prompt: bool = True
-    """Whether an active trigger is asked about the block after the prompt too, as in the release."""
+    trigger_at_prompt: bool = False
+    """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
     lora: MemGenLoraConfig = MemGenLoraConfig()
     weaver: MemGenWeaverConfig = MemGenWeaverConfig()
     weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
 
 
-class SoftCotConfig(KeepingConfig):
+class SoftCotConfig(OptimizationConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
     epochs: Rate = 10.0
@@ -394,9 +370,11 @@ class Config(Section):
 
     @property
     def development_set(self) -> Selection | None:
-        """Problems to watch training with; None where neither stage watches."""
+        """Problems to watch training with; None where no loop watches."""
         data, development = self.data, self.data.development
-        if development is None or (self.stage1.eval_every is None and self.stage2.eval_every is None):
+        memgen = self.memgen
+        loops = (self.stage1, self.stage2, self.sft, self.softcot, memgen.weaver, memgen.weaver_grpo, memgen.trigger)
+        if development is None or all(loop.eval_every is None for loop in loops):
             return None
         return Selection(data.task, development.split, development.path, development.count, data.seed)
 

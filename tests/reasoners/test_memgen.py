@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tyler.config import (
     load_config,
 )
 from tyler.lora import LoraSettings
+from tyler.reasoners import supervised
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
@@ -44,7 +46,7 @@ from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.trajectory import Trajectory
 
-SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2)
+SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
 SEEDS = {"qwen2": 6, "qwen3": 2, "smollm3": 9}
 TOLERANCE = 2e-5
@@ -275,7 +277,7 @@ def test_at_most_k_blocks_follow_delimiters_and_the_first_is_not_counted() -> No
 
 
 def test_a_refusal_is_not_counted() -> None:
-    schedule = AtDelimiters(max_insertions=1, asks=True).start((), np.random.default_rng(0))
+    schedule = AtDelimiters(max_insertions=1, asks=True, asks_at_prompt=True).start((), np.random.default_rng(0))
     assert schedule.due() is None and schedule.candidate is not None
     schedule.answer(True)
     assert schedule.due() is not None
@@ -549,13 +551,24 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def test_micro_batches_of_traces_add_up() -> None:
-    found = []
-    for size in (1, 3):
+def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[sft.Named] = ()) -> None:
+    supervised.train(sft.lesson(model, config), examples_for(model), config, run, development)
+
+
+def examples_for(model: MemGen) -> list[sft.Named]:
+    return [sft.named_example(model, trace) for trace in traces_for(model)]
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
+    found: list[Any] = []
+    layers = tiny.count_recomputed(monkeypatch)
+    for size, again in ((1, recomputed), (3, False)):
         model = build("qwen3")
-        examples = [sft.example_of(model, trace) for trace in traces_for(model)]
-        loss = sft.descend(model, examples, size)
+        lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
+        loss = supervised.descend(lesson, examples_for(model), size)
         found.append((loss, gradients(model.weaver.trainable())))
+    assert len(set(map(id, layers))) == (2 * model.backbone.num_layers if recomputed else 0), "of both decoders"
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])
 
@@ -564,14 +577,26 @@ def test_weaver_training_learns_and_moves_the_weaver_alone(tmp_path: Path, root:
     model = build("qwen3", trigger=True)
     before = parameters_of(model)
     with open_new(tmp_path) as run:
-        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 40}), run)
+        weave(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_for(model)[1:])
     entries = read_jsonl(tmp_path / "metrics.jsonl")
     losses = [entry["memgen_weaver/loss"] for entry in entries]
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
-    assert set(entries[0]) - {"step"} == documented_metrics(root, "memgen_weaver")
+    assert set(entries[1]) - {"step"} == documented_metrics(root, "memgen_weaver")
     assert moved(before, parameters_of(model)) == {f"weaver.{name}" for name in trainable_names(model.weaver)}
     assert len(trainable_names(model.weaver)) == 4 + 2 * 4 + 2 * 2 * 2
     assert not any(module.training for module in model.weaver.modules())
+
+
+def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None:
+    model = build("qwen3", dropout=0.5)
+    lesson, examples = sft.lesson(model, SMALL), examples_for(model)
+    model.weaver.train()
+    found = [supervised.development_loss(lesson, examples, size) for size in (1, 2, 8)]
+    assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
+    model.weaver.eval()
+    counts = [len(example.target_ids) for _, example in examples]
+    losses = [float(sft.batch_loss(model, [example], 1).detach()) for _, example in examples]
+    assert found == pytest.approx([sum(losses) / sum(counts)] * 3, abs=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------- GRPO
@@ -670,16 +695,19 @@ def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger"])
-def test_micro_batches_of_answers_add_up(kind: str) -> None:
-    found = []
-    for size in (1, 2, None):
+def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(kind: str, monkeypatch) -> None:
+    found: list[Any] = []
+    layers = tiny.count_recomputed(monkeypatch)
+    for size, recomputed in ((1, False), (2, True), (None, False), (None, True)):
         model = build("qwen2", trigger=kind == "trigger")
         config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
-            update={"micro_batch_size": size}
+            update={"micro_batch_size": size, "gradient_checkpointing": recomputed}
         )
         learner = learner_of(kind, model, config)
         rollout = rolled_out(model, learner, config)
+        before = len(layers)
         totals = grpo.learn(model, rollout, config, learner)
+        assert (len(layers) > before) == recomputed
         found.append((totals["loss"], gradients(learner.parameters)))
     for loss, grads in found[1:]:
         assert loss == pytest.approx(found[0][0], abs=1e-6)
@@ -715,6 +743,30 @@ def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: 
     assert all(entry["memgen_grpo/replay_gap"] < 5e-5 for entry in entries if "memgen_grpo/replay_gap" in entry)
 
 
+@pytest.mark.parametrize("kind", ["weaver", "trigger"])
+def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_commas(monkeypatch)
+    config = (TRIGGER if kind == "trigger" else GRPO).model_copy(update={"eval_every": 2, "steps": 6})
+    kept = []
+    for name, development in (("watched", PROBLEMS[1:]), ("unwatched", [])):
+        model = build("qwen2", trigger=kind == "trigger")
+        with open_new(tmp_path / name) as run:
+            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run, development)
+        kept.append(parameters_of(model))
+    assert not moved(*kept), "watching changes no weight"
+    key = "memgen_grpo/greedy_accuracy"
+    found = {line["step"]: line[key] for line in read_jsonl(tmp_path / "watched" / "metrics.jsonl") if key in line}
+    assert list(found) == [2, 4, 6]
+    note = json.loads((tmp_path / "watched" / "checkpoints" / "best" / "best.json").read_text())
+    assert (note["metric"], note["value"]) == (key, max(found.values()))
+    assert note["step"] == min(step for step, value in found.items() if value == note["value"])
+    answers = model.solve(PROBLEMS[1:], max_new_tokens=config.max_new_tokens)
+    right = [grpo.is_correct(problem, answer) for problem, answer in zip(PROBLEMS[1:], answers, strict=True)]
+    assert found[6] == sum(right) / len(right)
+
+
 def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Run.log
 
@@ -734,7 +786,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
 
     def go(model: MemGen, run: Run) -> None:
         if kind == "sft":
-            sft.train(model, traces_for(model), SMALL, run)
+            weave(model, SMALL, run)
         else:
             config = TRIGGER if kind == "trigger" else GRPO
             grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run)
@@ -768,7 +820,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
     for dropout in (0.0, 0.5):
         model = build("qwen2", dropout=dropout)
         with open_new(tmp_path / str(dropout)) as run:
-            sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 1}), run)
+            weave(model, SMALL.model_copy(update={"steps": 1}), run)
         losses.append(read_jsonl(tmp_path / str(dropout) / "metrics.jsonl")[0]["memgen_weaver/loss"])
     assert abs(losses[0] - losses[1]) > 1e-3
 
@@ -779,6 +831,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
 def test_the_documented_defaults() -> None:
     for config in (MemGenConfig(), load_config("paper").memgen):
         assert (config.prompt_latents, config.inference_latents, config.max_insertions) == (8, 8, 5)
+        assert config.trigger_at_prompt is Settings().trigger_at_prompt is AtDelimiters().asks_at_prompt is False
         assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (16, 32, 0.1)
         assert config.lora.target_modules == ("q_proj", "v_proj")
         assert (config.weaver.epochs, config.weaver.learning_rate, config.weaver.scheduler) == (2, 1e-5, "cosine")

@@ -10,13 +10,15 @@ import pytest
 from tests import tiny
 from tests.reasoners import soft
 
-from tyler import benchmarking
+from tyler import benchmarking, cli
 from tyler.backbone import Backbone
 from tyler.model import Tyler
 from tyler.reasoners import methods, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.softcot import SoftCot, Wording
 from tyler.records import read_records
 from tyler.routing import Never
+from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 
 
@@ -45,15 +47,15 @@ def test_a_training_free_method_runs_on_the_plain_backbone(place: Path, method: 
 
 def test_without_a_method_the_model_is_itself(place: Path) -> None:
     loaded = methods.load(str(place / "trained"), name="x", budget=2)
-    assert (loaded.method, loaded.settings["stage"], loaded.settings["budget"]) == ("tyler", "stage1", 2)
+    assert (loaded.method, loaded.settings.stage, loaded.settings.budget) == ("tyler", "stage1", 2)
     assert loaded.reasoner.model.stage == "stage1"
 
 
 @pytest.mark.parametrize(
     "model, method, overrides, options, message",
     [
-        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot"),
-        ("backbone", "softcot", [], {}, "is no SoftCoT checkpoint; train one"),
+        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot, memgen"),
+        ("backbone", "softcot", [], {}, "is no softcot checkpoint; train one"),
         ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
         ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),
         ("backbone", "cot", [], {"budget": 1}, "cot has no operators"),
@@ -104,15 +106,57 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     model.save_pretrained(place / "memgen")
     found = methods.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
-    assert found.settings == asdict(model.settings)
+    assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
     (report,) = benchmarking.run(
         str(place / "memgen"), tasks=["jsonl"], data=place / "test.jsonl", max_new_tokens=6, output=place / "memgen-out"
     )
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.completion for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
-    with pytest.raises(ValueError, match="is a MemGen; leave --method"):
+    with pytest.raises(ValueError, match="is a memgen checkpoint; leave --method"):
         methods.load(str(place / "memgen"), "cot", name="x")
+
+
+def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(place: Path) -> None:
+    model = MemGen.start(Backbone.load(str(place / "backbone")), prompt=Prompt(instruction=""))
+    model.save_pretrained(place / "woven")
+    where = str(place / "woven")
+    problems = [Problem("p", "jsonl", "How many, 1, 2 x?", "5")]
+    few = methods.load(where, None, ["max_insertions=0"], name="x", max_new_tokens=30).reasoner.solve(problems)
+    assert [one.operator for one in few[0].invocations] == ["prompt"]
+    loaded = methods.load(where, "memgen", ["trigger_at_prompt=true"], name="x")
+    assert loaded.reasoner.model.settings.trigger_at_prompt and loaded.reasoner.model.settings.max_insertions == 5
+    assert loaded.turned("max_insertions", 3).reasoner.model.settings.max_insertions == 3
+    assert loaded.turned("max_new_tokens", 3).reasoner.max_new_tokens == 3
+    with pytest.raises(ValueError, match="no setting 'prompt_latents'; allowed: max_insertions, trigger_at_prompt"):
+        methods.load(where, None, ["prompt_latents=4"], name="x")
+    with pytest.raises(ValueError, match="max_insertions=-1; it must be 0 or more"):
+        methods.load(where, None, ["max_insertions=-1"], name="x")
+
+
+@pytest.mark.parametrize("kind", ["softcot", "memgen", "backbone"])
+def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str, capsys) -> None:
+    backbone = Backbone.load(str(place / "backbone"))
+    folder, prompt = place / ("backbone" if kind == "backbone" else f"solve-{kind}"), Prompt(instruction="")
+    if kind == "softcot":
+        SoftCot.start(backbone, backbone, prompt, Wording("{problem}", "", 3)).save_pretrained(folder)
+    if kind == "memgen":
+        MemGen.start(backbone, prompt=prompt).save_pretrained(folder)
+    problem = Problem("p", "jsonl", "How many x?", "5")
+    (expected,) = methods.load(str(folder), name="x", max_new_tokens=20).reasoner.solve([problem])
+    assert cli.main(["solve", str(folder), problem.prompt, "--max-new-tokens", "20"]) == 0
+    shown, _, counts = capsys.readouterr().out.rstrip("\n").rpartition("\n")
+    for call in expected.invocations:
+        mark = f"⟨{call.operator} ×{call.num_latents}⟩"
+        assert mark in shown
+        shown = shown.replace(mark, "", 1)
+    assert shown == expected.text
+    told = f"{expected.num_visible} visible tokens, {expected.num_latents} latents in {expected.num_invocations}"
+    assert counts.startswith(told)
+    assert (expected.num_latents > 0) == (kind != "backbone")
+    if kind != "backbone":
+        assert cli.main(["solve", str(folder), "x", "--budget", "1"]) == 2
+        assert f"a {kind} checkpoint without operators; leave --router and --budget" in capsys.readouterr().err
 
 
 def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:

@@ -288,3 +288,75 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (switching.a0, switching.b0, switching.window) == (1.0, 0.7, 512)
     assert (switching.max_switches, switching.answer_tokens) == (None, 32)
     assert Sampling(0.6, top_k=20, top_p=0.95) == swireasoning.SAMPLING
+
+
+# ---------------------------------------------------------------------------------- by hand, and at equality
+
+
+@pytest.mark.parametrize(
+    "settings, kept, weights",
+    [
+        ({"top_k": 2, "top_p": 0.6, "min_p": 0.0}, [0], [1.0]),  # 0.5 / 0.8 passes 0.6; top-p first would keep two
+        ({"top_k": 0, "top_p": 0.6, "min_p": 0.0}, [0, 1], [0.625, 0.375]),
+        ({"top_k": 0, "top_p": 1.0, "min_p": 0.5}, [0, 1], [0.625, 0.375]),  # 0.3 is over half of 0.5, not over 0.5
+        ({"top_k": 3, "top_p": 1.0, "min_p": 0.0}, [0, 1, 2], [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95]),
+        ({"top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_topk": 2}, [0, 1], [0.625, 0.375]),
+    ],
+)
+def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kept: list[int], weights: list) -> None:
+    chooser = soft_thinking.SoftThinking(soft.model("qwen3").backbone, soft_thinking.Settings(**settings))
+    p = torch.tensor([[0.05, 0.3, 0.5, 0.15]])
+    found, ids = chooser._weights(p, [chooser.start([], Sampling(), 9)])
+    by_rank = [2, 1, 3, 0]
+    mixture = {int(id): float(weight) for id, weight in zip(ids[0], found[0], strict=True) if weight > 0}
+    assert mixture == pytest.approx({by_rank[rank]: weight for rank, weight in zip(kept, weights, strict=True)})
+
+
+def test_cold_steps_count_only_in_a_row() -> None:
+    settings = soft_thinking.Settings(cold_stop_entropy=1.0, cold_stop_steps=3)
+    chooser = soft_thinking.SoftThinking(soft.model("qwen3").backbone, settings)
+    memory = chooser.start([], Sampling(), 99)
+    assert memory.end is not None
+    entropies = [0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 0.5]  # 1.0 is not below 1.0
+    recorded = [chooser._think(memory, 7, entropy) for entropy in entropies[:6]]
+    assert recorded == [7, 7, 7, 7, 7, memory.end] and not memory.thinking
+
+
+def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_switch() -> None:
+    def after(soft_mode: bool, entropies: list[float], window: int = 0) -> list[str]:
+        memory = swireasoning.Memory(Sampling(), 99, steps=1, soft=soft_mode, reference=1.0)
+        return [memory.switch(entropy, window) for entropy in entropies]
+
+    assert after(True, [1.0, 1.5, 1.0]) == ["", "", ""]
+    assert after(False, [1.0, 0.5]) == ["", ""]
+    assert after(False, [1.5, 1.5]) == ["soft", ""]
+    assert after(False, [2.0, 2.0, 2.0, 2.0], window=3) == ["", "", "soft", ""]
+    assert after(True, [0.5, 2.0, 2.0, 2.0, 1.0], window=2) == ["normal", "", "soft", "", "normal"]
+    first = swireasoning.Memory(Sampling(), 99)
+    assert (first.switch(0.3, 0), first.reference, first.stay, first.soft) == ("", 0.3, 0, True)
+
+
+def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
+    chooser = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.Settings(a0=0.2, b0=0.6))
+    memory = swireasoning.Memory(Sampling(), longest=40, steps=10)
+    assert chooser._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
+    assert chooser._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
+    assert chooser._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
+    memory.steps = 0
+    assert chooser._mix(memory, "", soft=True) == swireasoning.Mix(0.9, chooser.line_break)
+
+
+def test_forced_tokens_come_in_their_order_and_end_with_the_answer_budget() -> None:
+    settings = swireasoning.Settings(max_switches=1, answer_tokens=3)
+    chooser = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
+    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    assert not chooser._control(memory, "normal"), "the step that turns counts as the first of the three"
+    assert list(memory.queue) == chooser.open and len(chooser.open) > 1
+    assert [chooser._token(memory, 0) for _ in range(2)] == chooser.open[:2]
+    assert [chooser._control(memory, "") for _ in range(2)] == [False, True]
+    for switches, queue in ((1, chooser.close), (2, chooser.close), (3, chooser.open)):
+        memory = swireasoning.Memory(Sampling(), 99, switches=switches)
+        chooser._control(memory, "normal")
+        assert list(memory.queue) == queue and (memory.tokens_left is None) == (switches < 3)
+    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    assert not chooser._control(memory, "") and not memory.queue, "only where a row turns"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from torch import nn
 from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError
 from tyler.config import BackboneConfig, Config, DataConfig, SoftCotConfig, load_config
-from tyler.reasoners import methods, softcot
+from tyler.reasoners import methods, softcot, supervised
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs import Run, read_jsonl
 from tyler.sampling import Sampling
@@ -190,15 +191,22 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
         torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-4)
 
 
-def test_micro_batches_add_up() -> None:
-    found = {}
-    for size in (1, 4):
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed: bool, monkeypatch) -> None:
+    found, layers = {}, tiny.count_recomputed(monkeypatch)
+    for size, again in ((1, recomputed), (4, False)):
         model = fresh()
-        loss = softcot.descend(model, examples_of(model), size)
+        lesson = softcot.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
+        loss = supervised.descend(lesson, examples_of(model), size)
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
+    assert bool(layers) == recomputed
     assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
     for one, other in zip(found[1][1], found[4][1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence[Example] = ()) -> None:
+    supervised.train(softcot.lesson(model, config), examples_of(model), config, run, development)
 
 
 def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
@@ -206,9 +214,9 @@ def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
     before = {name: tensor.clone() for name, tensor in softcot.tensors_of(model.projection).items()}
     frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
     with Run.create(tmp_path, "softcot: {}\n") as run:
-        softcot.train(model, examples_of(model), SMALL.model_copy(update={"steps": 40}), run)
+        learn(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_of(model)[1:])
     lines = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(lines[0]) - {"step"} == documented_metrics(root, "softcot")
+    assert set(lines[1]) - {"step"} == documented_metrics(root, "softcot")
     losses = [line["softcot/loss"] for line in lines]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     after = softcot.tensors_of(model.projection)
@@ -217,11 +225,20 @@ def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(old, one.model.parameters(), strict=True))
 
 
+def test_the_development_loss_is_the_mean_over_targets() -> None:
+    model = fresh()
+    lesson, examples = softcot.lesson(model, SMALL), examples_of(model)
+    losses = [float(softcot.batch_loss(model, [example], 1).detach()) for example in examples]
+    expected = sum(losses) / sum(len(example.target_ids) for example in examples)
+    assert supervised.development_loss(lesson, examples, 3) == pytest.approx(expected, abs=1e-5)
+    assert all(parameter.grad is None for parameter in model.projection.parameters())
+
+
 @pytest.mark.parametrize("killed_after", [1, 3, 5])
 def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
     whole, cut, resumed = (fresh() for _ in range(3))
     with Run.create(tmp_path / "whole", "softcot: {}\n") as run:
-        softcot.train(whole, examples_of(whole), SMALL, run)
+        learn(whole, SMALL, run)
     log = Run.log
 
     def stop(self: Run, number: int, metrics) -> None:
@@ -232,11 +249,11 @@ def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path
     with monkeypatch.context() as patch:
         patch.setattr(Run, "log", stop)
         with Run.create(tmp_path / "cut", "softcot: {}\n") as run, pytest.raises(KeyboardInterrupt):
-            softcot.train(cut, examples_of(cut), SMALL, run)
+            learn(cut, SMALL, run)
     if killed_after >= 2:  # there is a checkpoint: the weights must come from it
         nn.init.zeros_(resumed.projection.weight)
     with Run.resume(tmp_path / "cut", "softcot: {}\n") as run:
-        softcot.train(resumed, examples_of(resumed), SMALL, run)
+        learn(resumed, SMALL, run)
     ours, theirs = softcot.tensors_of(whole.projection), softcot.tensors_of(resumed.projection)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -268,7 +285,7 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     folder, model = trained
     assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
     loaded = methods.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
-    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", {"thoughts": None}, model.fingerprint())
+    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", softcot.Settings(), model.fingerprint())
     again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
@@ -328,13 +345,13 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
 def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, capsys) -> None:
     config = place_of(tmp_path)
     model = fresh()
-    sizes = sorted(len(one) for one in softcot.load_examples(config, model))
+    sizes = sorted(len(one) for one in softcot.examples_of(PROBLEMS, config, model))
     short = config.stage1.model_copy(update={"max_length": sizes[1]})
-    assert len(softcot.load_examples(config.model_copy(update={"stage1": short}), model)) == 2
+    assert len(softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": short}), model)) == 2
     assert f"left out 2 of 4 traces: over {sizes[1]} tokens" in capsys.readouterr().err
     none = config.stage1.model_copy(update={"max_length": 3})
     with pytest.raises(ValueError, match="none of the 4 traces"):
-        softcot.load_examples(config.model_copy(update={"stage1": none}), model)
+        softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": none}), model)
     with pytest.raises(ValueError, match="no solution trace"):
         softcot.tokenize(model, replace(PROBLEMS[0], solution=None), 1)
 

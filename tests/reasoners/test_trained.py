@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from transformers import AutoModelForCausalLM
 import tiny
 from documents import documented_metrics
 from tyler import stage2
-from tyler.config import Config, DataConfig, DecodingConfig, GrpoConfig, SftConfig, Stage2Config
+from tyler.config import Config, DataConfig, DecodingConfig, DevelopmentConfig, GrpoConfig, SftConfig, Stage2Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
-from tyler.reasoners import grpo, sft
+from tyler.reasoners import grpo, sft, supervised
 from tyler.routing import Learned, Never
-from tyler.runs import Run, read_jsonl
+from tyler.runs import Run, best_checkpoint, read_jsonl
 from tyler.stage1 import Trace, tokenize
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
@@ -32,6 +33,7 @@ SOLUTIONS = (
 )
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
 SMALL = SftConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2)
+WATCHED = SMALL.model_copy(update={"eval_every": 2, "checkpoint_every": 3, "micro_batch_size": 1})
 CONFIG = Config(
     stage2=Stage2Config(steps=4, batch_size=2, learning_rate=0.05, max_new_tokens=16, checkpoint_every=2),
     grpo=GrpoConfig(group_size=3, budget=0, budget_weight=5.0, temperature=0.8),
@@ -72,6 +74,10 @@ def rest_of(model: Tyler) -> dict[str, Tensor]:
     }
 
 
+def learn(model: Tyler, config: SftConfig, run: Run, development: Sequence[Trace] = ()) -> None:
+    supervised.train(sft.lesson(model, config), traces_for(model), config, run, development)
+
+
 def open_new(path: Path) -> Run:
     return Run.create(path, "sft: {}\n")
 
@@ -105,12 +111,14 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool) -> None:
-    found = {}
+def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointing: bool, monkeypatch) -> None:
+    found, recomputed_layers = {}, tiny.count_recomputed(monkeypatch)
     for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
-        loss = sft.descend(model, traces_for(model), size, recomputed)
+        lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": recomputed}))
+        loss = supervised.descend(lesson, traces_for(model), size)
         found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
+    assert bool(recomputed_layers) == checkpointing
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
     for one, other in zip(found[1][1], found[3][1], strict=True):
         if one is not None:
@@ -121,7 +129,7 @@ def test_sft_learns_and_moves_eta_alone(tmp_path: Path) -> None:
     model = fresh()
     eta, rest = eta_of(model), rest_of(model)
     with open_new(tmp_path) as run:
-        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 40}), run)
+        learn(model, SMALL.model_copy(update={"steps": 40}), run)
     losses = [entry["sft/loss"] for entry in read_jsonl(tmp_path / "metrics.jsonl")]
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     assert any(not torch.equal(eta[name], tensor) for name, tensor in eta_of(model).items())
@@ -134,19 +142,84 @@ def test_a_killed_sft_run_resumes_to_the_same_bits(killed_after: int, tmp_path: 
     whole = fresh(dropout=0.3)
     torch.manual_seed(7)
     with open_new(tmp_path / "whole") as run:
-        sft.train(whole, traces_for(whole), SMALL, run)
+        learn(whole, SMALL, run)
     cut = fresh(dropout=0.3)
     torch.manual_seed(7)
     with monkeypatch.context() as patch:
         interrupt_after(killed_after, patch)
         with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            sft.train(cut, traces_for(cut), SMALL, run)
+            learn(cut, SMALL, run)
     resumed = fresh(dropout=0.3)
     torch.manual_seed(7 if killed_after < 2 else 1234)
     with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
-        sft.train(resumed, traces_for(resumed), SMALL, run)
+        learn(resumed, SMALL, run)
     for name, tensor in eta_of(whole).items():
         assert torch.equal(tensor, eta_of(resumed)[name])
+
+
+def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None:
+    model = randomized(fresh(dropout=0.5))
+    lora = model.policy.lora
+    assert lora is not None
+    lesson, traces = sft.lesson(model, SMALL), traces_for(model)
+    lora.train()
+    found = [supervised.development_loss(lesson, traces, size) for size in (1, 2, 8)]
+    assert all(module.training for module in lora.modules()), "and training goes on with it"
+    lora.eval()
+    losses = [float(sft.batch_loss(model, [trace], 1).detach()) for trace in traces]
+    expected = sum(losses) / sum(len(trace.target_ids) for trace in traces)
+    assert found == pytest.approx([expected] * 3, abs=1e-5)
+
+
+def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:
+    etas = []
+    for name, config in (("watched", WATCHED), ("unwatched", WATCHED.model_copy(update={"eval_every": None}))):
+        model = fresh(dropout=0.3)
+        torch.manual_seed(7)
+        with open_new(tmp_path / name) as run:
+            learn(model, config, run, traces_for(model)[:2])
+        etas.append(eta_of(model))
+    assert all(torch.equal(etas[0][name], etas[1][name]) for name in etas[0])
+    assert list(development_of(tmp_path / "watched")) == [2, 4, 6]
+    assert development_of(tmp_path / "unwatched") == {}
+
+
+def development_of(run: Path) -> dict[int, float]:
+    key = "sft/development_loss"
+    return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
+
+
+def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
+    found = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(supervised, "development_loss", lambda *_: next(found))
+    with open_new(tmp_path) as run:
+        model = fresh()
+        learn(model, WATCHED, run, traces_for(model))
+    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
+    assert note == {"step": 4, "metric": "sft/development_loss", "value": 1.0}
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
+
+
+@pytest.mark.parametrize("killed_after", [2, 5])
+def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+    def go_on(run: Run) -> None:
+        model = fresh(dropout=0.3)
+        torch.manual_seed(7)
+        learn(model, WATCHED.model_copy(update={"gradient_checkpointing": True}), run, traces_for(model))
+
+    with open_new(tmp_path / "whole") as run:
+        go_on(run)
+    with monkeypatch.context() as patch:
+        interrupt_after(killed_after, patch)
+        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
+            go_on(run)
+    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
+        go_on(run)
+    assert development_of(tmp_path / "whole") == development_of(tmp_path / "cut")
+    links = [best_checkpoint(tmp_path / name) for name in ("whole", "cut")]
+    assert links[0] is not None and links[1] is not None and links[0].name == links[1].name
+    for name in ("best.json", "state.safetensors"):
+        assert (links[0] / name).read_bytes() == (links[1] / name).read_bytes()
 
 
 def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,13 +235,17 @@ def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     place = files(tmp_path)
-    data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"))
+    rows = [{"problem": "How many 9 x?", "solution": f"{SOLUTIONS[0]} \\boxed{{5}}", "answer": "5"}]
+    (place / "development.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    development = DevelopmentConfig(path=str(place / "development.jsonl"), count=None)
+    data = DataConfig(task="jsonl", path=str(place / "traces.jsonl"), development=development)
     config = Config(
-        data=data, operators=tiny.OPERATORS, sft=SMALL.model_copy(update={"steps": 2}), backbone=backbone_at(place)
+        data=data, operators=tiny.OPERATORS, sft=WATCHED.model_copy(update={"steps": 2}), backbone=backbone_at(place)
     )
     trained = sft.run(config, output=tmp_path / "sft")
     assert trained.stage == "sft" and trained.operators == ()
     assert len(read_jsonl(tmp_path / "sft" / "metrics.jsonl")) == 2
+    assert list(development_of(tmp_path / "sft")) == [2]
     loaded = Tyler.from_pretrained(str(tmp_path / "sft"))
     assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
         trained.solve("How many 1 x?", max_new_tokens=12).actions
@@ -270,6 +347,6 @@ def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None
 def test_every_metric_of_sft_is_documented(tmp_path: Path, root: Path) -> None:
     model = fresh()
     with open_new(tmp_path) as run:
-        sft.train(model, traces_for(model), SMALL.model_copy(update={"steps": 1}), run)
-    (logged,) = read_jsonl(tmp_path / "metrics.jsonl")
+        learn(model, WATCHED.model_copy(update={"steps": 2}), run, traces_for(model)[1:])
+    _, logged = read_jsonl(tmp_path / "metrics.jsonl")
     assert set(logged) - {"step"} == documented_metrics(root, "sft")

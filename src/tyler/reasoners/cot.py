@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from tyler.model import Tyler
 from tyler.reasoner import TylerReasoner
+from tyler.reasoners.knobs import Knob
 from tyler.routing import Never
 from tyler.sampling import Sampling
+
+KNOBS: tuple[Knob, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -15,8 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.reasoner import Reasoner, TylerReasoner
 from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
-from tyler.reasoners.memgen import MemGen, MemGenReasoner, is_memgen
-from tyler.routing import Router
+from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
+from tyler.reasoners.memgen import MemGen, is_memgen
+from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.softcot import SoftCot
+from tyler.request import Event
+from tyler.routing import Never, Router
 from tyler.sampling import Sampling
 from tyler.tasks.prompts import Prompt
 
@@ -28,19 +32,55 @@ METHODS: dict[str, ModuleType] = {
     "soft-thinking": soft_thinking,
     "swireasoning": swireasoning,
     "softcot": softcot,
+    "memgen": memgen,
 }
-"""Each has `Settings`, a frozen dataclass, and `reasoner(model, settings, ...)`."""
+"""Each has `Settings`, a frozen dataclass, `reasoner(model, settings, ...)`, and `KNOBS`."""
+
+SAVED: dict[str, tuple[Callable[[str], bool], Any]] = {
+    "softcot": (softcot.is_checkpoint, SoftCot),
+    "memgen": (is_memgen, MemGen),
+}
+"""The methods with checkpoints of their own: what recognises one, and the class that loads it."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """The settings of a model under its own last stage; `router` is shown as it is written in code."""
+
+    stage: str
+    router: str
+    budget: int | None
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A reasoner, and everything about it that decides its answers."""
+    """A model under a method, and everything about it that decides its answers.
 
-    reasoner: Reasoner
+    `build` makes the reasoner of some settings and `max_new_tokens`; `knobs` are what its answers' length depends on.
+    """
+
     method: str
-    settings: dict[str, Any]
+    settings: Any
+    max_new_tokens: int
     weights: str
     prompt: Prompt
+    knobs: tuple[Knob, ...]
+    build: Callable[[Any, int], Reasoner]
+
+    @property
+    def reasoner(self) -> Reasoner:
+        return self.build(self.settings, self.max_new_tokens)
+
+    def turned(self, setting: str, value: int) -> Loaded:
+        """The same with one setting, or `max_new_tokens`, changed."""
+        if setting == MAX_NEW_TOKENS:
+            return replace(self, max_new_tokens=value)
+        return replace(self, settings=replace(self.settings, **{setting: value}))
+
+
+def kind_of(location: str) -> str | None:
+    """The method whose checkpoint a location claims to be; None for a Tyler checkpoint, a backbone or a Hub id."""
+    return next((name for name, (recognises, _) in SAVED.items() if recognises(location)), None)
 
 
 def load(
@@ -59,34 +99,30 @@ def load(
 
     Raises ValueError for a method, a setting or an option that does not go with the model.
     """
-    if is_memgen(location):
-        if method not in (None, "memgen") or overrides or router is not None or budget is not None:
-            raise ValueError(f"{location} is a MemGen; leave --method, --method-set, --router and --budget away")
-        return memgen(location, name, device, max_new_tokens, slots)
-    trained = softcot.is_checkpoint(location)
-    method = method or ("softcot" if trained else OWN)
+    kind = kind_of(location)
+    method = method or kind or OWN
     if method not in (OWN, *METHODS):
         raise ValueError(f"--method {method!r} is none of: {', '.join((OWN, *METHODS))}")
-    if trained != (method == "softcot"):
-        raise ValueError(
-            f"{location} is a SoftCoT checkpoint; leave --method away, or give its backbone"
-            if trained
-            else f"{location} is no SoftCoT checkpoint; train one with `tyler train softcot CONFIG`"
-        )
+    if kind and method != kind:
+        raise ValueError(f"{location} is a {kind} checkpoint; leave --method away, or give its backbone")
+    if method in SAVED and not kind:
+        raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
     if method == OWN:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
         return own(location, name, device, router, budget, max_new_tokens, slots)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
-    settings = settings_of(method, overrides)
-    model: Any = (softcot.SoftCot if trained else Tyler).from_pretrained(location, device=device)
-    if not trained:
-        model = cot.plain(model)
-    reasoner = METHODS[method].reasoner(
-        model, settings, name=f"{name}, {method}", sampling=Sampling(), max_new_tokens=max_new_tokens, slots=slots
-    )
-    return Loaded(reasoner, method, asdict(settings), model.fingerprint(), model.prompt)
+    settings, module = settings_of(method, overrides), METHODS[method]
+    model = SAVED[kind][1].from_pretrained(location, device=device) if kind else None
+    model = model or cot.plain(Tyler.from_pretrained(location, device=device))
+    shown = name if kind else f"{name}, {method}"
+
+    def build(settings: Any, longest: int) -> Reasoner:
+        made = module.reasoner(model, settings, name=shown, sampling=Sampling(), max_new_tokens=longest, slots=slots)
+        return cast(Reasoner, made)
+
+    return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, module.KNOBS, build)
 
 
 def own(
@@ -100,17 +136,37 @@ def own(
 ) -> Loaded:
     """A model as its last stage left it."""
     model = Tyler.from_pretrained(location, device=device)
-    router = router or DEFAULT_ROUTERS[model.stage]
-    reasoner = TylerReasoner(name, model, router, budget, max_new_tokens=max_new_tokens, slots=slots)
-    settings = {"stage": model.stage, "router": repr(router), "budget": budget}
-    return Loaded(reasoner, OWN, settings, model.fingerprint(), model.prompt)
+    routed = router or DEFAULT_ROUTERS[model.stage]
+
+    def build(settings: Own, longest: int) -> Reasoner:
+        return TylerReasoner(name, model, routed, settings.budget, max_new_tokens=longest, slots=slots)
+
+    settings = Own(model.stage, repr(routed), budget)
+    knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
+    return Loaded(OWN, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build)
 
 
-def memgen(location: str, name: str, device: str | None, max_new_tokens: int, slots: int) -> Loaded:
-    """A MemGen as it was trained."""
-    model = MemGen.from_pretrained(location, device=device)
-    reasoner = MemGenReasoner(name, model, max_new_tokens=max_new_tokens, slots=slots)
-    return Loaded(reasoner, "memgen", asdict(model.settings), model.fingerprint(), model.prompt)
+def stream(
+    location: str,
+    question: str,
+    *,
+    router: Router | None = None,
+    budget: int | None = None,
+    sampling: Sampling,
+    max_new_tokens: int,
+) -> Iterator[Event]:
+    """Answer one question by the model at `location`, as it was trained, telling what happens as it happens.
+
+    Raises ValueError for an option that does not go with the model.
+    """
+    if kind := kind_of(location):
+        if router is not None or budget is not None:
+            raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
+        model = SAVED[kind][1].from_pretrained(location)
+        return cast(Iterator[Event], model.stream(question, sampling=sampling, max_new_tokens=max_new_tokens))
+    return Tyler.from_pretrained(location).stream(
+        question, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens
+    )
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

@@ -15,13 +15,11 @@ from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
-from tyler.reasoners import supervised
-from tyler.reasoners.supervised import Lesson
+from tyler.reasoners.supervised import Lesson, train, watched
 from tyler.recompute import recomputing
-from tyler.runs import Run
-from tyler.stage1 import Trace, load_traces, prompt_of
+from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.trackers import check_tracker
-from tyler.training import accumulate, opened_run
+from tyler.training import opened_run
 
 
 def batch_loss(
@@ -41,30 +39,20 @@ def batch_loss(
     return -chosen_logprobs(torch.cat(states), model.backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def descend(
-    model: Tyler, traces: Sequence[Trace], micro_batch_size: int, gradient_checkpointing: bool = False
-) -> float:
-    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(len(trace.target_ids) for trace in traces)
-    return accumulate(
-        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), traces, micro_batch_size
-    )
-
-
-def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) -> None:
-    """Train the model's eta in place, logging and checkpointing into `run`; goes on where `run` stands."""
+def lesson(model: Tyler, config: SftConfig) -> Lesson[Trace]:
+    """What SFT brings to the supervised loop: eta learns from the traces' target tokens."""
     assert model.policy.lora is not None
-    lesson = Lesson[Trace](
+    return Lesson(
         title="SFT",
         metrics="sft",
         learner=model.policy.lora,
         save=model.save_pretrained,
         saved_bytes=model.saved_bytes(),
-        descend=lambda batch, size: descend(model, batch, size, config.gradient_checkpointing),
+        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
+        num_targets=lambda trace: len(trace.target_ids),
         name=lambda trace: trace.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(num_tokens, batch)) / seconds},
     )
-    supervised.train(lesson, traces, config, run)
 
 
 def num_tokens(trace: Trace) -> int:
@@ -79,11 +67,12 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces = load_traces(config, backbone)
+    traces, problems = load_traces(config, backbone), watched(config, config.sft)
+    development = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(config.sft.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("sft")
     model.policy.add_lora(lora)
     with opened_run(config, output, resume=resume, replace=replace) as directory:
-        train(model, traces, config.sft, directory)
+        train(lesson(model, config.sft), traces, config.sft, directory, development)
     return model

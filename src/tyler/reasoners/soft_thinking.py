@@ -34,10 +34,14 @@ from tyler.model import Tyler
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_above, check_at_least, check_share
 from tyler.reasoners.cot import plain
+from tyler.reasoners.knobs import Knob
 from tyler.routing import Never
 from tyler.sampling import Sampling
 
 END = "</think>"
+
+
+KNOBS = (Knob("soft_steps", caps=True),)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,23 +33,25 @@ from transformers import PreTrainedTokenizerBase
 from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.config import Config, SoftCotConfig
+from tyler.decoding import Engine
 from tyler.lora import check_shapes
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
-from tyler.reasoners import supervised
 from tyler.reasoners.checks import check_at_least
-from tyler.reasoners.supervised import Lesson
-from tyler.request import Request, SoftPrompt
+from tyler.reasoners.knobs import Knob
+from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.recompute import recomputing
+from tyler.request import Event, Request, SoftPrompt
 from tyler.routing import Never
-from tyler.runs import Run, latest_checkpoint
+from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker
-from tyler.training import accumulate, opened_run
+from tyler.training import opened_run
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
@@ -63,6 +65,9 @@ MARKERS = (
 
 HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
+
+
+KNOBS = (Knob("thoughts", lowest=1),)
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,10 @@ class SoftCot:
         """A Linear as torch starts it, from the global generator."""
         return cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
 
-    def thoughts(self, problem: Problem, number: int) -> Float[Tensor, "number dim"]:
+    def thoughts(self, problem: str | Problem, number: int) -> Float[Tensor, "number dim"]:
         """The soft thoughts on a problem, in float32; only the Linear has a gradient."""
-        asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", problem.prompt)
+        text = problem.prompt if isinstance(problem, Problem) else problem
+        asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
         tokenizer = self.assistant.tokenizer
         question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
         ids = torch.tensor([question + [placeholder(tokenizer)] * number], device=self.assistant.device)
@@ -110,17 +116,46 @@ class SoftCot:
             states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
         return cast(Tensor, self.projection(states.to(self.projection.weight)))
 
-    def prompt_with_places(self, problem: Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
+    def prompt_with_places(self, problem: str | Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
         """The backbone's prompt with `number` placeholders, and their positions."""
-        prompt, tokenizer = self.prompt.of_problem(problem), self.backbone.tokenizer
-        hint = f"\n\n{self.wording.hint}" if self.wording.hint else ""
-        rendered = opened_turn(tokenizer, f"{prompt.text(problem.prompt)}{hint}\n{HERE}", prompt.thinking)
+        text, prompt = (
+            (problem.prompt, self.prompt.of_problem(problem))
+            if isinstance(problem, Problem)
+            else (problem, self.prompt)
+        )
+        hint, tokenizer = f"\n\n{self.wording.hint}" if self.wording.hint else "", self.backbone.tokenizer
+        rendered = opened_turn(tokenizer, f"{prompt.text(text)}{hint}\n{HERE}", prompt.thinking)
         before, _, after = rendered.rpartition(HERE)
         begin, end = markers(tokenizer)
         left = list(tokenizer.encode(before, add_special_tokens=tokenizer.chat_template is None))
         right = tokenizer.encode(after, add_special_tokens=False)
         places = range(len(left) + 1, len(left) + 1 + number)
         return [*left, begin, *[placeholder(tokenizer)] * number, end, *right], tuple(places)
+
+    @torch.no_grad()
+    def request(
+        self, problem: str | Problem, number: int, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+    ) -> Request:
+        """What the engine is asked for one problem, with `number` thoughts. Raises ValueError for an empty one."""
+        ids, places = self.prompt_with_places(problem, number)
+        return Request(
+            ids,
+            router=Never(),
+            sampling=sampling or Sampling(),
+            max_new_tokens=max_new_tokens,
+            soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
+        )
+
+    def engine(self, *, slots: int = 8) -> Engine:
+        """A decoding engine over the backbone."""
+        return Tyler.start(self.backbone, ()).engine(slots=slots)
+
+    def stream(
+        self, problem: str | Problem, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+    ) -> Iterator[Event]:
+        """Answer one problem, yielding a TokenEvent as each token happens and a FinishEvent at the end."""
+        request = self.request(problem, self.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
+        return self.engine(slots=1).stream([request])
 
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""
@@ -248,31 +283,21 @@ class SoftCotReasoner:
     slots: int = 32
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
-        asked = [self.request(problem) for problem in problems]
+        requests, spent = [], []
+        for problem in problems:
+            started = time.perf_counter()
+            sampling = of_its_own(self.sampling, problem)
+            requests.append(
+                self.model.request(problem, self.thoughts, sampling=sampling, max_new_tokens=self.max_new_tokens)
+            )
+            spent.append(time.perf_counter() - started)
 
         def done(index: int, trajectory: Trajectory) -> None:
-            seconds = asked[index][1]
-            trajectory.seconds += seconds
-            trajectory.synthesis_seconds += seconds
+            trajectory.seconds += spent[index]
+            trajectory.synthesis_seconds += spent[index]
             finished(index, trajectory)
 
-        engine = Tyler.start(self.model.backbone, ()).engine(slots=min(self.slots, max(1, len(asked))))
-        return answer(engine, [request for request, _ in asked], done)
-
-    @torch.no_grad()
-    def request(self, problem: Problem) -> tuple[Request, float]:
-        """What the engine is asked, and the seconds that the assistant took."""
-        started = time.perf_counter()
-        thoughts = self.model.thoughts(problem, self.thoughts)
-        ids, places = self.model.prompt_with_places(problem, self.thoughts)
-        request = Request(
-            ids,
-            router=Never(),
-            sampling=of_its_own(self.sampling, problem),
-            max_new_tokens=self.max_new_tokens,
-            soft_prompt=SoftPrompt(places, thoughts),
-        )
-        return request, time.perf_counter() - started
+        return answer(self.model.engine(slots=min(self.slots, max(1, len(requests)))), requests, done)
 
 
 def reasoner(
@@ -307,7 +332,9 @@ def tokenize(model: SoftCot, problem: Problem, number: int) -> Example:
     return Example(problem, ids, places, target_ids(model.backbone.tokenizer, problem.solution))
 
 
-def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) -> Float[Tensor, ""]:
+def batch_loss(
+    model: SoftCot, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
     """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
     backbone = model.backbone
     rows = []
@@ -317,36 +344,30 @@ def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) ->
         thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
         rows.append(embeds.index_copy(0, places, thoughts))
     embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
-    hidden = backbone.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    decoder = recomputing(backbone.decoder, gradient_checkpointing)
+    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
     states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
     targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
     return -chosen_logprobs(torch.cat(states), backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def descend(model: SoftCot, examples: Sequence[Example], micro_batch_size: int) -> float:
-    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
-
-
-def train(model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, run: Run) -> None:
-    """Train the Linear in place, logging and checkpointing into `run`; goes on where `run` stands."""
-    lesson = Lesson[Example](
+def lesson(model: SoftCot, config: SoftCotConfig) -> Lesson[Example]:
+    """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
+    return Lesson(
         title="SoftCoT",
         metrics="softcot",
         learner=model.projection,
         save=model.save_pretrained,
         saved_bytes=sum(tensor.nbytes for tensor in model.projection.parameters()),
-        descend=lambda batch, size: descend(model, batch, size),
+        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
+        num_targets=lambda example: len(example.target_ids),
         name=lambda example: example.problem.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
     )
-    supervised.train(lesson, examples, config, run)
 
 
-def load_examples(config: Config, model: SoftCot) -> list[Example]:
-    """The training traces of a config. Raises ValueError when none is left after those over `stage1.max_length`."""
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
+    """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
     examples = [tokenize(model, problem, config.softcot.num_thoughts) for problem in problems]
     limit = min(config.stage1.max_length, model.backbone.max_positions)
     kept = [example for example in examples if len(example) <= limit]
@@ -369,7 +390,9 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     torch.manual_seed(settings.seed)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     model = SoftCot.start(backbone, assistant, prompt_of(config), wording)
-    examples = load_examples(config, model)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    examples, unseen = examples_of(problems, config, model), watched(config, settings)
+    development = examples_of(unseen, config, model) if unseen else []
     with opened_run(config, output, resume=resume, replace=replace) as directory:
-        train(model, examples, settings, directory)
+        train(lesson(model, settings), examples, settings, directory, development)
     return model

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from tyler.config import OptimizationConfig
+from tyler.config import Config, OptimizationConfig
 from tyler.runs import Run
+from tyler.tasks.problem import Problem
 from tyler.training import (
     Optimization,
+    accumulate,
     batch_at,
     check_finite,
     load_state,
@@ -38,16 +42,49 @@ class Lesson(Generic[Item]):
     """The module that learns: its parameters that want a gradient, in its training mode."""
     save: Callable[[Path], None]
     saved_bytes: int
-    descend: Callable[[Sequence[Item], int], float]
-    """The loss of a batch, whose gradient it leaves in the learner; the number is the micro-batch's size."""
+    batch_loss: Callable[[Sequence[Item], int], Tensor]
+    """The loss of some examples of a batch that has so many targets in all."""
+    num_targets: Callable[[Item], int]
     name: Callable[[Item], str]
     """An example's id, for messages."""
     describe: Callable[[Sequence[Item], float], dict[str, float]]
     """Metrics of a batch and of the seconds it took, besides loss, gradient norm, learning rate and seconds."""
 
 
-def train(lesson: Lesson[Item], examples: Sequence[Item], config: OptimizationConfig, run: Run) -> None:
-    """Train the learner in place, logging and checkpointing into `run`; goes on where `run` stands."""
+def descend(lesson: Lesson[Item], batch: Sequence[Item], micro_batch_size: int) -> float:
+    """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
+    num_targets = sum(map(lesson.num_targets, batch))
+    return accumulate(lambda part: lesson.batch_loss(part, num_targets), batch, micro_batch_size)
+
+
+@torch.no_grad()
+def development_loss(lesson: Lesson[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
+    """The loss of development examples, without dropout."""
+    num_targets = sum(map(lesson.num_targets, examples))
+    parts = [examples[first : first + micro_batch_size] for first in range(0, len(examples), micro_batch_size)]
+    lesson.learner.eval()
+    loss = sum(float(lesson.batch_loss(part, num_targets)) for part in parts)
+    lesson.learner.train()
+    return loss
+
+
+def watched(config: Config, settings: OptimizationConfig) -> list[Problem]:
+    """The development problems of a loop with these settings; none where it watches none."""
+    watches = config.development_set if settings.eval_every else None
+    return watches.load() if watches else []
+
+
+def train(
+    lesson: Lesson[Item],
+    examples: Sequence[Item],
+    config: OptimizationConfig,
+    run: Run,
+    development: Sequence[Item] = (),
+) -> None:
+    """Train the learner in place, logging and checkpointing into `run`; goes on where `run` stands.
+
+    Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
+    """
     parameters = [parameter for parameter in lesson.learner.parameters() if parameter.requires_grad]
     run.require_space(state_bytes(parameters) + lesson.saved_bytes)
     total = config.num_steps(len(examples))
@@ -59,16 +96,22 @@ def train(lesson: Lesson[Item], examples: Sequence[Item], config: OptimizationCo
         lesson.save(folder)
         save_state(folder, parameters, optimization, steps_done=steps_done)
 
+    size = config.micro_batch_size or config.batch_size
     lesson.learner.train()
     for step in training_steps(lesson.title, run, total, done, config.checkpoint_every, write):
         started = time.perf_counter()
         batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
         ids = [lesson.name(example) for example in batch]
-        loss = lesson.descend(batch, config.micro_batch_size or config.batch_size)
+        loss = descend(lesson, batch, size)
         check_finite(loss, step.number, ids)
         norm, rate = optimization.step(step.number, ids)
         seconds = time.perf_counter() - started
         metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
         metrics |= lesson.describe(batch, seconds)
-        step.log({f"{lesson.metrics}/{key}": value for key, value in metrics.items()}, f"loss {loss:.3f}")
+        if development and step.is_due(config.eval_every):
+            metrics["development_loss"] = development_loss(lesson, development, size)
+        named = {f"{lesson.metrics}/{key}": value for key, value in metrics.items()}
+        if "development_loss" in metrics:
+            step.judge(named, f"{lesson.metrics}/development_loss", lt)
+        step.log(named, f"loss {loss:.3f}")
     lesson.learner.eval()

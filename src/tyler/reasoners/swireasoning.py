@@ -38,6 +38,7 @@ from tyler.model import Tyler
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_at_least, check_share
 from tyler.reasoners.cot import plain
+from tyler.reasoners.knobs import Knob
 from tyler.routing import Never
 from tyler.sampling import Sampling
 
@@ -61,6 +62,9 @@ COMMANDS = r"""
 """
 SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 """Where one of these is the token, the step is explicit; of a symbol of several tokens, each of them counts."""
+
+
+KNOBS = (Knob("max_switches", lowest=1, caps=True),)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import gt
 from pathlib import Path
 
 import torch
@@ -19,9 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config import Config, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.lora import LoraSettings
 from tyler.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
-from tyler.reasoners.memgen.model import MemGen, num_insertions
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
+from tyler.reasoners.supervised import watched
+from tyler.recompute import recomputing
 from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs import Run
 from tyler.sampling import Sampling, seed_of
@@ -53,8 +56,11 @@ class Learner:
     token_temperature: float
     recorded: Callable[[Rollout], list[list[float]]]
     """Log-probabilities of the learned actions, as sampled."""
-    replay: Callable[[MemGen, Rollout, slice, float], Float[Tensor, "batch actions"]]
-    """The same under the present weights, with gradients; what it holds behind a row's actions is ignored."""
+    replay: Callable[[MemGen, Rollout, slice, float, bool], Float[Tensor, "batch actions"]]
+    """The same under the present weights, with gradients; what it holds behind a row's actions is ignored.
+
+    Its last arguments are the temperature, and whether activations are computed again in the backward pass.
+    """
 
 
 def roll_out(
@@ -74,13 +80,15 @@ def roll_out(
     ]
     engine = model.engine(slots=min(slots, len(requests)))
     trajectories = engine.run(requests)
-    correct = [
-        grade(problem.task, answer.text, problem.answer, truncated=answer.truncated).correct
-        for (problem, _), answer in zip(asked, trajectories, strict=True)
-    ]
+    correct = [is_correct(problem, answer) for (problem, _), answer in zip(asked, trajectories, strict=True)]
     rewards = torch.tensor(correct, dtype=torch.float32).view(-1, config.group_size)
     consultations = [engine.consultations[index] for index in range(len(requests))]
     return Rollout(list(problems), trajectories, consultations, rewards, time.perf_counter() - started)
+
+
+def is_correct(problem: Problem, answer: Trajectory) -> bool:
+    """What the verifier says."""
+    return grade(problem.task, answer.text, problem.answer, truncated=answer.truncated).correct
 
 
 # --- the weaver: sampled tokens, around latents that are computed anew ----------------------------------------------
@@ -107,11 +115,13 @@ def token_logprobs(rollout: Rollout) -> list[list[float]]:
     ]
 
 
-def replay_tokens(model: MemGen, rollout: Rollout, rows: slice, temperature: float) -> Float[Tensor, "batch actions"]:
+def replay_tokens(
+    model: MemGen, rollout: Rollout, rows: slice, temperature: float, gradient_checkpointing: bool = False
+) -> Float[Tensor, "batch actions"]:
     """log p of every sampled token, with gradients to the weaver. An answer may have no token where room ran out."""
     examples = [example_of(trajectory) for trajectory in rollout.trajectories[rows]]
     kept = [place for place, example in enumerate(examples) if example.target_ids]
-    found, _ = replayed_logprobs(model, [examples[place] for place in kept], temperature)
+    found, _ = replayed_logprobs(model, [examples[place] for place in kept], temperature, gradient_checkpointing)
     logprobs = found.new_zeros(len(examples), found.shape[1])
     return logprobs.index_copy(0, torch.tensor(kept, device=found.device), found)
 
@@ -125,16 +135,16 @@ def decision_logprobs(rollout: Rollout) -> list[list[float]]:
 
 
 def replay_decisions(
-    model: MemGen, rollout: Rollout, rows: slice, temperature: float
+    model: MemGen, rollout: Rollout, rows: slice, temperature: float, gradient_checkpointing: bool = False
 ) -> Float[Tensor, "batch actions"]:
     """log p of every decision, in one causal pass over prompts and visible tokens."""
     assert model.trigger is not None
     device = model.backbone.device
     trajectories, consultations = rollout.trajectories[rows], rollout.consultations[rows]
     ids = [torch.tensor([*one.prompt_ids, *visible_actions(one)], device=device) for one in trajectories]
-    hidden = model.trigger.training_decoder(
-        input_ids=pad_sequence(ids, batch_first=True), use_cache=False
-    ).last_hidden_state  # padding is on the right, so a causal pass needs no mask
+    decoder = recomputing(model.trigger.training_decoder, gradient_checkpointing)
+    embeds = model.backbone.embed(pad_sequence(ids, batch_first=True))
+    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state  # padding on the right needs no mask
     logprobs = []
     for row, (trajectory, consulted) in enumerate(zip(trajectories, consultations, strict=True)):
         places = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]
@@ -183,7 +193,8 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
         if length == 0:
             continue  # nothing was decided here
         real, old = mask[rows, :length], recorded[rows, :length]
-        logprobs = learner.replay(model, rollout, rows, config.temperature)[:, :length]
+        found = learner.replay(model, rollout, rows, config.temperature, config.gradient_checkpointing)
+        logprobs = found[:, :length]
         loss, clipped = grpo_terms(logprobs, old, advantages[rows], weights[rows, :length], config.clip_range)
         loss.backward()
         totals["loss"] += float(loss.detach())
@@ -193,9 +204,18 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
 
 
 def train(
-    model: MemGen, problems: Sequence[Problem], config: MemGenGrpoConfig, learner: Learner, slots: int, run: Run
+    model: MemGen,
+    problems: Sequence[Problem],
+    config: MemGenGrpoConfig,
+    learner: Learner,
+    slots: int,
+    run: Run,
+    development: Sequence[Problem] = (),
 ) -> None:
-    """Train what `learner` names in place, logging and checkpointing into `run`; goes on where `run` stands."""
+    """Train what `learner` names in place, logging and checkpointing into `run`; goes on where `run` stands.
+
+    Every `eval_every` steps `development` is answered greedily, and its accuracy chooses the best checkpoint.
+    """
     total, updates = config.num_steps(len(problems)), config.updates_per_rollout
     optimization = Optimization.of(config, [(learner.parameters, config.learning_rate)], total * updates)
     newest = run.latest_checkpoint()
@@ -220,7 +240,22 @@ def train(
             metrics |= {"memgen_grpo/gradient_norm": norm, "memgen_grpo/learning_rate": rate}
             metrics |= {f"memgen_grpo/{name}": value for name, value in terms.items()}
         metrics["memgen_grpo/learning_seconds"] = time.perf_counter() - started
+        if development and step.is_due(config.eval_every):
+            metrics |= greedy_metrics(model, development, config, slots)
+            step.judge(metrics, "memgen_grpo/greedy_accuracy", gt)
         step.log(metrics, f"reward {metrics['memgen_grpo/reward']:.2f}")
+
+
+def greedy_metrics(
+    model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, slots: int
+) -> dict[str, float]:
+    """Greedy accuracy and blocks behind delimiters on development problems."""
+    answers = MemGenReasoner("greedy", model, max_new_tokens=config.max_new_tokens, slots=slots).solve(development)
+    correct = [is_correct(problem, answer) for problem, answer in zip(development, answers, strict=True)]
+    return {
+        "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
+        "memgen_grpo/greedy_insertions": sum(map(num_insertions, answers)) / len(answers),
+    }
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
@@ -287,6 +322,7 @@ def _run(
     replace: bool,
 ) -> MemGen:
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    development = watched(config, settings)
     with opened_run(config, output, resume=resume, replace=replace) as directory:
-        train(model, problems, settings, learner, config.decoding.slots, directory)
+        train(model, problems, settings, learner, config.decoding.slots, directory, development)
     return model

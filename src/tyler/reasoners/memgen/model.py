@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.request import Request
+from tyler.request import Event, Request
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
@@ -47,7 +47,7 @@ class Settings:
     prompt_latents: int = 8
     inference_latents: int = 8
     max_insertions: int = 5
-    trigger_at_prompt: bool = True
+    trigger_at_prompt: bool = False
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -218,6 +218,16 @@ class MemGen:
         """
         reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots, coalesce)
         return reasoner.solve(problems)
+
+    def stream(
+        self, problem: str | Problem, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+    ) -> Iterator[Event]:
+        """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
+        sampling = sampling or Sampling()
+        request = self.request(
+            problem, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
+        )
+        return self.engine(slots=1).stream([request])
 
 
 @dataclass(frozen=True)

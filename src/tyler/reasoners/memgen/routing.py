@@ -52,7 +52,7 @@ class AtDelimiters:
 
     max_insertions: int = 5
     asks: bool = False
-    asks_at_prompt: bool = True
+    asks_at_prompt: bool = False
     temperature: float = 0.0
     learned: bool = field(default=False, init=False)
 

@@ -14,15 +14,14 @@ from tyler.backbone import Backbone
 from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.lora import LoraSettings
 from tyler.objectives import stage1_loss
-from tyler.reasoners import supervised
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
-from tyler.reasoners.supervised import Lesson
-from tyler.runs import Run
-from tyler.stage1 import Trace, load_traces, prompt_of
+from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.recompute import recomputing
+from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
 from tyler.trackers import check_tracker
-from tyler.training import accumulate, opened_run
+from tyler.training import opened_run
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -39,48 +38,54 @@ def example_of(model: MemGen, trace: Trace) -> Example:
 
 
 def replayed_logprobs(
-    model: MemGen, examples: Sequence[Example], temperature: float = 1.0
+    model: MemGen, examples: Sequence[Example], temperature: float = 1.0, gradient_checkpointing: bool = False
 ) -> tuple[Float[Tensor, "batch targets"], Tensor]:
     """log p of every target token around newly computed latents, with gradients to the weaver; and their mask."""
-    weaver = model.weaver
-    latents = synthesize(model.backbone, weaver.training_decoder, weaver.mapping(), examples, inputs=weaver.map_inputs)
-    return target_logprobs(model.backbone, examples, latents, temperature=temperature)
+    backbone, weaver = model.backbone, model.weaver
+    decoder = recomputing(weaver.training_decoder, gradient_checkpointing)
+    frozen = recomputing(backbone.decoder, gradient_checkpointing)
+    latents = synthesize(backbone, decoder, weaver.mapping(), examples, inputs=weaver.map_inputs)
+    return target_logprobs(backbone, examples, latents, decoder=frozen, temperature=temperature)
 
 
-def batch_loss(model: MemGen, examples: Sequence[Example], num_targets: int) -> Float[Tensor, ""]:
+def batch_loss(
+    model: MemGen, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
     """Cross-entropy of some examples of a batch that has `num_targets` target tokens in all, per target token."""
-    logprobs, mask = replayed_logprobs(model, examples)
+    logprobs, mask = replayed_logprobs(model, examples, gradient_checkpointing=gradient_checkpointing)
     return stage1_loss(logprobs, mask, num_targets)
 
 
-def descend(model: MemGen, examples: Sequence[Example], micro_batch_size: int) -> float:
-    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
+Named = tuple[str, Example]
+"""An example with the id of its trace."""
 
 
-def train(model: MemGen, traces: Sequence[Trace], config: MemGenWeaverConfig, run: Run) -> None:
-    """Train the model's weaver in place, logging and checkpointing into `run`; goes on where `run` stands."""
-    examples = [(trace.id, example_of(model, trace)) for trace in traces]
-    lesson = Lesson[tuple[str, Example]](
+def named_example(model: MemGen, trace: Trace) -> Named:
+    """A trace as the supervised loop takes it."""
+    return trace.id, example_of(model, trace)
+
+
+def lesson(model: MemGen, config: MemGenWeaverConfig) -> Lesson[Named]:
+    """What MemGen brings to the supervised loop: the weaver learns from the traces' target tokens."""
+    recomputed = config.gradient_checkpointing
+    return Lesson(
         title="MemGen weaver",
         metrics="memgen_weaver",
         learner=model.weaver,
         save=model.save_pretrained,
         saved_bytes=sum(tensor.nbytes for tensor in model.weaver.trainable()),
-        descend=lambda batch, size: descend(model, [example for _, example in batch], size),
+        batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
+        num_targets=lambda named: len(named[1].target_ids),
         name=lambda named: named[0],
         describe=lambda batch, _: {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)},
     )
-    supervised.train(lesson, examples, config, run)
 
 
-def load_fitting(config: Config, backbone: Backbone) -> list[Trace]:
-    """The traces of Stage 1 that leave room for MemGen's blocks. Raises ValueError when none does."""
+def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list[Trace]:
+    """The traces that leave room for MemGen's blocks. Raises ValueError when none does."""
     memgen = config.memgen
     latents = memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
-    traces = load_traces(config, backbone)
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit]
     if len(kept) < len(traces):
         print(f"left out {len(traces) - len(kept)} more traces: over {limit} tokens", file=sys.stderr)
@@ -96,10 +101,13 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces = load_fitting(config, backbone)
+    traces, problems = fitting(load_traces(config, backbone), config, backbone), watched(config, config.memgen.weaver)
+    unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
     torch.manual_seed(config.memgen.weaver.seed)
     lora = LoraSettings(**config.memgen.lora.model_dump())
     model = MemGen.start(backbone, settings_of(config.memgen), lora, prompt_of(config))
+    examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
+    settings = config.memgen.weaver
     with opened_run(config, output, resume=resume, replace=replace) as directory:
-        train(model, traces, config.memgen.weaver, directory)
+        train(lesson(model, settings), examples, settings, directory, development)
     return model

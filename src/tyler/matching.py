@@ -1,0 +1,160 @@
+"""Comparisons at equal cost: the setting at which a method's answers have as many tokens as those of another.
+
+Cost is the mean number of visible tokens and latents per answer. The setting is looked for on development problems
+alone, and the evaluation says what it led to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tyler.reasoner import Reasoner
+from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
+from tyler.reasoners.methods import Loaded
+from tyler.records import Record, read_records
+from tyler.tasks import Problem, load_problems
+from tyler.tasks.overlap import find_overlap
+
+TOLERANCE = 0.1
+"""Costs within this share of the target are equal, as in the paper's comparison."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried on the development problems; `setting` is empty for the method as it came."""
+
+    setting: str
+    value: int | None
+    tokens: float
+
+
+@dataclass(frozen=True)
+class Match:
+    """What was looked for, everything that was tried, and the trial that came nearest."""
+
+    target: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        """The nearest by ratio; of equal ones the first."""
+        return min(self.trials, key=lambda trial: abs(math.log(max(trial.tokens, 1e-9) / self.target)))
+
+    @property
+    def reached(self) -> bool:
+        return is_close(self.best.tokens, self.target)
+
+
+def is_close(tokens: float, target: float) -> bool:
+    """Whether a cost is within the tolerance of another."""
+    return abs(tokens / target - 1) <= TOLERANCE
+
+
+def cost(reasoner: Reasoner, problems: Sequence[Problem]) -> float:
+    """Mean visible tokens and latents of a reasoner's answers."""
+    return fmean(answer.num_visible + answer.num_latents for answer in reasoner.solve(problems))
+
+
+def cost_of(records: Sequence[Record]) -> float:
+    """The same of answers that are kept."""
+    return fmean(record.visible_tokens + record.latents for record in records)
+
+
+def search(knob: Knob, target: float, measure: Callable[[int], float]) -> list[Trial]:
+    """Halve the knob's range towards the target; returns every value that was tried."""
+    low, high = knob.lowest, math.ceil(2 * target) if knob.highest is None else knob.highest
+    trials: list[Trial] = []
+    while low <= high:
+        middle = (low + high) // 2
+        trials.append(Trial(knob.setting, middle, measure(middle)))
+        if trials[-1].tokens < target:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return trials
+
+
+def match(loaded: Loaded, target: float, problems: Sequence[Problem]) -> Match:
+    """Find the setting of a method at which its answers to `problems` cost `target` tokens.
+
+    Where they do already, nothing is changed. Else its knobs are tried one by one until one reaches the target; the
+    last is how many tokens an answer may have, which cuts answers off.
+    """
+    trials = [Trial("", None, cost(loaded.reasoner, problems))]
+    for knob in (*loaded.knobs, Knob(MAX_NEW_TOKENS, lowest=1, highest=loaded.max_new_tokens, caps=True)):
+        if any(is_close(trial.tokens, target) for trial in trials):
+            break
+        if knob.caps and trials[0].tokens < target:
+            continue
+
+        def measure(value: int, setting: str = knob.setting) -> float:
+            return cost(loaded.turned(setting, value).reasoner, problems)
+
+        trials += search(knob, target, measure)
+    return Match(target, tuple(trials))
+
+
+def turned(loaded: Loaded, found: Match) -> Loaded:
+    """The method under the setting that was found."""
+    best = found.best
+    return loaded if best.value is None else loaded.turned(best.setting, best.value)
+
+
+# --- of an evaluation -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Equality:
+    """What `tyler eval --match` asks for: the cost of the answers in `folder`, found on a split of the same task.
+
+    `data` is the split's file or folder, where it has one.
+    """
+
+    folder: Path
+    split: str = "dev"
+    data: Path | None = None
+    count: int = 100
+
+    def problems(self, evaluated: Sequence[Problem]) -> list[Problem]:
+        """The development problems. Raises ValueError when one of them is evaluated."""
+        task = evaluated[0].task
+        every = load_problems(task, self.split, path=self.data)
+        chosen = every[:: max(1, len(every) // self.count)][: self.count]
+        if shared := find_overlap(chosen, evaluated):
+            raise ValueError(
+                f"{len(shared)} of the {len(chosen)} problems of {self.split!r} are evaluated too, first "
+                f"{shared[0].training_id}; a setting is chosen on other problems (--match-split, --match-data)"
+            )
+        return chosen
+
+    def find(self, loaded: Loaded, evaluated: Sequence[Problem]) -> Match:
+        """Search. Raises ValueError for a folder without answers of the task."""
+        task = evaluated[0].task
+        if not (records := [record for record in read_records(self.folder) if record.task == task]):
+            raise ValueError(f"{self.folder} has no answers of {task!r} to match; evaluate the model there first")
+        return match(loaded, cost_of(records), self.problems(evaluated))
+
+
+def told(found: Match) -> dict[str, Any]:
+    """What an evaluation's settings say about it."""
+    return {"target": found.target, **asdict(found.best), "tried": len(found.trials)}
+
+
+def verdict(found: Match, records: Sequence[Record]) -> str:
+    """What came of it on the problems that were evaluated, in a sentence or two."""
+    best, tokens = found.best, cost_of(records)
+    setting = f"{best.setting} = {best.value}" if best.setting else "nothing changed"
+    close = "within" if is_close(tokens, found.target) else "NOT within"
+    text = (
+        f"Tokens per answer, visible and latent: {tokens:.1f} here, {found.target:.1f} to match, ratio "
+        f"{tokens / found.target:.2f}, {close} {TOLERANCE:.0%} ({setting}; {best.tokens:.1f} on development problems)."
+    )
+    if found.reached:
+        return text
+    missing = "fewer" if best.tokens < found.target else "more"
+    return f"{text} No setting comes closer: the method's answers have {missing} tokens by themselves."

@@ -1,0 +1,33 @@
+"""MemGen as a method that an evaluation can name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from tyler.reasoners.checks import check_at_least
+from tyler.reasoners.knobs import Knob
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
+from tyler.sampling import Sampling
+
+KNOBS = (Knob("max_insertions", highest=31),)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be changed at evaluation; None is what the checkpoint says. `max_insertions` is K."""
+
+    max_insertions: int | None = None
+    trigger_at_prompt: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_insertions is not None:
+            check_at_least(0, max_insertions=self.max_insertions)
+
+
+def reasoner(
+    model: MemGen, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
+) -> MemGenReasoner:
+    """A trained MemGen."""
+    changed = {key: value for key, value in asdict(settings).items() if value is not None}
+    model = replace(model, settings=replace(model.settings, **changed))
+    return MemGenReasoner(name, model, sampling, max_new_tokens, slots)
