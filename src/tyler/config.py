@@ -356,6 +356,13 @@ class TrackingConfig(Section):
     """What the run is called there; null for the name of its directory."""
 
 
+class DevicesConfig(Section):
+    """How the processes of a run work together, where a launcher started several (docs/devices.md)."""
+
+    timeout: Rate = 30.0
+    """Minutes that a process waits for the others before it gives up."""
+
+
 class Config(Section):
     """All settings of one run."""
 
@@ -374,6 +381,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     tracking: TrackingConfig = TrackingConfig()
+    devices: DevicesConfig = DevicesConfig()
 
     @field_validator("operators")
     @classmethod

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.boundaries import candidates, sample_candidates
 from tyler.config import Config, InsertionsConfig, Stage1Config
@@ -169,9 +170,10 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
     num_targets = sum(len(example.target_ids) for example in examples)
     size = config.micro_batch_size or config.batch_size
     model.synthesizer.eval()
-    losses = [batch_loss(model, examples[first : first + size], num_targets) for first in range(0, len(examples), size)]
+    mine = devices.share(examples)
+    losses = [batch_loss(model, mine[first : first + size], num_targets) for first in range(0, len(mine), size)]
     model.synthesizer.train()
-    return float(sum(losses))
+    return sum(devices.gather(float(sum(losses))))
 
 
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
@@ -216,6 +218,7 @@ def prompt_of(config: Config) -> Prompt:
     return Prompt(config.backbone.instruction, config.backbone.thinking)
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage1`: load, train, save. Returns the trained model.
 

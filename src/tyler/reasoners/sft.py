@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
@@ -72,6 +73,7 @@ def num_tokens(trace: Trace) -> int:
     return len(trace.prompt_ids) + len(trace.target_ids)
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train sft`: load, train, save. Returns the trained model.
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.config import Config, SoftCotConfig
@@ -357,6 +358,7 @@ def load_examples(config: Config, model: SoftCot) -> list[Example]:
     return kept
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
     """`tyler train softcot`: load, train, save. Returns the trained model.
 

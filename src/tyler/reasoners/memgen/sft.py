@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.lora import LoraSettings
@@ -89,6 +90,7 @@ def load_fitting(config: Config, backbone: Backbone) -> list[Trace]:
     return kept
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> MemGen:
     """`tyler train memgen`: load, train the weaver, save. Returns the trained model.
 
