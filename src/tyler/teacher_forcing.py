@@ -150,7 +150,7 @@ def target_logprobs(
     backbone: Backbone,
     examples: Sequence[Example],
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
     decoder: nn.Module | None = None,
     temperature: float = 1.0,
 ) -> tuple[Float[Tensor, "batch targets"], Bool[Tensor, "batch targets"]]:
