@@ -166,6 +166,8 @@ class Stage1Config(OptimizationConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
     epochs: Rate = 2.0
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
@@ -199,6 +201,8 @@ class SftConfig(UnwatchedConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
 
 
 class MemGenLoraConfig(LoraConfig):

@@ -39,6 +39,7 @@ from tyler.training import (
     batch_at,
     check_finite,
     load_state,
+    lowered,
     opened_run,
     save_state,
     state_bytes,
@@ -112,7 +113,7 @@ def train(
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
         size = config.micro_batch_size or config.batch_size
-        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing)
+        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing, config.autocast)
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
@@ -147,13 +148,20 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
 
 
 def descend(
-    model: Tyler, examples: Sequence[Example], micro_batch_size: int, gradient_checkpointing: bool = False
+    model: Tyler,
+    examples: Sequence[Example],
+    micro_batch_size: int,
+    gradient_checkpointing: bool = False,
+    autocast: bool = False,
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(
-        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), examples, micro_batch_size
-    )
+
+    def part_loss(part: Sequence[Example]) -> Tensor:
+        with lowered(model.backbone, autocast):
+            return batch_loss(model, part, num_targets, gradient_checkpointing)
+
+    return accumulate(part_loss, examples, micro_batch_size, len)
 
 
 @torch.no_grad()

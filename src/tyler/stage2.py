@@ -38,6 +38,7 @@ from tyler.training import (
     batch_at,
     check_finite,
     load_state,
+    micro_batches,
     opened_run,
     save_state,
     state_bytes,
@@ -101,9 +102,9 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
     totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
     size = config.stage2.micro_batch_size or len(trajectories)
     decoder = recomputing(policy.training_decoder, config.stage2.gradient_checkpointing)
-    for first in range(0, len(trajectories), size):
-        rows = slice(first, first + size)
-        packed = pack_for(backbone, trajectories[rows])
+    for places in micro_batches([len(one.prompt_ids) + len(one.actions) for one in trajectories], size):
+        packed = pack_for(backbone, [trajectories[place] for place in places])
+        rows = torch.tensor(places, device=backbone.device)
         shares = trim(weights.rows(rows), packed)
         logprobs, entropy = replay_logprobs(decoder, backbone.head, policy.psi, packed)
         with torch.no_grad():

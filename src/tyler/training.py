@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tyler import devices
+from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
 from tyler.progress import Bar, NoBar, bar
 from tyler.runs import CONFIG, FollowedRun, Run, RunError, checkpoint_step, interruptible, open_run, resume_hint
@@ -188,19 +189,44 @@ def training_steps(
                 raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
 
 
+def micro_batches(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """The places of a batch's rows, `size` at a time, rows of similar length together: padding is what long rows cost.
+
+    The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order.
+    """
+    places = list(range(len(lengths)))
+    if len(places) > size:
+        places.sort(key=lambda place: -lengths[place])
+    return [places[first : first + size] for first in range(0, len(places), size)]
+
+
 def accumulate(
-    batch_loss: Callable[[Sequence[Item]], Tensor], examples: Sequence[Item], micro_batch_size: int
+    batch_loss: Callable[[Sequence[Item]], Tensor],
+    examples: Sequence[Item],
+    micro_batch_size: int,
+    length: Callable[[Item], int],
 ) -> float:
     """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's loss.
 
-    `batch_loss` is of some examples and a part of the whole batch's, so the parts of all processes add up to it.
+    `batch_loss` is of some examples and a part of the whole batch's, so the parts of all processes add up to it;
+    `length` is what an example is padded by.
     """
     mine, total = devices.share(examples), 0.0
-    for first in range(0, len(mine), micro_batch_size):
-        loss = batch_loss(mine[first : first + micro_batch_size])
+    for places in micro_batches([length(one) for one in mine], micro_batch_size):
+        loss = batch_loss([mine[place] for place in places])
         loss.backward()
         total += float(loss.detach())
     return sum(devices.gather(total))
+
+
+def lowered(backbone: Backbone, autocast: bool) -> torch.autocast:
+    """Products in bfloat16 over float32 weights, where a config asks for it; sums, norms and softmax stay float32.
+
+    Raises ValueError for weights that are not float32: their products are in their own dtype, and adapters in float32.
+    """
+    if autocast and backbone.dtype != torch.float32:
+        raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
+    return torch.autocast(backbone.device.type, torch.bfloat16, enabled=autocast)
 
 
 def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from tyler.recompute import recomputing
 from tyler.runs import Run
 from tyler.stage1 import Trace, load_traces, prompt_of
 from tyler.trackers import check_tracker
-from tyler.training import accumulate, opened_run
+from tyler.training import accumulate, lowered, opened_run
 
 
 def batch_loss(
@@ -43,13 +43,20 @@ def batch_loss(
 
 
 def descend(
-    model: Tyler, traces: Sequence[Trace], micro_batch_size: int, gradient_checkpointing: bool = False
+    model: Tyler,
+    traces: Sequence[Trace],
+    micro_batch_size: int,
+    gradient_checkpointing: bool = False,
+    autocast: bool = False,
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(trace.target_ids) for trace in traces)
-    return accumulate(
-        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), traces, micro_batch_size
-    )
+
+    def part_loss(part: Sequence[Trace]) -> Tensor:
+        with lowered(model.backbone, autocast):
+            return batch_loss(model, part, num_targets, gradient_checkpointing)
+
+    return accumulate(part_loss, traces, micro_batch_size, num_tokens)
 
 
 def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) -> None:
@@ -61,7 +68,7 @@ def train(model: Tyler, traces: Sequence[Trace], config: SftConfig, run: Run) ->
         learner=model.policy.lora,
         save=model.save_pretrained,
         saved_bytes=model.saved_bytes(),
-        descend=lambda batch, size: descend(model, batch, size, config.gradient_checkpointing),
+        descend=lambda batch, size: descend(model, batch, size, config.gradient_checkpointing, config.autocast),
         name=lambda trace: trace.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(num_tokens, batch)) / seconds},
     )

@@ -327,7 +327,7 @@ def batch_loss(model: SoftCot, examples: Sequence[Example], num_targets: int) ->
 def descend(model: SoftCot, examples: Sequence[Example], micro_batch_size: int) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
+    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size, len)
 
 
 def train(model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, run: Run) -> None:

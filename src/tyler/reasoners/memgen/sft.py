@@ -57,7 +57,7 @@ def batch_loss(model: MemGen, examples: Sequence[Example], num_targets: int) -> 
 def descend(model: MemGen, examples: Sequence[Example], micro_batch_size: int) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size)
+    return accumulate(lambda part: batch_loss(model, part, num_targets), examples, micro_batch_size, len)
 
 
 def train(model: MemGen, traces: Sequence[Trace], config: MemGenWeaverConfig, run: Run) -> None:
