@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import test_stage1
@@ -173,6 +174,81 @@ def drawn() -> list[float]:
         torch.manual_seed(5)
         devices.draw_apart(torch.initial_seed(), step=2)
         return torch.rand(3).tolist()
+
+
+# ------------------------------------------------------------------------------------------ sharded layers
+
+
+def sharded_gradients(recompute: bool) -> list[Any]:
+    """Loss, gradients and the shapes of a layer's matrices, of Stage 1 over shards."""
+    with joined(QUICK):
+        model = test_stage1.fresh()
+        examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
+        if devices.world() > 1:
+            stage1.shard(model, ONE_BLOCK, 2)
+        losses = [stage1.descend(model, examples, 1, recompute) for _ in range(2)]
+        parameters = model.synthesizer.trainable()
+        devices.sum_gradients(parameters)
+        layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]
+        held = [one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in frozen_matrices(layers)]
+        drawn = [one.grad.numpy() for one in parameters if one.grad is not None]
+        return [losses, drawn, sum(held)]
+
+
+def frozen_matrices(layers: list[nn.Module]) -> list[Tensor]:
+    return [one for layer in layers for one in layer.parameters() if one.dim() == 2 and not one.requires_grad]
+
+
+ONE_BLOCK = Stage1Config(batch_size=4, insertions=InsertionsConfig(min=1, max=1))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_sharded_layers_give_the_loss_and_gradients_of_whole_ones(recompute: bool) -> None:
+    losses, gradients, held = sharded_gradients(recompute)
+    for found_losses, found, found_held in together(2, sharded_gradients, recompute):
+        assert found_losses == pytest.approx(losses, rel=1e-6)
+        for one, other in zip(found, gradients, strict=True):
+            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-6)
+        assert found_held == held // 2
+
+
+def train_sharded(path: Path, shard: bool) -> dict[str, Tensor]:
+    with joined(QUICK):
+        model = test_stage1.fresh()
+        settings = ONE_BLOCK.model_copy(update={"steps": 2, "shard_layers": shard, "learning_rate": 0.01})
+        if shard:
+            stage1.shard(model, settings, 2)
+        with opened_run(STAGE1.model_copy(update={"stage1": settings}), path) as run:
+            stage1.train(model, test_stage1.traces_for(model), settings, run)
+    return {name: one.detach().numpy() for name, one in model.synthesizer.named_parameters() if one.requires_grad}
+
+
+def test_a_run_over_shards_saves_an_ordinary_checkpoint(tmp_path: Path) -> None:
+    expected = train_sharded(tmp_path / "whole", False)
+    for found in together(2, train_sharded, tmp_path / "shards", True):
+        assert_close(found, expected)
+    folders = [tmp_path / run / "checkpoints" / "step-2" for run in ("whole", "shards")]
+    for name in ("operators.safetensors", "synthesizer/adapter_model.safetensors", "state.safetensors"):
+        tensors = [load_file(folder / name) for folder in folders]
+        assert {key: one.shape for key, one in tensors[0].items()} == {
+            key: one.shape for key, one in tensors[1].items()
+        }
+    manifests = [(folder / "tyler.json").read_text() for folder in folders]
+    assert manifests[0] == manifests[1]
+
+
+def shard_badly(batch_size: int, num_development: int) -> Any:
+    with joined(QUICK):
+        stage1.shard(test_stage1.fresh(), ONE_BLOCK.model_copy(update={"batch_size": batch_size}), num_development)
+
+
+def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
+    assert "batch_size is 5, which 2 processes do not divide" in together(2, shard_badly, 5, 2)[1]
+    assert "development traces is 3, which 2 processes do not divide" in together(2, shard_badly, 4, 3)[0]
+    with pytest.raises(ValueError, match="this one is alone; start it with torchrun"):
+        shard_badly(4, 2)
+    with pytest.raises(ValueError, match=r"shard_layers needs insertions.max=1, got 3"):
+        Stage1Config(shard_layers=True, insertions=InsertionsConfig(max=3))
 
 
 # ----------------------------------------------------------------------------------------- shares and sums

@@ -171,6 +171,17 @@ class Stage1Config(OptimizationConfig):
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
+    shard_layers: bool = False
+    """Every process keeps a part of each layer (FSDP2), for a backbone that does not fit on one device."""
+
+    @model_validator(mode="after")
+    def _shards_are_read_in_step(self) -> Stage1Config:
+        if self.shard_layers and self.insertions.max > 1:
+            raise ValueError(
+                f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
+                "and each block is one more reading"
+            )
+        return self
 
 
 class UnwatchedConfig(OptimizationConfig):

@@ -12,11 +12,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import PreTrainedModel
 
 from tyler.config import Config, DevicesConfig
 from tyler.sampling import seed_of
@@ -92,6 +95,21 @@ def refuse_several(what: str) -> None:
     """Raise ValueError where a launcher started several processes, and `what` is for one."""
     if launched() > 1:
         raise ValueError(f"{what} runs in one process, and a launcher started {launched()}; start it without one")
+
+
+def shard_layers(decoders: Sequence[PreTrainedModel]) -> None:
+    """Leave each process a part of the layers' frozen matrices (FSDP2); a layer is whole only while it computes.
+
+    Adapters, norms and biases stay whole: they are small, and gradients and checkpoints are as without shards. Every
+    process must call the layers equally often, in the same order. Raises ValueError for a process that is alone.
+    """
+    if world() == 1:
+        raise ValueError("layers are sharded over several processes, and this one is alone; start it with torchrun")
+    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (world(),))
+    for decoder in decoders:
+        for layer in cast(nn.ModuleList, decoder.layers):
+            whole = {one for one in layer.parameters() if one.requires_grad or one.dim() == 1}
+            fully_shard(layer, mesh=mesh, ignored_params=whole)
 
 
 # --- shares and sums ------------------------------------------------------------------------------------------------
