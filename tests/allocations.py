@@ -16,6 +16,8 @@ class Allocations(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.peak = 0
+        """The most bytes that were alive at once, behind an operation."""
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(
@@ -32,8 +34,10 @@ class Allocations(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in before:
                 self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                self.peak = max(self.peak, self.alive())
         return result
 
     def alive(self) -> int:
         """Bytes of the storages made so far that something still holds."""
-        return sum(size for reference, size in self._made.values() if not reference.expired())
+        self._made = {place: made for place, made in self._made.items() if not made[0].expired()}
+        return sum(size for _, size in self._made.values())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from allocations import Allocations
 from tyler.objectives import (
     ActionWeights,
     Stage2Terms,
@@ -23,6 +24,7 @@ from tyler.objectives import (
     grpo_loss,
     importance_ratio,
     kl_k3,
+    positions_at_once,
     stage1_loss,
     stage1_sum,
     stage2_loss,
@@ -517,3 +519,22 @@ def test_impossible_arguments_are_refused(change, message):
     arguments = {"operator_rows": head.psi, "allowed": head.allowed, **change}
     with pytest.raises(ValueError, match=message):
         chosen_logprobs(head.hidden, head.weight, actions=head.actions, **arguments)
+
+
+def test_few_logits_exist_at_once_whatever_the_vocabulary():
+    assert positions_at_once(176) == 1024
+    assert positions_at_once(151_936) == 220
+    assert positions_at_once(2**26) == 1
+
+
+def test_two_float32_copies_of_a_chunk_exist_forward_and_three_backward():
+    positions, vocab = 96, 4000
+    chunk = 32 * vocab * 4
+    hidden = torch.randn(positions, 2, requires_grad=True)
+    weight = torch.randn(vocab, 2)
+    with Allocations() as forward:
+        loss = chosen_logprobs(hidden, weight, None, torch.arange(positions), None, chunk_size=32).logprobs.sum()
+    with Allocations() as backward:
+        loss.backward()
+    assert 2 <= forward.peak / chunk < 2.1
+    assert 3 <= backward.peak / chunk < 3.1

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from operator import gt
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import test_stage1
+import tiny
+from tyler import stage1
 from tyler.config import Stage1Config
 from tyler.runs import Interrupted, Run, best_checkpoint
 from tyler.training import (
@@ -18,6 +23,8 @@ from tyler.training import (
     check_finite,
     learning_rate_factor,
     load_state,
+    lowered,
+    micro_batches,
     save_state,
     state_bytes,
     training_steps,
@@ -246,3 +253,66 @@ def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -
     load_state(tmp_path, parameters, optimization)
     for one, other in zip(parameters, before, strict=True):
         assert torch.equal(one, other)
+
+
+# --------------------------------------------------------------------------------------- micro-batches
+
+
+def test_micro_batches_have_rows_of_similar_length_and_each_row_once() -> None:
+    lengths = [5, 90, 7, 80, 6, 85, 100]
+    parts = micro_batches(lengths, 3)
+    assert parts == [[6, 1, 5], [3, 2, 4], [0]]
+    padded = sum(len(part) * max(lengths[place] for place in part) for part in parts)
+    assert padded == 300 + 240 + 5 < sum(len(part) * max(part) for part in ([5, 90, 7], [80, 6, 85], [100]))
+
+
+def test_a_batch_that_fits_at_once_keeps_its_order() -> None:
+    assert micro_batches([1, 3, 2], 3) == [[0, 1, 2]]
+    assert micro_batches([], 3) == []
+
+
+# -------------------------------------------------------------------------------------------- autocast
+
+
+def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
+    model = test_stage1.fresh()
+    examples = [example for _, example in stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)]
+    found = {}
+    for autocast in (False, True):
+        for recompute in (False, True):
+            model.synthesizer.zero_grad()
+            products = ProductDtypes()
+            with products:
+                loss = stage1.descend(model, examples, 2, recompute, autocast)
+            assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
+            gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
+            assert gradient.dtype == torch.float32
+            found[autocast, recompute] = (loss, gradient)
+    for recompute in (False, True):
+        (loss, gradient), (low_loss, low) = found[False, recompute], found[True, recompute]
+        assert low_loss == pytest.approx(loss, rel=0.01)
+        assert nn.functional.cosine_similarity(gradient, low, dim=0) > 0.995
+        assert (gradient - low).norm() < 0.1 * gradient.norm()
+    torch.testing.assert_close(found[True, True][1], found[True, False][1], rtol=1e-4, atol=1e-6)
+
+
+class ProductDtypes(TorchDispatchMode):
+    """The dtypes of the matrix products with a backbone's weights: the large ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.seen.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def test_autocast_over_other_weights_is_refused() -> None:
+    backbone = tiny.build_backbone("qwen3")
+    with lowered(backbone, autocast=False):
+        assert not torch.is_autocast_enabled("cpu")
+    backbone.model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"autocast is for weights in float32, these are torch.bfloat16"):
+        lowered(backbone, autocast=True)

@@ -166,15 +166,30 @@ class Stage1Config(OptimizationConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
     epochs: Rate = 2.0
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
+    shard_layers: bool = False
+    """Every process keeps a part of each layer (FSDP2), for a backbone that does not fit on one device."""
+
+    @model_validator(mode="after")
+    def _shards_are_read_in_step(self) -> Stage1Config:
+        if self.shard_layers and self.insertions.max > 1:
+            raise ValueError(
+                f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
+                "and each block is one more reading"
+            )
+        return self
 
 
 class SftConfig(OptimizationConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
     epochs: Rate = 2.0
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
 
 
 class MemGenLoraConfig(LoraConfig):
@@ -332,6 +347,13 @@ class TrackingConfig(Section):
     """What the run is called there; null for the name of its directory."""
 
 
+class DevicesConfig(Section):
+    """How the processes of a run work together, where a launcher started several (docs/devices.md)."""
+
+    timeout: Rate = 30.0
+    """Minutes that a process waits for the others before it gives up."""
+
+
 class Config(Section):
     """All settings of one run."""
 
@@ -350,6 +372,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     tracking: TrackingConfig = TrackingConfig()
+    devices: DevicesConfig = DevicesConfig()
 
     @field_validator("operators")
     @classmethod

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig
 
 from tyler.config import Config, LoraConfig
 from tyler.context import round_up
+from tyler.objectives import positions_at_once
 from tyler.operators import Operator
 
 FLOAT32 = 4
@@ -21,10 +22,8 @@ TRAINED = 4 * FLOAT32
 """Bytes of a trained parameter: its value, its gradient and AdamW's two moments."""
 HELD = FLOAT32
 """Bytes of an adapter or head that is not trained at the moment."""
-LOGIT_COPIES = 5
-"""float32 tensors of a chunk's logits alive at once: cast, joined with psi's, log-softmax, and two of the entropy."""
-CHUNK = 1024
-"""Positions whose logits exist at once (`tyler.objectives.chosen_logprobs`)."""
+LOGIT_COPIES = 3
+"""float32 tensors of a chunk's logits alive at once: in the backward pass the log-softmax and two gradients."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +174,8 @@ def at_work(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> 
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:
-    """Bytes of the logits of one chunk of `positions`: (e + 4 LOGIT_COPIES) V, for at most CHUNK positions."""
-    return min(positions, CHUNK) * shape.vocab * (element + FLOAT32 * LOGIT_COPIES)
+    """Bytes of one chunk of logits: (e + 4 LOGIT_COPIES) V, for at most `objectives.positions_at_once` positions."""
+    return min(positions, positions_at_once(shape.vocab)) * shape.vocab * (element + FLOAT32 * LOGIT_COPIES)
 
 
 # ----------------------------------------------------------------------------------------------------------- phases

@@ -227,6 +227,16 @@ def stage2_loss(
 # ------------------------------------------------------------------------------------------------ log-probabilities
 
 
+CHUNK = 1024
+LOGITS = 2**25
+"""At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""
+
+
+def positions_at_once(num_actions: int) -> int:
+    """How many positions' logits over `num_actions` actions exist at a time, where nobody says."""
+    return max(1, min(CHUNK, LOGITS // num_actions))
+
+
 class ChosenLogprobs(NamedTuple):
     """log p of each chosen action over V' (with gradient), and the entropy of its distribution (detached), in nats."""
 
@@ -242,7 +252,7 @@ def chosen_logprobs(
     allowed: Bool[Tensor, "positions operators"] | None,
     *,
     temperature: float = 1.0,
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
 ) -> ChosenLogprobs:
     """log p_{theta,psi}(a_t | x_t) over V' = V + K without ever holding all logits (Section 3.3, Eq. app-grpo-ratio).
 
@@ -251,28 +261,33 @@ def chosen_logprobs(
     before the softmax, as in the rollout. Both are None where there are no operators (Stage 1, plain baselines).
     An action that was not allowed comes back as -inf: the masks of replay and rollout differ.
 
-    Logits exist for `chunk_size` positions at a time, forward and backward (each chunk is recomputed in the backward
-    pass). As in `Policy.logits`, the head's product runs in its stored dtype and psi's in float32 or wider, so that a
+    Logits exist for `chunk_size` positions at a time (None: `positions_at_once`), forward and backward (each chunk is
+    recomputed in the backward pass). As in `Policy.logits`, the head's product runs in its stored dtype (under autocast
+    in that of autocast) and psi's in float32 or wider, so that a
     replayed log-probability is the sampled one; everything from the logits on is float32 or wider. Gradients reach
     `hidden` and psi exactly as without chunks; psi's is accumulated in float32 or wider.
     Raises ValueError for a temperature or chunk size that is not positive, and for psi without masks or the reverse.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}; greedy decoding has no log-probabilities")
-    if chunk_size < 1:
+    if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1 position, got {chunk_size}")
     if (operator_rows is None) != (allowed is None):
         raise ValueError("operator_rows (psi) and allowed go together: give both, or None for both where V' is V")
+    if torch.is_autocast_enabled(hidden.device.type):  # once, and not in every chunk
+        lower = torch.get_autocast_dtype(hidden.device.type)
+        hidden, head_weight = hidden.to(lower), head_weight.to(lower)
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     if operator_rows is None or allowed is None:
         operator_rows = head_weight.new_empty(0, head_weight.shape[1])
         allowed = torch.empty(len(actions), 0, dtype=torch.bool, device=hidden.device)
     rows = operator_rows.to(dtype)
+    size = chunk_size or positions_at_once(len(head_weight) + len(rows))
     pieces = [
         checkpoint(
             _chunk_logprobs, *chunk, head_weight, rows, temperature, use_reentrant=False, preserve_rng_state=False
         )
-        for chunk in zip(*(torch.split(whole, chunk_size) for whole in (hidden, actions, allowed)), strict=True)
+        for chunk in zip(*(torch.split(whole, size) for whole in (hidden, actions, allowed)), strict=True)
     ]
     return ChosenLogprobs(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
 
@@ -286,11 +301,15 @@ def _chunk_logprobs(
     temperature: float,
 ) -> tuple[Float[Tensor, " chunk"], Float[Tensor, " chunk"]]:
     """Log-probability of the action and entropy at each position of one chunk."""
-    token_logits = (hidden @ head_weight.T).to(operator_rows.dtype)
-    operator_logits = (hidden.to(operator_rows.dtype) @ operator_rows.T).masked_fill(~allowed, -torch.inf)
-    logits = torch.cat((token_logits, operator_logits), dim=1)
-    logprobs = torch.log_softmax(logits / temperature, dim=1)
+    tokens = hidden @ head_weight.T
+    operators = (hidden.to(operator_rows.dtype) @ operator_rows.T).masked_fill(~allowed, -torch.inf)
+    logits = torch.cat((tokens.to(operators.dtype), operators), dim=1)
+    del tokens
+    logprobs = torch.log_softmax(logits.div_(temperature), dim=1)
+    del logits
     chosen = logprobs.gather(1, actions.unsqueeze(1)).squeeze(1)
-    # Last, because checkpointing recomputes only up to the last tensor that the backward pass needs.
-    entropy = torch.special.entr(logprobs.detach().exp()).sum(dim=1)
+    # Last, because checkpointing recomputes only up to the last tensor that the backward pass needs; and in place,
+    # because these tensors are the largest of a training step.
+    probabilities = logprobs.detach().exp()
+    entropy = torch.special.entr(probabilities, out=probabilities).sum(dim=1)
     return chosen, entropy

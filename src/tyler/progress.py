@@ -35,6 +35,13 @@ class RichBar:
         self._progress.update(self._task, advance=steps, note=note)
 
 
+class NoBar:
+    """A Bar that nobody sees."""
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Nothing to show."""
+
+
 @contextmanager
 def bar(description: str, total: int, done: int = 0) -> Iterator[Bar]:
     """A bar on stderr, so that results on stdout stay clean; a plain log keeps only its last state."""

@@ -21,7 +21,7 @@ def decision_states(decoder: nn.Module, packed: Packed) -> Float[Tensor, "positi
 
 
 def replay_logprobs(
-    decoder: nn.Module, head: Tensor, psi: Tensor, packed: Packed, *, chunk_size: int = 1024
+    decoder: nn.Module, head: Tensor, psi: Tensor, packed: Packed, *, chunk_size: int | None = None
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
 

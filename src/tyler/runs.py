@@ -45,7 +45,7 @@ LOG_LENGTHS = "log_lengths.json"
 """In each checkpoint: the length in bytes of the run's logs when it was written."""
 BEST, BEST_NOTE = "best", "best.json"
 """The link to the best checkpoint, and in each checkpoint: which step was the best when it was written."""
-CHANGEABLE = ("checkpoints.", "tracking.")
+CHANGEABLE = ("checkpoints.", "devices.", "tracking.")
 """Settings that a resumed run may change: no weight depends on them."""
 
 PACKAGES = ("tyler-reasoning", "torch", "transformers", "peft", "accelerate", "safetensors", "numpy")
@@ -276,6 +276,30 @@ class Run:
         state = f"{newest.name} is whole" if newest else "there is no checkpoint yet"
         remedy = "make room and go on" if full else "once that is mended, go on"
         return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
+
+
+class FollowedRun(Run):
+    """A run that another process of the same training writes: this one reads its checkpoints and writes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.best = _read_best(latest_checkpoint(path))
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Nothing: the writer logs."""
+
+    def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
+        """Nothing: the writer logs."""
+
+    def require_space(self, checkpoint_bytes: int) -> None:
+        """Nothing: the writer needs it."""
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Where the writer saves this step."""
+        return self.path / CHECKPOINTS / f"step-{step}"
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def resume_hint(path: Path) -> str:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.backbone import Backbone
+from tyler import devices
+from tyler.backbone import Backbone, best_device, resolve_dtype
 from tyler.boundaries import candidates, sample_candidates
 from tyler.config import Config, InsertionsConfig, Stage1Config
 from tyler.lora import LoraSettings
@@ -38,6 +40,7 @@ from tyler.training import (
     batch_at,
     check_finite,
     load_state,
+    lowered,
     opened_run,
     save_state,
     state_bytes,
@@ -111,7 +114,7 @@ def train(
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
         size = config.micro_batch_size or config.batch_size
-        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing)
+        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing, config.autocast)
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
@@ -146,13 +149,20 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
 
 
 def descend(
-    model: Tyler, examples: Sequence[Example], micro_batch_size: int, gradient_checkpointing: bool = False
+    model: Tyler,
+    examples: Sequence[Example],
+    micro_batch_size: int,
+    gradient_checkpointing: bool = False,
+    autocast: bool = False,
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
-    return accumulate(
-        lambda part: batch_loss(model, part, num_targets, gradient_checkpointing), examples, micro_batch_size
-    )
+
+    def part_loss(part: Sequence[Example]) -> Tensor:
+        with lowered(model.backbone, autocast):
+            return batch_loss(model, part, num_targets, gradient_checkpointing)
+
+    return accumulate(part_loss, examples, micro_batch_size, len)
 
 
 @torch.no_grad()
@@ -169,9 +179,10 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
     num_targets = sum(len(example.target_ids) for example in examples)
     size = config.micro_batch_size or config.batch_size
     model.synthesizer.eval()
-    losses = [batch_loss(model, examples[first : first + size], num_targets) for first in range(0, len(examples), size)]
+    mine = devices.share(examples)
+    losses = [batch_loss(model, mine[first : first + size], num_targets) for first in range(0, len(mine), size)]
     model.synthesizer.train()
-    return float(sum(losses))
+    return sum(devices.gather(float(sum(losses))))
 
 
 def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
@@ -216,17 +227,43 @@ def prompt_of(config: Config) -> Prompt:
     return Prompt(config.backbone.instruction, config.backbone.thinking)
 
 
+def load_backbone(config: Config) -> Backbone:
+    """The backbone of a config; in the CPU's memory where it will be sharded, for it may not fit on a device."""
+    theta, device = config.backbone, best_device()
+    dtype = str(resolve_dtype(theta.dtype, device)).removeprefix("torch.")
+    where = torch.device("cpu") if config.stage1.shard_layers else device
+    return Backbone.load(theta.id, revision=theta.revision, dtype=dtype, device=where)
+
+
+def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
+    """Shard both readers of a trace over the processes, and move what stays whole to this one's device.
+
+    Raises ValueError where processes would not call their layers equally often.
+    """
+    for what, count in (("batch_size", config.batch_size), ("the number of development traces", num_development)):
+        if count % devices.world():
+            raise ValueError(
+                f"shard_layers needs equal shares: {what} is {count}, which {devices.world()} processes do not divide"
+            )
+    devices.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
+    for part in (model.backbone.model, model.synthesizer, model.policy):
+        cast(torch.nn.Module, part).to(best_device())
+
+
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage1`: load, train, save. Returns the trained model.
 
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
-    backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
+    backbone = load_backbone(config)
     traces, development = load_traces(config, backbone), load_development(config, backbone)
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, config.operators, lora, prompt_of(config))
+    if config.stage1.shard_layers:
+        shard(model, config.stage1, len(development))
     with opened_run(config, output, resume=resume, replace=replace) as directory:
         train(model, traces, config.stage1, directory, development)
     return model.at_stage("stage1")

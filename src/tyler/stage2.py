@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import gt
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler import devices
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
 from tyler.config import Config
 from tyler.lora import LoraSettings
@@ -36,6 +38,7 @@ from tyler.training import (
     batch_at,
     check_finite,
     load_state,
+    micro_batches,
     opened_run,
     save_state,
     state_bytes,
@@ -88,7 +91,10 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
 
 
 def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> dict[str, float]:
-    """Accumulate the gradient of L_stage2 over micro-batches of trajectories; returns its terms and the entropy."""
+    """Accumulate the gradient of L_stage2 over micro-batches of trajectories; returns its terms and the entropy.
+
+    A rollout is this process's share of a batch; the terms are those of the whole batch, the gradient the share's part.
+    """
     policy, backbone, grpo = model.policy, model.backbone, config.grpo
     trajectories = rollout.trajectories
     advantages = group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten().to(backbone.device)
@@ -96,9 +102,9 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
     totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
     size = config.stage2.micro_batch_size or len(trajectories)
     decoder = recomputing(policy.training_decoder, config.stage2.gradient_checkpointing)
-    for first in range(0, len(trajectories), size):
-        rows = slice(first, first + size)
-        packed = pack_for(backbone, trajectories[rows])
+    for places in micro_batches([len(one.prompt_ids) + len(one.actions) for one in trajectories], size):
+        packed = pack_for(backbone, [trajectories[place] for place in places])
+        rows = torch.tensor(places, device=backbone.device)
         shares = trim(weights.rows(rows), packed)
         logprobs, entropy = replay_logprobs(decoder, backbone.head, policy.psi, packed)
         with torch.no_grad():
@@ -120,11 +126,12 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         totals["replay_gap"] = max(
             totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
         )
-    return totals
+    parts = devices.gather(totals)
+    return {name: (max if name == "replay_gap" else sum)(part[name] for part in parts) for name in totals}
 
 
 def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
-    """Weights of every action over the whole batch, so that micro-batches add up."""
+    """Weights of every action over the whole batch, so that micro-batches and the shares of processes add up."""
     drawn = [torch.tensor(trajectory.drawn()) for trajectory in rollout.trajectories]
     operators = [torch.tensor(trajectory.is_operator) for trajectory in rollout.trajectories]
     mask = torch.nn.utils.rnn.pad_sequence(drawn, batch_first=True)
@@ -132,7 +139,8 @@ def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
     groups = torch.arange(len(rollout.problems)).repeat_interleave(rollout.rewards.shape[1])
     weights = action_weights(mask, is_operator & mask, groups)
     device = model.backbone.device
-    return ActionWeights(weights.mask.to(device), weights.grpo.to(device), weights.anchor.to(device))
+    part = len(rollout.problems) / sum(devices.gather(len(rollout.problems)))  # of the batch's groups
+    return ActionWeights(weights.mask.to(device), part * weights.grpo.to(device), part * weights.anchor.to(device))
 
 
 def trim(weights: ActionWeights, packed: Packed) -> ActionWeights:
@@ -175,8 +183,8 @@ def train(
         batch = [
             problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
         ]
-        rollout = roll_out(model, batch, config, step.number)
-        metrics = rollout_metrics(model, rollout, config)
+        rollout = roll_out(model, devices.share(batch), config, step.number)
+        metrics = devices.average(rollout_metrics(model, rollout, config), len(rollout.problems))
         learning_seconds = 0.0
         for update in range(updates):
             metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
@@ -203,7 +211,7 @@ def improve(
     """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
     started = time.perf_counter()
     terms = learn(model, rollout, reference_psi, config)
-    ids = [problem.id for problem in rollout.problems]
+    ids = [id for part in devices.gather([problem.id for problem in rollout.problems]) for id in part]
     check_finite(terms["loss"], update // config.grpo.updates_per_rollout, ids)
     norm, rate = optimization.step(update, ids)
     return {
@@ -227,8 +235,9 @@ def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Ru
     )
     psi = fit_psi(decisions, len(model.operators), calibration)
     model.policy.psi.data.copy_(psi)
+    devices.copy_from_first([model.policy.psi])  # each process has calibrated, and rounded in its own way
     run.log(0, calibration_report(decisions, psi, [operator.name for operator in model.operators]))
-    return psi
+    return model.policy.psi.detach().clone()
 
 
 def rollout_metrics(model: Tyler, rollout: Rollout, config: Config) -> dict[str, float]:
@@ -260,40 +269,51 @@ def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix:
 
 def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
     """Greedy accuracy and invocations on development problems: greedy routing may never invoke what sampling does."""
+    mine = devices.share(development)
     requests = [
-        model.request(problem, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in development
+        model.request(problem, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in mine
     ]
+    if not requests:
+        return devices.average({}, 0)
     trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(
         requests
     )
     correct = [
         grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated).correct
-        for problem, trajectory in zip(development, trajectories, strict=True)
+        for problem, trajectory in zip(mine, trajectories, strict=True)
     ]
-    return {"greedy/accuracy": sum(correct) / len(correct), **invocation_metrics(model, trajectories, "greedy")}
+    metrics = {"greedy/accuracy": sum(correct) / len(correct), **invocation_metrics(model, trajectories, "greedy")}
+    return devices.average(metrics, len(mine))
 
 
 def log_trajectories(run: Run, step: int, rollout: Rollout) -> None:
     """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
+    for records in devices.gather(trajectory_records(rollout)):
+        for record in records:
+            run.log_trajectory(step, record)
+
+
+def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
+    """What trajectories.jsonl says of each trajectory."""
     group_size = rollout.rewards.shape[1]
     rewards = rollout.rewards.flatten().tolist()
-    for index, (trajectory, verdict) in enumerate(zip(rollout.trajectories, rollout.verdicts, strict=True)):
-        run.log_trajectory(
-            step,
-            {
-                "problem": rollout.problems[index // group_size].id,
-                "member": index % group_size,
-                "text": trajectory.text,
-                "invocations": [[call.operator, call.position, call.num_latents] for call in trajectory.invocations],
-                "budget": trajectory.budget,
-                "outcome": verdict.outcome.value,
-                "reward": rewards[index],
-                "finish_reason": trajectory.finish_reason,
-                "seed": trajectory.sampling.seed,
-            },
-        )
+    return [
+        {
+            "problem": rollout.problems[index // group_size].id,
+            "member": index % group_size,
+            "text": trajectory.text,
+            "invocations": [[call.operator, call.position, call.num_latents] for call in trajectory.invocations],
+            "budget": trajectory.budget,
+            "outcome": verdict.outcome.value,
+            "reward": rewards[index],
+            "finish_reason": trajectory.finish_reason,
+            "seed": trajectory.sampling.seed,
+        }
+        for index, (trajectory, verdict) in enumerate(zip(rollout.trajectories, rollout.verdicts, strict=True))
+    ]
 
 
+@devices.on_all_devices
 def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
 

@@ -42,6 +42,10 @@ class Example:
         assert positions == sorted(positions), "insertions are in the order of their positions"
         assert not positions or 0 <= positions[0] <= positions[-1] < len(self.target_ids), "and before a target"
 
+    def __len__(self) -> int:
+        """Tokens of prompt and target."""
+        return len(self.prompt_ids) + len(self.target_ids)
+
 
 class ChunkReader:
     """A decoder that reads right-padded chunks one after the other, with gradients.
@@ -150,7 +154,7 @@ def target_logprobs(
     backbone: Backbone,
     examples: Sequence[Example],
     latents: Sequence[Sequence[Float[Tensor, "latents dim"]]],
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
     decoder: nn.Module | None = None,
     temperature: float = 1.0,
 ) -> tuple[Float[Tensor, "batch targets"], Bool[Tensor, "batch targets"]]:

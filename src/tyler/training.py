@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,9 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from tyler import devices
+from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
-from tyler.progress import Bar, bar
-from tyler.runs import Run, checkpoint_step, interruptible, open_run, resume_hint
+from tyler.progress import Bar, NoBar, bar
+from tyler.runs import CONFIG, FollowedRun, Run, RunError, checkpoint_step, interruptible, open_run, resume_hint
 from tyler.trackers import open_tracker
 
 PEAK = "peak_learning_rate"
@@ -42,11 +44,20 @@ class Optimization:
     def of(
         cls, config: OptimizationConfig, groups: Sequence[tuple[list[nn.Parameter], float]], total_steps: int
     ) -> Optimization:
-        """`groups` pairs parameters with their peak learning rate."""
+        """`groups` pairs parameters with their peak learning rate; every process starts from the first one's values.
+
+        Raises ValueError for a batch that has less than one example for each process.
+        """
+        if config.batch_size < devices.world():
+            raise ValueError(
+                f"batch_size={config.batch_size} leaves some of the {devices.world()} processes without an example; "
+                "raise it or start fewer"
+            )
         optimizer = torch.optim.AdamW(
             [{"params": parameters, "lr": rate, PEAK: rate} for parameters, rate in groups],
             weight_decay=config.weight_decay,
         )
+        devices.copy_from_first(parameter for parameters, _ in groups for parameter in parameters)
         warmup = math.ceil(config.warmup_ratio * total_steps)
         return cls(optimizer, config.scheduler, warmup, total_steps, config.max_grad_norm)
 
@@ -55,13 +66,16 @@ class Optimization:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def step(self, step: int, ids: Sequence[str] = ()) -> tuple[float, float]:
-        """Clip, update, forget the gradients; `step` counts from 0. Returns the gradient norm and the learning rate.
+        """Add up the processes' gradients, clip, update, forget them; `step` counts from 0.
+
+        Returns the gradient norm and the learning rate.
 
         Raises FloatingPointError at a gradient that is not finite, before it reaches the weights; `ids` name the batch.
         """
         factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = group[PEAK] * factor
+        devices.sum_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         if not bool(norm.isfinite()):
             raise FloatingPointError(
@@ -125,18 +139,31 @@ class Step:
 def opened_run(config: Config, output: Path, *, resume: bool = False, replace: bool = False) -> Iterator[Run]:
     """The run directory of a training command, with the tracker that the config names.
 
-    Raises RunError as `open_run` does, and TrackerError where the tracker cannot start.
+    Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
+    process does not see what the first one wrote; TrackerError where the tracker cannot start.
     """
-    keep = config.checkpoints.keep
-    with open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace) as run:
-        newest = run.latest_checkpoint()
-        done = checkpoint_step(newest) if newest else 0
-        tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
-        run.also_log(tracker.log)
-        try:
-            yield run
-        finally:
-            tracker.finish()
+    with ExitStack() as stack:
+
+        def open_both() -> Run:
+            keep = config.checkpoints.keep
+            run = stack.enter_context(
+                open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace)
+            )
+            newest = run.latest_checkpoint()
+            done = checkpoint_step(newest) if newest else 0
+            tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
+            run.also_log(tracker.log)
+            stack.callback(tracker.finish)
+            return run
+
+        run = devices.after_first(open_both) or FollowedRun(output)
+        seen = devices.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
+        if len(set(seen)) > 1:
+            raise RunError(
+                f"process {devices.rank()} of {devices.world()} sees {seen[devices.rank()] or 'no checkpoint'} in "
+                f"{output}, and the first {seen[0] or 'no checkpoint'}; all machines need the same directory"
+            )
+        yield run
 
 
 def training_steps(
@@ -145,29 +172,61 @@ def training_steps(
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
     A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
-    hand is finished and saved, and runs.Interrupted says how to go on.
+    hand is finished and saved, and runs.Interrupted says how to go on. One interrupted process stops them all.
     """
-    with bar(title, total, done) as progress, interruptible() as interruption:
+    seed = torch.initial_seed()
+    shown = bar(title, total, done) if devices.rank() == 0 else nullcontext(NoBar())
+    with shown as progress, interruptible() as interruption:
         for number in range(done, total):
+            devices.draw_apart(seed, number)
             yield (step := Step(number, run, progress))
+            stop = any(devices.gather(interruption.requested))
             finished = number + 1
             is_best = run.best is not None and run.best.step == finished
-            if step.is_due(checkpoint_every) or is_best or finished == total or interruption.requested:
+            if step.is_due(checkpoint_every) or is_best or finished == total or stop:
                 run.save_checkpoint(finished, partial(write, finished))
-            if interruption.requested and finished < total:
+            if stop and finished < total:
                 raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
 
 
+def micro_batches(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """The places of a batch's rows, `size` at a time, rows of similar length together: padding is what long rows cost.
+
+    The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order.
+    """
+    places = list(range(len(lengths)))
+    if len(places) > size:
+        places.sort(key=lambda place: -lengths[place])
+    return [places[first : first + size] for first in range(0, len(places), size)]
+
+
 def accumulate(
-    batch_loss: Callable[[Sequence[Item]], Tensor], examples: Sequence[Item], micro_batch_size: int
+    batch_loss: Callable[[Sequence[Item]], Tensor],
+    examples: Sequence[Item],
+    micro_batch_size: int,
+    length: Callable[[Item], int],
 ) -> float:
-    """Add up the gradient of a batch's loss over micro-batches; returns the loss."""
-    total = 0.0
-    for first in range(0, len(examples), micro_batch_size):
-        loss = batch_loss(examples[first : first + micro_batch_size])
+    """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's loss.
+
+    `batch_loss` is of some examples and a part of the whole batch's, so the parts of all processes add up to it;
+    `length` is what an example is padded by.
+    """
+    mine, total = devices.share(examples), 0.0
+    for places in micro_batches([length(one) for one in mine], micro_batch_size):
+        loss = batch_loss([mine[place] for place in places])
         loss.backward()
         total += float(loss.detach())
-    return total
+    return sum(devices.gather(total))
+
+
+def lowered(backbone: Backbone, autocast: bool) -> torch.autocast:
+    """Products in bfloat16 over float32 weights, where a config asks for it; sums, norms and softmax stay float32.
+
+    Raises ValueError for weights that are not float32: their products are in their own dtype, and adapters in float32.
+    """
+    if autocast and backbone.dtype != torch.float32:
+        raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
+    return torch.autocast(backbone.device.type, torch.bfloat16, enabled=autocast)
 
 
 def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:

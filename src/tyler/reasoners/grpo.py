@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tyler import stage2
+from tyler import devices, stage2
 from tyler.backbone import Backbone
 from tyler.config import Config
 from tyler.lora import LoraSettings
@@ -17,6 +17,7 @@ from tyler.trackers import check_tracker
 from tyler.training import opened_run
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators. Returns the trained model.
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
@@ -19,7 +20,7 @@ from tyler.reasoners.supervised import Lesson, train, watched
 from tyler.recompute import recomputing
 from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.trackers import check_tracker
-from tyler.training import opened_run
+from tyler.training import lowered, opened_run
 
 
 def batch_loss(
@@ -42,14 +43,20 @@ def batch_loss(
 def lesson(model: Tyler, config: SftConfig) -> Lesson[Trace]:
     """What SFT brings to the supervised loop: eta learns from the traces' target tokens."""
     assert model.policy.lora is not None
+
+    def part_loss(traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
+        with lowered(model.backbone, config.autocast):
+            return batch_loss(model, traces, num_targets, config.gradient_checkpointing)
+
     return Lesson(
         title="SFT",
         metrics="sft",
         learner=model.policy.lora,
         save=model.save_pretrained,
         saved_bytes=model.saved_bytes(),
-        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
+        batch_loss=part_loss,
         num_targets=lambda trace: len(trace.target_ids),
+        num_tokens=num_tokens,
         name=lambda trace: trace.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(num_tokens, batch)) / seconds},
     )
@@ -60,6 +67,7 @@ def num_tokens(trace: Trace) -> int:
     return len(trace.prompt_ids) + len(trace.target_ids)
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train sft`: load, train, save. Returns the trained model.
 

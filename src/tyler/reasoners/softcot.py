@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.config import Config, SoftCotConfig
@@ -361,6 +362,7 @@ def lesson(model: SoftCot, config: SoftCotConfig) -> Lesson[Example]:
         saved_bytes=sum(tensor.nbytes for tensor in model.projection.parameters()),
         batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
         num_targets=lambda example: len(example.target_ids),
+        num_tokens=len,
         name=lambda example: example.problem.id,
         describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
     )
@@ -378,6 +380,7 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
     return kept
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
     """`tyler train softcot`: load, train, save. Returns the trained model.
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tyler import devices
 from tyler.config import Config, OptimizationConfig
 from tyler.runs import Run
 from tyler.tasks.problem import Problem
@@ -45,6 +46,8 @@ class Lesson(Generic[Item]):
     batch_loss: Callable[[Sequence[Item], int], Tensor]
     """The loss of some examples of a batch that has so many targets in all."""
     num_targets: Callable[[Item], int]
+    num_tokens: Callable[[Item], int]
+    """By which an example is padded."""
     name: Callable[[Item], str]
     """An example's id, for messages."""
     describe: Callable[[Sequence[Item], float], dict[str, float]]
@@ -54,18 +57,18 @@ class Lesson(Generic[Item]):
 def descend(lesson: Lesson[Item], batch: Sequence[Item], micro_batch_size: int) -> float:
     """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
     num_targets = sum(map(lesson.num_targets, batch))
-    return accumulate(lambda part: lesson.batch_loss(part, num_targets), batch, micro_batch_size)
+    return accumulate(lambda part: lesson.batch_loss(part, num_targets), batch, micro_batch_size, lesson.num_tokens)
 
 
 @torch.no_grad()
 def development_loss(lesson: Lesson[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
     """The loss of development examples, without dropout."""
-    num_targets = sum(map(lesson.num_targets, examples))
-    parts = [examples[first : first + micro_batch_size] for first in range(0, len(examples), micro_batch_size)]
+    num_targets, mine = sum(map(lesson.num_targets, examples)), devices.share(examples)
+    parts = [mine[first : first + micro_batch_size] for first in range(0, len(mine), micro_batch_size)]
     lesson.learner.eval()
     loss = sum(float(lesson.batch_loss(part, num_targets)) for part in parts)
     lesson.learner.train()
-    return loss
+    return sum(devices.gather(loss))
 
 
 def watched(config: Config, settings: OptimizationConfig) -> list[Problem]:

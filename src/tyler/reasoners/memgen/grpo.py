@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from tyler import devices
 from tyler.config import Config, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.lora import LoraSettings
 from tyler.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
@@ -321,6 +322,7 @@ def _run(
     resume: bool,
     replace: bool,
 ) -> MemGen:
+    devices.refuse_several("MemGen's GRPO")
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     development = watched(config, settings)
     with opened_run(config, output, resume=resume, replace=replace) as directory:

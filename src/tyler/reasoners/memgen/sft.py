@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.lora import LoraSettings
@@ -76,6 +77,7 @@ def lesson(model: MemGen, config: MemGenWeaverConfig) -> Lesson[Named]:
         saved_bytes=sum(tensor.nbytes for tensor in model.weaver.trainable()),
         batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
         num_targets=lambda named: len(named[1].target_ids),
+        num_tokens=lambda named: len(named[1]),
         name=lambda named: named[0],
         describe=lambda batch, _: {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)},
     )
@@ -94,6 +96,7 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
     return kept
 
 
+@devices.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> MemGen:
     """`tyler train memgen`: load, train the weaver, save. Returns the trained model.
 

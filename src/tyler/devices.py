@@ -1,0 +1,215 @@
+"""One run on several devices: processes that a launcher started, each with its share of every batch.
+
+`torchrun` and `accelerate launch` start the processes and tell each its place. Inside `joined` they train as one: their
+gradients are added up, their weights start equal and so stay equal, and only the first process writes. In a process
+that is alone every function here gives what that process has.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import PreTrainedModel
+
+from tyler.config import Config, DevicesConfig
+from tyler.sampling import seed_of
+
+Item = TypeVar("Item")
+Parameters = ParamSpec("Parameters")
+
+
+class LostPeer(ConnectionError):
+    """Another process of the run stopped or does not answer."""
+
+
+def rank() -> int:
+    """The place of this process among those of the run, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """The number of processes that train as one."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def launched() -> int:
+    """The number of processes that a launcher started, whether they have joined or not."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+# --- joining --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def joined(config: DevicesConfig) -> Iterator[None]:
+    """Let the processes that a launcher started work as one, each on its own device; alone, nothing happens.
+
+    A process that leaves with an error drops its connections, and the others raise LostPeer. Raises ValueError where
+    there are more processes than devices.
+    """
+    if launched() == 1 or dist.is_initialized():
+        yield
+        return
+    if cuda := torch.cuda.is_available():
+        take_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
+    with explained():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=config.timeout))
+    yield
+    dist.destroy_process_group()
+
+
+def take_device(local_rank: int, count: int) -> None:
+    """Make one CUDA device of this machine the one that this process uses."""
+    if local_rank >= count:
+        raise ValueError(
+            f"a process of this machine has local rank {local_rank}, and there are {count} CUDA devices; start at most "
+            "as many processes on a machine as it has devices (--nproc-per-node)"
+        )
+    torch.cuda.set_device(local_rank)
+
+
+def on_all_devices(
+    command: Callable[Concatenate[Config, Parameters], Item],
+) -> Callable[Concatenate[Config, Parameters], Item]:
+    """A training command whose processes, where a launcher started several, train as one."""
+
+    @functools.wraps(command)
+    def together(config: Config, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Item:
+        with joined(config.devices):
+            return command(config, *args, **kwargs)
+
+    return together
+
+
+def refuse_several(what: str) -> None:
+    """Raise ValueError where a launcher started several processes, and `what` is for one."""
+    if launched() > 1:
+        raise ValueError(f"{what} runs in one process, and a launcher started {launched()}; start it without one")
+
+
+def shard_layers(decoders: Sequence[PreTrainedModel]) -> None:
+    """Leave each process a part of the layers' frozen matrices (FSDP2); a layer is whole only while it computes.
+
+    Adapters, norms and biases stay whole: they are small, and gradients and checkpoints are as without shards. Every
+    process must call the layers equally often, in the same order. Raises ValueError for a process that is alone.
+    """
+    if world() == 1:
+        raise ValueError("layers are sharded over several processes, and this one is alone; start it with torchrun")
+    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (world(),))
+    for decoder in decoders:
+        for layer in cast(nn.ModuleList, decoder.layers):
+            whole = {one for one in layer.parameters() if one.requires_grad or one.dim() == 1}
+            fully_shard(layer, mesh=mesh, ignored_params=whole)
+
+
+# --- shares and sums ------------------------------------------------------------------------------------------------
+
+
+def share(items: Sequence[Item]) -> Sequence[Item]:
+    """This process's part of a batch: neighbours, in order, and no process has more than one more than another."""
+    first, end = (len(items) * place // world() for place in (rank(), rank() + 1))
+    return items[first:end]
+
+
+def gather(item: Item) -> list[Item]:
+    """What every process has, in the order of their ranks; every process must call this."""
+    if world() == 1:
+        return [item]
+    items: list[Any] = [None] * world()
+    with explained():
+        dist.all_gather_object(items, item)
+    return items
+
+
+def average(metrics: Mapping[str, float], weight: int) -> dict[str, float]:
+    """Means over all processes of what each has as the mean over `weight` things; of seconds the longest."""
+    if world() == 1:
+        return dict(metrics)
+    parts = [(part, count) for part, count in gather((dict(metrics), weight)) if count > 0]
+    total = sum(count for _, count in parts)
+    return {
+        name: max(part[name] for part, _ in parts)
+        if name.endswith("_seconds")
+        else sum(part[name] * count for part, count in parts) / total
+        for name in parts[0][0]
+    }
+
+
+def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Let every gradient be the sum over all processes, in one message of float32.
+
+    An operator that was drawn nowhere keeps no gradient, so that the optimizer leaves it alone as in one process.
+    """
+    if world() == 1:
+        return
+    device = parameters[0].device
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+    has_gradient = torch.tensor([float(one.grad is not None) for one in parameters], device=device)
+    message = torch.cat([*(gradient.flatten().float() for gradient in gradients), has_gradient])
+    with explained():
+        dist.all_reduce(message)
+    *sums, found = message.split([*(one.numel() for one in parameters), len(parameters)])
+    for parameter, total, count in zip(parameters, sums, found.tolist(), strict=True):
+        parameter.grad = total.view_as(parameter).to(parameter.dtype) if count else None
+
+
+def copy_from_first(tensors: Iterable[Tensor]) -> None:
+    """Let every process have the first one's values."""
+    if world() == 1:
+        return
+    for tensor in tensors:
+        with explained():
+            dist.broadcast(tensor.data, src=0)
+
+
+def after_first(action: Callable[[], Item]) -> Item | None:
+    """What `action` gives the first process; None in the others, which wait until it is done there.
+
+    What it raises stops the others too, with a LostPeer that says what it was.
+    """
+    result, failure = None, None
+    if rank() == 0:
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+    message = gather(None if failure is None else str(failure))[0]
+    if failure is not None:
+        raise failure
+    if message is not None:
+        raise LostPeer(f"the first process stopped: {message}")
+    return result
+
+
+def draw_apart(seed: int, step: int) -> None:
+    """Start this process's random draws of a step, of LoRA dropout, from its rank: no two drop the same.
+
+    They follow from seed, rank and step, so a checkpoint need not hold them. The first process goes on with the
+    generator that a single process has.
+    """
+    if rank() > 0:
+        torch.manual_seed(seed_of(seed, "process", rank(), step))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What torch raises where other processes cannot be reached comes out as LostPeer, which says where to look."""
+    try:
+        yield
+    except RuntimeError as error:
+        place = f"process {rank()} of {world()}" if dist.is_initialized() else "this process"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LostPeer(
+            f"{place} lost the others: one of them stopped, and its own message says why, or did not answer within "
+            f"devices.timeout ({reason})"
+        ) from error
