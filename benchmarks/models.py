@@ -8,16 +8,15 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config
 
 from tyler import GLOBAL, PROCEDURE, STATE, Tyler
+from tyler.architectures import MINI, located
 from tyler.backbone import Backbone, resolve_dtype
 from tyler.shapes import architecture, materialize, read_tokenizer, skeleton
 from tyler.tasks.prompts import Prompt
 
-MINI = Path(__file__).parent.parent / "src" / "tyler" / "assets" / "mini"
-
 
 def endless_tokenizer() -> PreTrainedTokenizerBase:
     """mini's tokenizer without its end: every benchmark decodes as many tokens as it asks for."""
-    tokenizer = read_tokenizer(MINI)
+    tokenizer = read_tokenizer(Path(located(MINI)))
     tokenizer.eos_token = None
     return tokenizer
 

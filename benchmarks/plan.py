@@ -1,0 +1,188 @@
+"""`tyler plan` against what it plans: steps of both stages and decoding, on this machine, measured and predicted.
+
+    OMP_NUM_THREADS=1 python benchmarks/plan.py [--quick] [--json out.json]
+
+Two shapes with random weights in float32: `mini`, and a Qwen3 of about 60 million parameters. The device is measured
+again in every round, just before the work, and the prediction is made from that. On a CPU with one thread, seconds are
+those of the processor, so that what others do on the machine counts little; the ratio is predicted over measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from harness import Contest, Report, Work, compete, options, read
+from models import shaped, sized, untrained
+from tyler import Forced, Never, Request, Sampling, Tyler
+from tyler.backbone import Backbone
+from tyler.config import Config, load_config
+from tyler.costs import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
+from tyler.hardware import Device
+from tyler.lora import LoraSettings
+from tyler.measuring import this_device
+from tyler.memory import Shape
+from tyler.stage1 import descend
+from tyler.stage2 import Rollout, learn
+from tyler.tasks.problem import Problem
+from tyler.teacher_forcing import Example, Insertion
+
+CALLS = 3
+"""Operator calls of every decoded answer."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, and how much is read and decoded at once."""
+
+    name: str
+    model: Tyler
+    config: Config
+    lengths: Lengths
+
+    @property
+    def group(self) -> int:
+        return self.config.stage2.batch_size * self.config.grpo.group_size
+
+
+def setting(name: str, backbone: Backbone, lengths: Lengths, *overrides: str) -> Setting:
+    """Small batches: what is checked is the time of a step, not training."""
+    config = load_config(
+        "mini",
+        [
+            "stage1.batch_size=4",
+            "stage1.insertions.min=2",
+            "stage1.insertions.max=2",
+            "stage1.insertions.first=null",
+            "lora.dropout=0.0",
+            "stage2.batch_size=1",
+            "grpo.group_size=8",
+            "decoding.slots=8",
+            *overrides,
+        ],
+    )
+    model = untrained(backbone).at_stage("stage2")
+    model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
+    return Setting(name, model, config, lengths)
+
+
+# ---------------------------------------------------------------------------------------------------- what is done
+
+
+def ids(one: Setting, count: int, seed: int) -> list[int]:
+    draw = random.Random(f"{one.name} {seed}")
+    return [draw.randrange(one.model.backbone.vocab_size) for _ in range(count)]
+
+
+def stage1_step(one: Setting) -> None:
+    """One gradient of Phi; two blocks a third and two thirds into each trace."""
+    target, settings = one.lengths.target, one.config.stage1
+    insertions = (Insertion(target // 3, "global"), Insertion(2 * target // 3, "state"))
+    examples = [
+        Example(ids(one, one.lengths.prompt, row), ids(one, target, -row - 1), insertions)
+        for row in range(settings.batch_size)
+    ]
+    one.model.synthesizer.train()
+    descend(one.model, examples, settings.micro_batch_size or settings.batch_size, settings.gradient_checkpointing)
+    one.model.synthesizer.zero_grad(set_to_none=True)
+    one.model.synthesizer.eval()
+
+
+def requests(one: Setting, count: int) -> list[Request]:
+    """Sampled answers of the planned length, with the calls at even places."""
+    gap = one.lengths.answer // (CALLS + 1)
+    router = Forced({gap * (place + 1): ("state",) for place in range(CALLS)}) if one.lengths.calls else Never()
+    return [
+        Request(ids(one, one.lengths.prompt, row), router, Sampling(1.0, seed=row), max_new_tokens=one.lengths.answer)
+        for row in range(count)
+    ]
+
+
+def decode(one: Setting, count: int) -> Rollout:
+    """Decode, and make up a reward: learning needs one, and its worth does not matter here."""
+    trajectories = one.model.engine(slots=min(count, one.config.decoding.slots)).run(requests(one, count))
+    assert all(len(answer.actions) == one.lengths.answer for answer in trajectories)
+    rewards = torch.rand(1, count)
+    return Rollout([Problem("made up", "mini", "", "")], trajectories, [], rewards, rewards > 0.5, {})
+
+
+def learning(one: Setting, rollout: Rollout) -> None:
+    """One gradient of eta and psi."""
+    learn(one.model, rollout, one.model.policy.psi.detach().clone(), one.config)
+    one.model.policy.zero_grad(set_to_none=True)
+
+
+# ------------------------------------------------------------------------------------------- measured and predicted
+
+
+class Forecast:
+    """The seconds that a plan gives some costs, on the device as it was last measured."""
+
+    def __init__(self, one: Setting, costs: Callable[[Shape, Config, Lengths, int], dict[str, Cost]]) -> None:
+        shape = Shape.of(one.model.backbone.model.config)
+        self.costs = costs(shape, one.config, one.lengths, one.model.backbone.dtype.itemsize)
+        self.dtype = str(one.model.backbone.dtype).removeprefix("torch.")
+
+    def seconds(self) -> float:
+        device: Device = this_device(self.dtype)
+        return total_seconds(self.costs, device, self.dtype)
+
+
+def measured(work: Callable[[], object]) -> Work:
+    """Seconds of the processor where one thread does everything, else of the clock."""
+
+    def run() -> float | None:
+        if torch.cuda.is_available() or torch.get_num_threads() > 1:
+            work()
+            return None
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+
+    return run
+
+
+def contests(one: Setting) -> list[Contest]:
+    rollout = decode(one, one.group)
+    alone = one.config.model_copy(update={"decoding": one.config.decoding.model_copy(update={"slots": 1})})
+    single = Setting(one.name, one.model, alone, one.lengths)
+    pieces: dict[str, tuple[Callable[[], object], Forecast]] = {
+        "Stage 1 step": (lambda: stage1_step(one), Forecast(one, stage1_costs)),
+        f"rollout of {one.group}": (
+            lambda: decode(one, one.group),
+            Forecast(one, lambda shape, config, lengths, size: rollout_costs(shape, config, lengths, one.group, size)),
+        ),
+        "Stage 2 learning": (lambda: learning(one, rollout), Forecast(one, learning_costs)),
+        "one answer": (
+            lambda: decode(single, 1),
+            Forecast(single, lambda shape, config, lengths, size: rollout_costs(shape, config, lengths, 1, size)),
+        ),
+    }
+    return [
+        Contest(f"{one.name}, {name}", {"measured": measured(work), "predicted": forecast.seconds})
+        for name, (work, forecast) in pieces.items()
+    ]
+
+
+def main() -> None:
+    parser = options(__doc__, rounds=5)
+    arguments: argparse.Namespace = read(parser)
+    report = Report("plan", arguments)
+    small = Lengths(prompt=24, target=72, answer=64, calls=CALLS)
+    large = Lengths(prompt=48, target=96 if arguments.quick else 192, answer=32 if arguments.quick else 96, calls=CALLS)
+    settings = [
+        setting("mini", shaped("mini", "float32"), small),
+        setting("60M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
+    ]
+    for one in settings:
+        report.add(compete(contests(one), arguments.rounds))
+    report.publish(arguments.json)
+
+
+if __name__ == "__main__":
+    main()
