@@ -10,6 +10,7 @@ those of the processor, so that what others do on the machine counts little; the
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import time
 from collections.abc import Callable
@@ -25,13 +26,14 @@ from tyler.config import Config, load_config
 from tyler.costs import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.hardware import Device
 from tyler.lora import LoraSettings
-from tyler.measuring import this_device
+from tyler.measuring import best_clock, synchronize, this_device
 from tyler.memory import Shape
 from tyler.stage1 import descend
 from tyler.stage2 import Rollout, learn
 from tyler.tasks.problem import Problem
 from tyler.teacher_forcing import Example, Insertion
 
+FRESH_SECONDS = 30
 CALLS = 3
 """Operator calls of every decoded answer."""
 
@@ -120,52 +122,60 @@ def learning(one: Setting, rollout: Rollout) -> None:
 # ------------------------------------------------------------------------------------------- measured and predicted
 
 
-class Forecast:
-    """The seconds that a plan gives some costs, on the device as it was last measured."""
+class Gauge:
+    """The device, measured again when the last measurement is too old to speak for a shared machine."""
 
-    def __init__(self, one: Setting, costs: Callable[[Shape, Config, Lengths, int], dict[str, Cost]]) -> None:
-        shape = Shape.of(one.model.backbone.model.config)
-        self.costs = costs(shape, one.config, one.lengths, one.model.backbone.dtype.itemsize)
-        self.dtype = str(one.model.backbone.dtype).removeprefix("torch.")
+    def __init__(self) -> None:
+        self._measured = -math.inf
+
+    def device(self) -> Device:
+        if time.perf_counter() - self._measured > FRESH_SECONDS:
+            self._device, self._measured = this_device("float32"), time.perf_counter()
+        return self._device
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The seconds that a plan gives some costs, on the device as it is now."""
+
+    costs: dict[str, Cost]
+    gauge: Gauge
 
     def seconds(self) -> float:
-        device: Device = this_device(self.dtype)
-        return total_seconds(self.costs, device, self.dtype)
+        return total_seconds(self.costs, self.gauge.device(), "float32")
 
 
 def measured(work: Callable[[], object]) -> Work:
-    """Seconds of the processor where one thread does everything, else of the clock."""
+    """The work by the clock that measures the device."""
 
-    def run() -> float | None:
-        if torch.cuda.is_available() or torch.get_num_threads() > 1:
-            work()
-            return None
-        started = time.process_time()
+    def run() -> float:
+        clock = best_clock()
+        synchronize()
+        started = clock()
         work()
-        return time.process_time() - started
+        synchronize()
+        return clock() - started
 
     return run
 
 
-def contests(one: Setting) -> list[Contest]:
-    rollout = decode(one, one.group)
+def contests(one: Setting, gauge: Gauge) -> list[Contest]:
+    rollout, lengths = decode(one, one.group), one.lengths
     alone = one.config.model_copy(update={"decoding": one.config.decoding.model_copy(update={"slots": 1})})
-    single = Setting(one.name, one.model, alone, one.lengths)
-    pieces: dict[str, tuple[Callable[[], object], Forecast]] = {
-        "Stage 1 step": (lambda: stage1_step(one), Forecast(one, stage1_costs)),
+    single = Setting(one.name, one.model, alone, lengths)
+    shape = Shape.of(one.model.backbone.model.config)
+    pieces: dict[str, tuple[Callable[[], object], dict[str, Cost]]] = {
+        "Stage 1 step": (lambda: stage1_step(one), stage1_costs(shape, one.config, lengths, 4)),
         f"rollout of {one.group}": (
             lambda: decode(one, one.group),
-            Forecast(one, lambda shape, config, lengths, size: rollout_costs(shape, config, lengths, one.group, size)),
+            rollout_costs(shape, one.config, lengths, one.group, 4),
         ),
-        "Stage 2 learning": (lambda: learning(one, rollout), Forecast(one, learning_costs)),
-        "one answer": (
-            lambda: decode(single, 1),
-            Forecast(single, lambda shape, config, lengths, size: rollout_costs(shape, config, lengths, 1, size)),
-        ),
+        "Stage 2 learning": (lambda: learning(one, rollout), learning_costs(shape, one.config, lengths, 4)),
+        "one answer": (lambda: decode(single, 1), rollout_costs(shape, alone, lengths, 1, 4)),
     }
     return [
-        Contest(f"{one.name}, {name}", {"measured": measured(work), "predicted": forecast.seconds})
-        for name, (work, forecast) in pieces.items()
+        Contest(f"{one.name}, {name}", {"measured": measured(work), "predicted": Forecast(costs, gauge).seconds})
+        for name, (work, costs) in pieces.items()
     ]
 
 
@@ -179,8 +189,9 @@ def main() -> None:
         setting("mini", shaped("mini", "float32"), small),
         setting("60M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
     ]
+    gauge = Gauge()
     for one in settings:
-        report.add(compete(contests(one), arguments.rounds))
+        report.add(compete(contests(one, gauge), arguments.rounds))
     report.publish(arguments.json)
 
 

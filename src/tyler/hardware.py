@@ -1,7 +1,7 @@
 """Devices as a plan sees them: memory, bandwidth, rate, and what it costs to start a layer's work.
 
 The figures of GPUs are those of their data sheets, for dense products; what programs reach of them is less, and
-`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead.
+`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead (`measuring.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ GB = 10**9
 TERA = 10**12
 
 COMPUTE = 0.5
-"""Share of the data sheet's rate that large products in a training step are taken to reach."""
+"""Share of the possible rate that the products of a step are taken to reach."""
 STREAMING = 0.7
-"""Share of the data sheet's bandwidth that reading weights and caches is taken to reach."""
+"""Share of the possible bandwidth that reading weights and caches is taken to reach."""
 LAUNCH = 0.3e-3
 """Seconds in which Python starts the kernels of one decoder layer: the paper's 91 tokens a second on the 36 layers of
 Qwen3-4B are 0.31 ms a layer, four times what reading its weights takes on an H100."""
