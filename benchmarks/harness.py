@@ -33,8 +33,8 @@ from tyler.runs import environment
 
 QUICK_ROUNDS = 3
 
-Work = Callable[[], float | None]
-"""Does the work once. Returns the seconds that count, or None: then the whole call is timed."""
+Work = Callable[[], object]
+"""Does the work once. A float that it returns is the seconds that count; else the whole call is timed."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def timed(work: Work) -> float:
     started = time.perf_counter()
     counted = work()
     synchronize()
-    return time.perf_counter() - started if counted is None else counted
+    return counted if isinstance(counted, float) else time.perf_counter() - started
 
 
 def synchronize() -> None:

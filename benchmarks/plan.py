@@ -181,17 +181,18 @@ def contests(one: Setting, gauge: Gauge) -> list[Contest]:
 
 def main() -> None:
     parser = options(__doc__, rounds=5)
+    parser.add_argument("--shape", nargs="+", choices=["mini", "60M"], default=["mini", "60M"])
     arguments: argparse.Namespace = read(parser)
     report = Report("plan", arguments)
     small = Lengths(prompt=24, target=72, answer=64, calls=CALLS)
-    large = Lengths(prompt=48, target=96 if arguments.quick else 192, answer=32 if arguments.quick else 96, calls=CALLS)
-    settings = [
-        setting("mini", shaped("mini", "float32"), small),
-        setting("60M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
-    ]
+    large = Lengths(prompt=48, target=48 if arguments.quick else 192, answer=16 if arguments.quick else 96, calls=CALLS)
+    settings = {
+        "mini": lambda: setting("mini", shaped("mini", "float32"), small),
+        "60M": lambda: setting("60M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
+    }
     gauge = Gauge()
-    for one in settings:
-        report.add(compete(contests(one, gauge), arguments.rounds))
+    for name in arguments.shape:
+        report.add(compete(contests(settings[name](), gauge), arguments.rounds))
     report.publish(arguments.json)
 
 
