@@ -238,6 +238,8 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=600)
     arguments = read(parser)
     new_tokens = arguments.new_tokens // 4 if arguments.quick else arguments.new_tokens
+    if new_tokens <= 20 * INSERTIONS:
+        parser.error(f"{new_tokens} new tokens do not hold {INSERTIONS} blocks up to 20 tokens apart; give more")
     report = Report("memgen", arguments)
     model = configured_model(arguments.config) if arguments.config else random_model(arguments.layers, arguments.dim)
     settings = [
