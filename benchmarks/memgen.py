@@ -1,31 +1,27 @@
 """MemGen on our engine, beside an implementation that encodes everything again at every block, as the release does.
 
-    OMP_NUM_THREADS=2 python benchmarks/memgen.py [--config NAME] [--json out.json]
+    OMP_NUM_THREADS=2 python benchmarks/memgen.py [--config NAME] [--quick] [--json out.json]
 
 Both get the same random model (or the backbone of a config with a random weaver), greedy decoding and the same places
 for the blocks, and must give the same tokens. Places: "early" is what the released rule does in running text, the
-first delimiters; "spread" is a trigger that says yes five times over the whole answer. Rounds are interleaved, so that
-a machine whose speed drifts slows both; the ratio is taken within rounds. Positions are those that go through a model,
-padding included.
+first delimiters; "spread" is a trigger that says yes five times over the whole answer. Positions are those that go
+through a model, padding included.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import random
-import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, DynamicCache, Qwen3Config, Qwen3ForCausalLM
+from transformers import DynamicCache
 
+from harness import Contest, Figure, Report, Work, compete, options, read
+from models import sized
 from tyler.backbone import Backbone
 from tyler.config import load_config
 from tyler.operators import Operator
@@ -66,33 +62,17 @@ class Measurement:
 
 @dataclass
 class Setting:
-    """One line of the table."""
+    """Prompts, and where their blocks go."""
 
     name: str
     prompts: list[list[int]]
     places: list[tuple[int, ...]]
     new_tokens: int
-    ours: list[Measurement] = field(default_factory=list)
-    theirs: list[Measurement] = field(default_factory=list)
 
 
 def random_model(layers: int, dim: int) -> MemGen:
-    """A random Qwen3 of the given size with mini's tokenizer; nothing is downloaded."""
-    config = Qwen3Config(
-        vocab_size=8192,
-        hidden_size=dim,
-        num_hidden_layers=layers,
-        num_attention_heads=dim // 64,
-        num_key_value_heads=max(1, dim // 128),
-        head_dim=64,
-        intermediate_size=3 * dim,
-        max_position_embeddings=8192,
-        eos_token_id=None,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(str(Path(__file__).parent.parent / "src" / "tyler" / "assets" / "mini"))
-    tokenizer.eos_token = None
-    model = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa")
-    return MemGen.start(Backbone("random", model, tokenizer), prompt=Prompt(""))
+    """A random Qwen3 of the given size."""
+    return MemGen.start(sized(layers, dim, max_positions=8192), prompt=Prompt(""))
 
 
 def configured_model(name: str) -> MemGen:
@@ -212,79 +192,66 @@ def setting(name: str, model: MemGen, batch: int, prompt_length: int, new_tokens
     return Setting(f"{name}, batch {batch}", prompts, places, new_tokens)
 
 
-def reference_point(model: MemGen) -> dict[str, dict[str, int]]:
+WAYS: dict[str, Callable[[MemGen, Setting], Measurement]] = {
+    "engine": on_the_engine,
+    "encoding again": encoding_again,
+}
+
+
+def reference_point(model: MemGen) -> list[Figure]:
     """Positions through the models at the point where the release was measured; plain decoding needs 79."""
     draw = random.Random(0)
     vocab = min(model.backbone.vocab_size, len(model.backbone.tokenizer))
-    point = Setting("reference", [[draw.randrange(vocab) for _ in range(20)]], [REFERENCE_POINT], 60)
-    ours, theirs = on_the_engine(model, point), encoding_again(model, point)
-    assert ours.tokens == theirs.tokens, "both decode the same tokens"
-    found = {
-        name: {"policy": one.policy_positions, "weaver": one.weaver_positions}
-        for name, one in (("engine", ours), ("encoding again", theirs))
-    }
-    assert found["encoding again"] == {"policy": 401, "weaver": 347}, found
-    return {**found, "plain": {"policy": 79, "weaver": 0}}
+    point = Setting("reference point", [[draw.randrange(vocab) for _ in range(20)]], [REFERENCE_POINT], 60)
+    again = encoding_again(model, point)
+    assert (again.policy_positions, again.weaver_positions) == (401, 347), again
+    return positions_of(model, point)
 
 
-def summary(one: Setting) -> dict[str, object]:
-    ratios = [theirs.seconds / ours.seconds for ours, theirs in zip(one.ours, one.theirs, strict=True)]
-    return {
-        "setting": one.name,
-        "engine_seconds": [measured.seconds for measured in one.ours],
-        "encoding_again_seconds": [measured.seconds for measured in one.theirs],
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "engine_positions": {"policy": one.ours[0].policy_positions, "weaver": one.ours[0].weaver_positions},
-        "encoding_again_positions": {
-            "policy": one.theirs[0].policy_positions,
-            "weaver": one.theirs[0].weaver_positions,
-        },
-    }
+def positions_of(model: MemGen, one: Setting) -> list[Figure]:
+    """What goes through reasoner and weaver; both ways must decode the same tokens."""
+    found = {name: way(model, one) for name, way in WAYS.items()}
+    tokens = [measured.tokens for measured in found.values()]
+    assert tokens[0] == tokens[1], f"{one.name}: both decode the same tokens"
+    return [
+        Figure(one.name, f"{name}, {part}", count, "positions")
+        for name, measured in found.items()
+        for part, count in (("reasoner", measured.policy_positions), ("weaver", measured.weaver_positions))
+    ]
+
+
+def contest(model: MemGen, one: Setting) -> Contest:
+    def work(way: Callable[[MemGen, Setting], Measurement]) -> Work:
+        return lambda: way(model, one).seconds
+
+    amount = len(one.prompts) * one.new_tokens
+    return Contest(one.name, {name: work(way) for name, way in WAYS.items()}, amount, "tokens")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--config", help="take the backbone of this config; by default a random one")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--prompt-length", type=int, default=100)
     parser.add_argument("--new-tokens", type=int, default=600)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
-    torch.manual_seed(0)
+    arguments = read(parser)
+    new_tokens = arguments.new_tokens // 4 if arguments.quick else arguments.new_tokens
+    if new_tokens <= 20 * INSERTIONS:
+        parser.error(f"{new_tokens} new tokens do not hold {INSERTIONS} blocks up to 20 tokens apart; give more")
+    report = Report("memgen", arguments)
     model = configured_model(arguments.config) if arguments.config else random_model(arguments.layers, arguments.dim)
-    point = reference_point(model)
     settings = [
-        setting(name, model, batch, arguments.prompt_length, arguments.new_tokens, spread=name == "spread")
+        setting(name, model, batch, arguments.prompt_length, new_tokens, spread=name == "spread")
         for batch in arguments.batches
         for name in ("early", "spread")
     ]
-    for _ in range(arguments.rounds):
-        for one in settings:
-            one.ours.append(on_the_engine(model, one))
-            one.theirs.append(encoding_again(model, one))
-            assert one.ours[-1].tokens == one.theirs[-1].tokens, f"{one.name}: both decode the same tokens"
-    summaries = [summary(one) for one in settings]
-    threads = torch.get_num_threads()
-    print(f"{arguments.new_tokens} new tokens, {INSERTIONS} blocks after the prompt's, {threads} threads")
-    print(f"{'places':18} {'engine s':>9} {'again s':>9} {'ratio':>6} {'min':>6} {'max':>6} {'positions':>14}")
-    for one, found in zip(settings, summaries, strict=True):
-        ours, theirs = one.ours[0], one.theirs[0]
-        total = [part.policy_positions + part.weaver_positions for part in (ours, theirs)]
-        print(
-            f"{one.name:18} {statistics.median(m.seconds for m in one.ours):>9.2f} "
-            f"{statistics.median(m.seconds for m in one.theirs):>9.2f} {found['ratio']:>6.2f} "
-            f"{found['ratio_min']:>6.2f} {found['ratio_max']:>6.2f} {total[0]:>6} {total[1]:>7}"
-        )
-    print(f"at 20 + 60 tokens, positions: {json.dumps(point)}")
-    if arguments.json:
-        content = {"arguments": vars(arguments) | {"json": str(arguments.json)}, "threads": threads}
-        arguments.json.write_text(json.dumps({**content, "reference_point": point, "settings": summaries}, indent=2))
+    report.add(reference_point(model))
+    for one in settings:
+        report.add(positions_of(model, one))
+    report.add(compete([contest(model, one) for one in settings], arguments.rounds, warmups=0))
+    report.publish(arguments.json)
 
 
 if __name__ == "__main__":

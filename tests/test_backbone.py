@@ -20,7 +20,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
 from tyler import backbone
-from tyler.backbone import FAMILIES, Backbone
+from tyler.architectures import FAMILIES
+from tyler.backbone import Backbone
 from tyler.tasks.prompts import Prompt, prompt_ids
 
 

@@ -66,7 +66,7 @@ def test_the_tables_are_printed_and_nothing_is_written(
     monkeypatch.setenv("COLUMNS", "200")
     dry_run.run(config_for(shape, "backbone.dtype=float32"), length=200)
     shown = capsys.readouterr().out
-    for part in (*PHASES, "LoRA phi", "projections", "psi", "KV caches", "full lengths", "Random weights"):
+    for part in (*PHASES, "LoRA phi", "projections", "psi", "synthesizer's KV", "full lengths", "Random weights"):
         assert part in shown
     assert not list(elsewhere.iterdir())
 

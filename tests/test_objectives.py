@@ -24,12 +24,12 @@ from tyler.objectives import (
     grpo_loss,
     importance_ratio,
     kl_k3,
-    positions_at_once,
     stage1_loss,
     stage1_sum,
     stage2_loss,
     trajectory_weights,
 )
+from tyler.sizes import positions_at_once
 
 EPSILON, BETA, ALPHA = 0.2, 0.03, 0.1
 

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
@@ -33,11 +32,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-MINI = "mini"
-"""The id of the backbone that ships inside the package."""
-
-FAMILIES = ("qwen2", "qwen3", "smollm3")
-"""Model types whose decoding is proved equal to the paper's transcription in the tests."""
+from tyler.architectures import FAMILIES, MINI, check_family, located
 
 WHAT_TO_GIVE = (
     "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer: "
@@ -167,18 +162,9 @@ ARCHITECTURE_KEYS = {
 }  # fmt: skip
 
 
-def located(id: str) -> str:
-    """Where a backbone is: the package's own folder for `mini`, else the id itself."""
-    return str(files("tyler") / "assets" / "mini") if id == MINI else id
-
-
 def check_supported(id: str, config: PreTrainedConfig) -> None:
     """Raise ValueError when the architecture is not one the engine is proved on."""
-    family = config.model_type
-    if family not in FAMILIES:
-        raise ValueError(
-            f"backbone {id!r} is of type {family!r}; supported are causal language models of type {', '.join(FAMILIES)}"
-        )
+    check_family(id, config.model_type)
     if "sliding_attention" in (config.layer_types or []):
         raise ValueError(
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 USAGE_ERROR = 2
 RESUMABLE = ("stage1", "stage2", "train")
 """Commands that go on with --resume."""
+OVERRIDABLE = (*RESUMABLE, "plan")
+"""Commands that take dotted settings."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 
 TRAINERS = {
@@ -169,6 +171,33 @@ def train(
     more = {"start": start or _run_directory(config, "memgen")} if method in CONTINUING else {}
     trainer = getattr(import_module(f"tyler.reasoners.{module}"), function)
     trainer(settings, output=output or _run_directory(config, method), resume=resume, **more)
+
+
+def plan(
+    config: ConfigName,
+    device: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")] = (),
+    prompt: int = 128,
+    trace: int = 600,
+    answer: int = 600,
+    examples: SomeNumber = None,
+    overrides: Overrides = (),
+) -> None:
+    """Before renting a GPU: what a config trains, the memory of each part, and the time of each stage. Loads nothing.
+
+    Args:
+        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        device: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" measures this machine; or GB of
+            memory, GB/s of bandwidth and bf16 TFLOP/s as "96,1792,250". May be repeated; by default all of them.
+        prompt: Tokens of a mean prompt.
+        trace: Tokens of a mean solution in Stage 1.
+        answer: Actions of a mean answer in Stage 2 and evaluation.
+        examples: Training examples, where neither data.count nor a number of steps says how many.
+        overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
+    """
+    settings = _load_config(config, overrides)
+    from tyler import plan
+
+    plan.run(settings, devices=device, prompt=prompt, target=trace, answer=answer, examples=examples)
 
 
 def solve(
@@ -312,6 +341,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "stage1": stage1,
     "stage2": stage2,
     "train": train,
+    "plan": plan,
     "solve": solve,
     "eval": evaluate,
     "merge": merge,
@@ -350,7 +380,7 @@ def _dispatch(argv: list[str]) -> int:
     if command.startswith("-"):
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="tyler", description=DESCRIPTION, args=argv, config=one_way)
         return 0
-    arguments = fold_overrides(argv[1:]) if command in ("stage1", "stage2", "train") else argv[1:]
+    arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
     return 0
 

@@ -13,13 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
-BLOCK = 64
-"""Capacities and KV views are multiples of this many positions: few shapes, and little attention in vain."""
-
-
-def round_up(length: int) -> int:
-    """The next multiple of BLOCK."""
-    return -(-length // BLOCK) * BLOCK
+from tyler.sizes import round_up
 
 
 class Context:

@@ -23,12 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler import memory
-from tyler.backbone import Backbone, best_device, located
+from tyler.architectures import located
+from tyler.backbone import Backbone, best_device
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.memory import Parts, Read, Shape, Workload, count_parameters
 from tyler.model import Tyler
+from tyler.plan import parameter_table, predicted
 from tyler.routing import Forced
 from tyler.shapes import random_backbone, read_tokenizer
 from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
@@ -164,23 +166,11 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
         answer = answer_once(model, problems[0])
     work = workload(model, examples, rollout, settings)
     counts = count_parameters(shape, config.lora, config.operators)
-    build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.HELD}
+    build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.FLOAT32}
     first.predicted = memory.stage1_memory(shape, config, work, element)
     rolling.predicted = memory.rollout_memory(shape, config, work, element)
     second.predicted = memory.stage2_memory(shape, config, work, element)
-    full = Workload.of(config)
-    return Report(
-        backbone,
-        counts,
-        meter.phases,
-        {
-            "Stage 1 step": memory.stage1_memory(shape, config, full, element),
-            "rollout": memory.rollout_memory(shape, config, full, element),
-            "Stage 2 step": memory.stage2_memory(shape, config, full, element),
-        },
-        loss,
-        answer,
-    )
+    return Report(backbone, counts, meter.phases, predicted(shape, config, element), loss, answer)
 
 
 def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, length: int) -> list[Example]:
@@ -308,32 +298,13 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
         f"{config.backbone.id} with random weights in {str(report.backbone.dtype).removeprefix('torch.')} on "
         f"{report.backbone.device}; traces of {length or LENGTH} tokens, answers of at most {ANSWER} actions"
     )
-    for table in (parameter_table(report), memory_table(report), full_table(report)):
+    for table in (parameter_table(report.counts), memory_table(report), full_table(report)):
         console.print(table)
     answer = report.answer
     console.print(
         f"Stage 1 loss {report.loss:.2f}; one answer of {answer.num_visible} visible tokens and {answer.num_latents} "
         f"latents in {answer.num_invocations} invocations. Random weights: the numbers mean size and speed, not skill."
     )
-
-
-def parameter_table(report: Report) -> Table:
-    """Every part, and which stage trains it."""
-    table = Table("part", "parameters", "trained in", title="parameters")
-    counts = report.counts
-    for part, count, stage in (
-        ("backbone", counts.backbone, "never"),
-        ("LoRA phi", counts.phi, "Stage 1"),
-        ("queries", counts.queries, "Stage 1"),
-        ("projections", counts.projections, "Stage 1"),
-        ("LoRA eta", counts.eta, "Stage 2"),
-        ("psi", counts.psi, "Stage 2"),
-        ("trained in Stage 1", counts.stage1, ""),
-        ("trained in Stage 2", counts.stage2, ""),
-    ):
-        table.add_row(part, f"{count:,}", stage)
-    table.columns[1].justify = "right"
-    return table
 
 
 def memory_table(report: Report) -> Table:

@@ -7,21 +7,19 @@ keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and ps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from transformers import PreTrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from tyler.config import Config, LoraConfig
-from tyler.context import round_up
-from tyler.objectives import positions_at_once
 from tyler.operators import Operator
+from tyler.sizes import positions_at_once, round_up
+
+if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
+    from transformers import PreTrainedConfig
 
 FLOAT32 = 4
-TRAINED = 4 * FLOAT32
-"""Bytes of a trained parameter: its value, its gradient and AdamW's two moments."""
-HELD = FLOAT32
-"""Bytes of an adapter or head that is not trained at the moment."""
+"""Bytes of a trained parameter, and of its gradient; AdamW keeps two moments of the same size."""
 LOGIT_COPIES = 3
 """float32 tensors of a chunk's logits alive at once: in the backward pass the log-softmax and two gradients."""
 
@@ -43,19 +41,34 @@ class Shape:
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Shape:
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return cls(
-            layers=config.num_hidden_layers,
-            dim=config.hidden_size,
-            intermediate=config.intermediate_size,
-            attention=config.num_attention_heads * head_dim,
-            key_value=config.num_key_value_heads * head_dim,
-            head_dim=head_dim,
-            vocab=config.vocab_size,
-            tied=config.tie_word_embeddings,
-            qkv_bias=config.model_type == "qwen2",
-            qk_norm=config.model_type == "qwen3",
-        )
+        return cls.read(config.to_dict())
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> Shape:
+        """The shape that a `config.json` states, with the family's own defaults for what it leaves out.
+
+        Raises ValueError for a setting that is missing and has no default.
+        """
+        family = settings["model_type"]
+        try:
+            heads, dim = settings["num_attention_heads"], settings["hidden_size"]
+            head_dim = settings.get("head_dim") or (128 if family == "qwen3" else dim // heads)
+            return cls(
+                layers=settings["num_hidden_layers"],
+                dim=dim,
+                intermediate=settings["intermediate_size"],
+                attention=heads * head_dim,
+                key_value=settings["num_key_value_heads"] * head_dim,
+                head_dim=head_dim,
+                vocab=settings["vocab_size"],
+                tied=settings.get("tie_word_embeddings", family == "smollm3"),
+                qkv_bias=family == "qwen2",
+                qk_norm=family == "qwen3",
+            )
+        except KeyError as error:
+            raise ValueError(
+                f"the backbone's config.json has no {error.args[0]!r}, and memory depends on it"
+            ) from error
 
     @property
     def projections(self) -> dict[str, tuple[int, int]]:
@@ -174,7 +187,7 @@ def at_work(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> 
 
 
 def logits(shape: Shape, positions: int, element: int) -> int:
-    """Bytes of one chunk of logits: (e + 4 LOGIT_COPIES) V, for at most `objectives.positions_at_once` positions."""
+    """Bytes of one chunk of logits: (e + 4 LOGIT_COPIES) V, for at most `sizes.positions_at_once` positions."""
     return min(positions, positions_at_once(shape.vocab)) * shape.vocab * (element + FLOAT32 * LOGIT_COPIES)
 
 
@@ -235,16 +248,12 @@ def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) ->
     kept = kept_by_decoder(shape, work.synthesis, element, config.lora, on)
     kept += kept_by_decoder(shape, work.suffix, element, None, on)
     kept += 2 * shape.layers * shape.key_value * element * work.prefix.positions
-    busiest = max(
-        at_work(shape, work.synthesis, element, config.lora),
-        at_work(shape, work.suffix, element, None),
-        logits(shape, work.targets, element),
-    )
+    layer = max(at_work(shape, work.synthesis, element, config.lora), at_work(shape, work.suffix, element, None))
     return {
         "weights": counts.backbone * element,
-        "adapters and heads": counts.stage1 * TRAINED,
+        **trained(counts.stage1),
         "activations": kept,
-        "layer or logits at work": busiest,
+        **busiest(layer, logits(shape, work.targets, element)),
     }
 
 
@@ -253,15 +262,17 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
     of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
     """
     counts = count_parameters(shape, config.lora, config.operators)
-    capacity = cache_capacity(work.prompt, work.context)
-    position = 2 * shape.layers * shape.key_value * element
+    positions = work.slots * cache_capacity(work.prompt, work.context)
+    cache = 2 * shape.layers * shape.key_value * element * positions
     prompts = Read(work.slots, work.prompt, round_up(work.prompt))
     return {
         "weights": counts.backbone * element,
         "folded weights": 2 * counts.adapted * element,
-        "adapters and heads": (counts.stage1 + counts.stage2) * HELD,
-        "KV caches": 2 * work.slots * capacity * position + work.slots * capacity * shape.dim * element,
-        "layer or logits at work": max(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
+        "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
+        "policy's KV": cache,
+        "synthesizer's KV": cache,
+        "context": positions * shape.dim * element,
+        **busiest(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
     }
 
 
@@ -274,12 +285,24 @@ def stage2_memory(shape: Shape, config: Config, work: Workload, element: int) ->
     return {
         "weights": counts.backbone * element,
         "folded weights": 2 * counts.adapted * element,
-        "adapters and heads": counts.stage1 * HELD + counts.stage2 * TRAINED,
+        **trained(counts.stage2, counts.stage1),
         "activations": kept_by_decoder(shape, work.replay, element, lora, config.stage2.gradient_checkpointing),
-        "layer or logits at work": max(
-            at_work(shape, work.replay, element, lora), logits(shape, work.decisions, element)
-        ),
+        **busiest(at_work(shape, work.replay, element, lora), logits(shape, work.decisions, element)),
     }
+
+
+def trained(parameters: int, at_rest: int = 0) -> Parts:
+    """Adapters and heads in float32, some of them at rest; gradients and AdamW's two moments of the others."""
+    return {
+        "adapters and heads": (parameters + at_rest) * FLOAT32,
+        "gradients": parameters * FLOAT32,
+        "optimizer": 2 * parameters * FLOAT32,
+    }
+
+
+def busiest(layer: int, chunk: int) -> Parts:
+    """The larger of two peaks that are never there together, under its own name."""
+    return {"layer at work": layer} if layer > chunk else {"logits at work": chunk}
 
 
 CHOICE = 40

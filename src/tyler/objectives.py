@@ -20,6 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tyler.sizes import positions_at_once
+
 # ---------------------------------------------------------------------------------------------------------- Stage 1
 
 
@@ -225,16 +227,6 @@ def stage2_loss(
 
 
 # ------------------------------------------------------------------------------------------------ log-probabilities
-
-
-CHUNK = 1024
-LOGITS = 2**25
-"""At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""
-
-
-def positions_at_once(num_actions: int) -> int:
-    """How many positions' logits over `num_actions` actions exist at a time, where nobody says."""
-    return max(1, min(CHUNK, LOGITS // num_actions))
 
 
 class ChosenLogprobs(NamedTuple):

@@ -1,13 +1,13 @@
-"""Architectures without their weights: what a dry run builds, and what a memory plan counts.
+"""Architectures without their weights: what a dry run builds.
 
-The settings of known models are those of the `config.json` that each publishes; any other architecture is read from a
-folder with a `config.json` of its own, which needs no weights.
+The settings of known models are those of the `config.json` that each publishes (`architectures.py`); any other
+architecture is read from a folder with a `config.json` of its own, which needs no weights.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -24,92 +24,21 @@ from transformers import (
     SmolLM3Config,
 )
 
-from tyler.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, located, resolve_dtype
+from tyler.architectures import PUBLISHED, config_file
+from tyler.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, resolve_dtype
 
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""
 
-QWEN = {
-    "vocab_size": 151936,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-    "tie_word_embeddings": True,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-}
-
-PUBLISHED: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
-    "Qwen/Qwen2.5-0.5B-Instruct": (
-        Qwen2Config,
-        {
-            **QWEN,
-            "hidden_size": 896,
-            "intermediate_size": 4864,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 14,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 32768,
-        },
-    ),
-    "Qwen/Qwen2.5-1.5B-Instruct": (
-        Qwen2Config,
-        {
-            **QWEN,
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 32768,
-        },
-    ),
-    "HuggingFaceTB/SmolLM3-3B": (
-        SmolLM3Config,
-        {
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 65536,
-            "rms_norm_eps": 1e-6,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 5_000_000.0},
-            "no_rope_layer_interval": 4,
-            "tie_word_embeddings": True,
-            "bos_token_id": None,
-            "eos_token_id": 128012,
-            "pad_token_id": 128004,
-        },
-    ),
-    "Qwen/Qwen3-4B": (
-        Qwen3Config,
-        {
-            **QWEN,
-            "hidden_size": 2560,
-            "intermediate_size": 9728,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "max_position_embeddings": 40960,
-        },
-    ),
-}
-"""The backbones of the paper and one that runs on a small CPU, by their Hub id."""
+CONFIGS: dict[str, type[PreTrainedConfig]] = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "smollm3": SmolLM3Config}
 
 
 def architecture(id: str) -> PreTrainedConfig:
     """The settings of a known model, or of the `config.json` in a folder. Raises ValueError for any other id."""
     if id in PUBLISHED:
-        family, settings = PUBLISHED[id]
-        return family(**settings)
-    folder = Path(located(id))
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
-            f"or one of {', '.join(PUBLISHED)}"
-        )
+        settings = dict(PUBLISHED[id])
+        return CONFIGS[settings.pop("model_type")](**settings)
+    folder = config_file(id).parent
     with explained(id):
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     check_supported(id, config)

@@ -1,0 +1,300 @@
+"""Decoding on a GPU machine: random weights of the real shapes are made there, and nothing is downloaded.
+
+    python benchmarks/gpu.py [--shape qwen3-4b ...] [--json out.json]     on a machine with a CUDA GPU
+    python benchmarks/gpu.py --shape tiny --device cpu                    the same from end to end, anywhere
+
+First the bandwidth of a copy, which is the floor of decoding. Then for each shape, in bfloat16: plain decoding against
+`transformers` generate (dynamic cache, and static cache compiled) at batch 1, 8, 32 and 64; time to first token; an
+answer of 600 tokens with 5 calls against none, and the share of synthesis in it; one call at contexts of 128 to 8,192;
+tokens a second with 1 to 128 slots; and `tyler plan`'s estimate beside what was measured. Targets stand in the
+table. A shape needs its weights twice over the adapted maps and the caches of 128 rows: 20 GB for Qwen2.5-1.5B, 60 GB
+for Qwen3-4B; what does not fit is left out and named. An hour for all shapes is ample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, Qwen3Config
+
+from harness import Contest, Figure, Report, Timing, Work, compete, note, options, read, timed
+from models import filled, shaped, untrained
+from tyler import Forced, Never, Request, Tyler
+from tyler.backbone import resolve_dtype
+from tyler.config import load_config
+from tyler.costs import Lengths, rollout_costs, total_seconds
+from tyler.decoding import Timings
+from tyler.measuring import this_device
+from tyler.memory import Shape
+from tyler.request import InvocationEvent, TokenEvent
+
+SHAPES = {
+    "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
+    "qwen3-4b": "Qwen/Qwen3-4B",
+}
+TARGETS = {
+    "bandwidth": "at least 0.75",
+    "synthesis": "at most 0.025",
+    "answer": "at most 1.6 s",
+    "throughput": "at least 25 x with 64",
+}
+"""For Qwen3-4B on an H100, in bfloat16."""
+COPIED = 2**30
+"""Bytes of the copy that shows the bandwidth."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is decoded: as asked for, or a little where only the script is tried."""
+
+    prompt: int
+    answer: int
+    calls: int
+    batches: tuple[int, ...]
+    slots: tuple[int, ...]
+    contexts: tuple[int, ...]
+    plain: int
+    """Tokens of the comparison with generate."""
+
+
+FULL = Amounts(100, 600, 5, (1, 8, 32, 64), (1, 8, 32, 64, 128), (128, 512, 2048, 8192), plain=128)
+LITTLE = Amounts(10, 24, 2, (1, 2), (1, 2), (32, 64), plain=8)
+
+
+def build(shape: str, device: str) -> Tyler:
+    """The shape with random weights; `tiny` is two layers of 64 and serves to try the script."""
+    dtype = resolve_dtype("auto", torch.device(device))
+    if shape != "tiny":
+        return untrained(shaped(SHAPES[shape], str(dtype).removeprefix("torch."), device))
+    config = Qwen3Config(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=1024,
+    )
+    return untrained(filled("tiny", config, dtype, torch.device(device)))
+
+
+# ------------------------------------------------------------------------------------------------------ measurements
+
+
+def copy_bandwidth(device: str, size: int = COPIED) -> float:
+    """Bytes a second that a copy reads and writes, the best of ten."""
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / min(timed(lambda: target.copy_(source)) for _ in range(10))
+
+
+def requests(amounts: Amounts, count: int, new_tokens: int, calls: int) -> list[Request]:
+    """Answers whose calls are at even places; `max_new_tokens` counts actions, so calls come on top."""
+    gap = new_tokens // (calls + 1)
+    names = ("global", "state", "procedure")
+    router = Forced({gap * (place + 1): (names[place % 3],) for place in range(calls)}) if calls else Never()
+    return [Request([5 + row % 50] * amounts.prompt, router, max_new_tokens=new_tokens + calls) for row in range(count)]
+
+
+def decode(model: Tyler, amounts: Amounts, rows: int, new_tokens: int, calls: int = 0) -> Timings:
+    """Decode `rows` answers at once; returns where the host's time went, which waits for the device at every step."""
+    engine = model.engine(slots=rows)
+    answers = engine.run(requests(amounts, rows, new_tokens, calls))
+    assert all(answer.num_visible == new_tokens and answer.num_invocations == calls for answer in answers)
+    return engine.timings
+
+
+@torch.no_grad()
+def generate(model: Tyler, amounts: Amounts, rows: int, **settings: object) -> None:
+    """transformers' own loop over the same prompts."""
+    backbone = model.backbone
+    ids = torch.tensor([request.prompt_ids for request in requests(amounts, rows, 1, 0)], device=backbone.device)
+    config = GenerationConfig(
+        max_new_tokens=amounts.plain, min_new_tokens=amounts.plain, do_sample=False, pad_token_id=0, **settings
+    )
+    out = backbone.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    assert out.shape[1] == amounts.prompt + amounts.plain
+
+
+def first_token(model: Tyler, amounts: Amounts) -> None:
+    """Until the first token of an answer is there."""
+    for event in model.engine(slots=1).stream(requests(amounts, 1, 2, 0)):
+        if isinstance(event, TokenEvent):
+            return
+
+
+def call_seconds(model: Tyler, length: int) -> float:
+    """The median seconds of a call 8 tokens after the last, at a given context; the first call reads it all."""
+    router = Forced({8 * place: ("state",) for place in range(1, 6)})
+    engine, spent, seconds = model.engine(slots=1), 0.0, []
+    for event in engine.stream([Request([5] * length, router, max_new_tokens=54)]):
+        if isinstance(event, InvocationEvent):
+            seconds.append(engine.timings.synthesis - spent)
+            spent = engine.timings.synthesis
+    return statistics.median(seconds[1:])
+
+
+def fits(what: str, work: Callable[[], object]) -> bool:
+    """Whether the device has the memory; tried once, which also warms up."""
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        note(f"{what}: left out, it does not fit this device")
+        return False
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------------- a shape
+
+
+def plain_contests(model: Tyler, amounts: Amounts, shape: str) -> list[Contest]:
+    """Plain decoding, the engine against generate."""
+    caches = {"generate, dynamic cache": {"cache_implementation": None}}
+    if model.backbone.device.type == "cuda":  # compiling pays there, and only there
+        caches["generate, static cache, compiled"] = {"cache_implementation": "static"}
+
+    def ours(rows: int) -> Work:
+        return lambda: decode(model, amounts, rows, amounts.plain)
+
+    def theirs(rows: int, settings: dict[str, object]) -> Work:
+        return lambda: generate(model, amounts, rows, **settings)
+
+    return [
+        Contest(
+            f"{shape}, plain, batch {rows}",
+            {"engine": ours(rows), **{name: theirs(rows, settings) for name, settings in caches.items()}},
+            rows * amounts.plain,
+            "tokens",
+        )
+        for rows in amounts.batches
+        if fits(f"{shape}, batch {rows}", ours(rows))
+    ]
+
+
+def call_contests(model: Tyler, amounts: Amounts, shape: str, shares: list[float]) -> list[Contest]:
+    """An answer with calls against one without, one call at several contexts, and the first token."""
+
+    def answer(calls: int) -> Work:
+        def work() -> None:
+            spent = decode(model, amounts, 1, amounts.answer, calls)
+            if calls:
+                shares.append(spent.synthesis / spent.total)
+
+        return work
+
+    def call(length: int) -> Work:
+        return lambda: call_seconds(model, length)
+
+    return [
+        Contest(
+            f"{shape}, {amounts.answer} tokens, batch 1",
+            {"no calls": answer(0), f"{amounts.calls} calls": answer(amounts.calls)},
+            amounts.answer,
+            "tokens",
+        ),
+        Contest(f"{shape}, one call", {f"context {length:,}": call(length) for length in amounts.contexts}),
+        Contest(f"{shape}, first token", {"engine": lambda: first_token(model, amounts)}),
+    ]
+
+
+def slot_contests(model: Tyler, amounts: Amounts, shape: str) -> list[Contest]:
+    """As many answers as slots, without operators."""
+
+    def work(slots: int) -> Work:
+        return lambda: decode(model, amounts, slots, amounts.plain)
+
+    return [
+        Contest(f"{shape}, {slots} slots", {"engine": work(slots)}, slots * amounts.plain, "tokens")
+        for slots in amounts.slots
+        if fits(f"{shape}, {slots} slots", work(slots))
+    ]
+
+
+def judged(
+    model: Tyler, amounts: Amounts, shape: str, timings: list[Timing], shares: list[float], copied: float
+) -> list[Figure]:
+    """The figures that have targets, and the plan beside the measured answer."""
+    median = {(one.work, one.way): statistics.median(one.seconds) for one in timings}
+    answer = f"{shape}, {amounts.answer} tokens, batch 1"
+    per_token = median[answer, "no calls"] / amounts.answer
+    read = sum(one.nbytes for one in {id(one): one for one in model.backbone.model.parameters()}.values())
+    with_calls = median[answer, f"{amounts.calls} calls"]
+    rates = {
+        slots: one.rate.median
+        for slots in amounts.slots
+        for one in timings
+        if one.work == f"{shape}, {slots} slots" and one.rate
+    }
+    targets = TARGETS if shape == "qwen3-4b" else dict.fromkeys(TARGETS, "")
+    figures = [
+        Figure(f"{shape}: of copy bandwidth", "batch 1", read / per_token / copied, "", targets["bandwidth"]),
+        Figure(
+            f"{shape}: share of synthesis",
+            f"{amounts.calls} calls",
+            statistics.median(shares),
+            "",
+            targets["synthesis"],
+        ),
+        Figure(f"{shape}: answer", f"{amounts.calls} calls", with_calls, "s", targets["answer"]),
+        Figure(f"{shape}: the plan's answer", f"{amounts.calls} calls", planned(model, amounts), "s"),
+    ]
+    many = [slots for slots in rates if slots in (64, amounts.slots[-1])]
+    return figures + [
+        Figure(f"{shape}: tokens/s over batch 1", f"{slots} slots", rates[slots] / rates[1], "x", targets["throughput"])
+        for slots in many
+        if 1 in rates
+    ]
+
+
+def planned(model: Tyler, amounts: Amounts) -> float:
+    """What `tyler plan` expects of the answer with calls, on this device as measured."""
+    config = load_config("paper", ["decoding.slots=1"])
+    dtype = str(model.backbone.dtype).removeprefix("torch.")
+    lengths = Lengths(amounts.prompt, 1, amounts.answer, amounts.calls)
+    shape = Shape.of(model.backbone.model.config)
+    costs = rollout_costs(shape, config, lengths, 1, model.backbone.dtype.itemsize)
+    return total_seconds(costs, this_device(dtype), dtype)
+
+
+def measure(shape: str, arguments: argparse.Namespace, amounts: Amounts, copied: float) -> list[Timing | Figure]:
+    """Everything about one shape."""
+    note(f"{shape}: drawing weights")
+    model, shares = build(shape, arguments.device), []
+    contests = plain_contests(model, amounts, shape)
+    contests += call_contests(model, amounts, shape, shares)
+    contests += slot_contests(model, amounts, shape)
+    timings = compete(contests, arguments.rounds)
+    return [*timings, *judged(model, amounts, shape, timings, shares, copied)]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--shape", nargs="+", choices=[*SHAPES, "tiny"], default=list(SHAPES), help="by default all")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    arguments = read(parser)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device here; `--shape tiny --device cpu` tries the script without one")
+    if arguments.device == "cpu" and arguments.shape != ["tiny"]:
+        parser.error("on a CPU only --shape tiny is measured; the real shapes are what benchmarks/run.py is not for")
+    amounts = LITTLE if arguments.shape == ["tiny"] else FULL
+    report = Report("gpu", arguments)
+    copied = copy_bandwidth(arguments.device, COPIED if arguments.device == "cuda" else COPIED // 16)
+    report.add([Figure("copy", arguments.device, copied / 1e9, "GB/s, read and written")])
+    for shape in arguments.shape:
+        report.add(measure(shape, arguments, amounts, copied))
+    report.publish(arguments.json)
+
+
+if __name__ == "__main__":
+    main()

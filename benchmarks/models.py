@@ -1,0 +1,56 @@
+"""Random models to measure: the size of real ones, mini's tokenizer, answers that never end. Nothing is downloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config
+
+from tyler import GLOBAL, PROCEDURE, STATE, Tyler
+from tyler.architectures import MINI, located
+from tyler.backbone import Backbone, resolve_dtype
+from tyler.shapes import architecture, materialize, read_tokenizer, skeleton
+from tyler.tasks.prompts import Prompt
+
+
+def endless_tokenizer() -> PreTrainedTokenizerBase:
+    """mini's tokenizer without its end: every benchmark decodes as many tokens as it asks for."""
+    tokenizer = read_tokenizer(Path(located(MINI)))
+    tokenizer.eos_token = None
+    return tokenizer
+
+
+def shaped(id: str, dtype: str = "auto", device: str = "cpu") -> Backbone:
+    """The architecture of a known id, or of a folder, with random weights."""
+    place = torch.device(device)
+    return filled(id, architecture(id), resolve_dtype(dtype, place), place)
+
+
+def sized(layers: int, dim: int, *, vocab: int = 8192, max_positions: int = 16384) -> Backbone:
+    """A random Qwen3 in float32: heads of 64, half as many for keys, a feed-forward part of three times the width."""
+    config = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=dim,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, dim // 64),
+        num_key_value_heads=max(1, dim // 128),
+        head_dim=64,
+        intermediate_size=3 * dim,
+        max_position_embeddings=max_positions,
+    )
+    return filled("random", config, torch.float32, torch.device("cpu"))
+
+
+def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.device) -> Backbone:
+    """The architecture with weights drawn in place."""
+    config.eos_token_id = None
+    model = skeleton(config, dtype)
+    materialize(model, device)
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    return Backbone(id, model, endless_tokenizer())
+
+
+def untrained(backbone: Backbone) -> Tyler:
+    """The paper's operators, untrained: who calls them is the benchmark's choice of router."""
+    return Tyler.start(backbone, (GLOBAL, STATE, PROCEDURE), prompt=Prompt(""))
