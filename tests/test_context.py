@@ -9,7 +9,8 @@ import torch
 from tests import tiny
 from torch import Tensor, nn
 
-from tyler.context import BLOCK, Context, Reader, round_up
+from tyler.context import Context, Reader
+from tyler.sizes import BLOCK, round_up
 
 ROWS = 4
 
