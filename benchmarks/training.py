@@ -1,40 +1,34 @@
 """What a training step costs: Stage 1 beside the plain full graph, Stage 2 by its parts, its learner beside TRL's.
 
-    OMP_NUM_THREADS=1 python benchmarks/training.py [--only stage1 stage2 learner] [--json out.json]
+    OMP_NUM_THREADS=1 python benchmarks/training.py [--only stage1 learner stage2] [--json out.json]
 
-Competitors get the same weights and the same ids and must find the same gradients, which is checked first. Rounds are
-interleaved, so that a machine whose speed drifts slows all of them, and ratios are taken within rounds. Memory is the
-most bytes alive at once in storages that the step's operations made (weights are not counted), to the byte, in a pass
-of its own. Needs TRL for the last part, and the tests beside this folder, which count the bytes.
+Competitors get the same weights and the same ids and must find the same gradients, which is checked first. Memory is
+the most bytes alive at once in storages that a step's operations made (weights are not counted), to the byte, in a pass
+of its own. Needs TRL for the learners, and the tests beside this folder, which count the bytes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from harness import Contest, Figure, Report, Spread, compete, options, read
+from models import sized
 from tyler import stage1, stage2
 from tyler.backbone import Backbone
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config, GrpoConfig, Stage2Config, load_config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
-from tyler.operators import PAPER_OPERATORS
+from tyler.operators import PAPER_OPERATORS, Operator
 from tyler.request import Request
 from tyler.routing import Learned
 from tyler.sampling import Sampling
@@ -51,25 +45,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 Step = Callable[[], object]
 
 
-def build(layers: int, dim: int, vocab: int, operators: Sequence[Any] = PAPER_OPERATORS) -> Tyler:
-    """A random Qwen3 of the given size with mini's tokenizer, an adapter that matters, no dropout."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocab,
-        hidden_size=dim,
-        num_hidden_layers=layers,
-        num_attention_heads=dim // 64,
-        num_key_value_heads=max(1, dim // 128),
-        head_dim=64,
-        intermediate_size=3 * dim,
-        max_position_embeddings=8192,
-        initializer_range=dim**-0.5,
-        eos_token_id=None,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(str(ROOT / "src" / "tyler" / "assets" / "mini"))
-    model = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa")
+def build(layers: int, dim: int, vocab: int, operators: Sequence[Operator] = PAPER_OPERATORS) -> Tyler:
+    """A random Qwen3 of the given size, adapters that matter, no dropout."""
     lora = LoraSettings(dropout=0.0)
-    tyler = Tyler.start(Backbone("random", model, tokenizer), operators, lora, prompt=Prompt(""))
+    tyler = Tyler.start(sized(layers, dim, vocab=vocab), operators, lora, prompt=Prompt(""))
     tyler.policy.add_lora(lora)
     for adapted in (tyler.synthesizer.lora, tyler.policy.lora):
         for name, parameter in adapted.named_parameters():
@@ -78,37 +57,19 @@ def build(layers: int, dim: int, vocab: int, operators: Sequence[Any] = PAPER_OP
     return tyler
 
 
-# --- rounds ---------------------------------------------------------------------------------------------------------
+# --- the same work --------------------------------------------------------------------------------------------------
 
 
-def measure(steps: dict[str, Step], rounds: int) -> dict[str, dict[str, Any]]:
-    """Seconds of every round and the peak of bytes, by competitor."""
+def peaks(work: str, steps: dict[str, Step]) -> list[Figure]:
+    """The most bytes that each way holds at once."""
     from allocations import Allocations
 
-    found: dict[str, dict[str, Any]] = {name: {"seconds": []} for name in steps}
-    for name, step in steps.items():
+    figures = []
+    for way, step in steps.items():
         with Allocations() as allocations:
             step()
-        found[name]["peak"] = allocations.peak
-    for _ in range(rounds):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            found[name]["seconds"].append(time.perf_counter() - started)
-    return found
-
-
-def show(title: str, found: dict[str, dict[str, Any]], tokens: int) -> None:
-    """The last competitor is what the others are divided by."""
-    *_, base = found
-    print(f"\n{title}\n{'':<28}{'tokens/s':>9}{'speed':>7}{'(min-max)':>13}{'peak MB':>9}{'memory':>8}")
-    for name, one in found.items():
-        ratios = [theirs / ours for ours, theirs in zip(one["seconds"], found[base]["seconds"], strict=True)]
-        spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        print(
-            f"{name:<28}{tokens / statistics.median(one['seconds']):>9.0f}{statistics.median(ratios):>7.2f}{spread:>13}"
-            f"{one['peak'] / 1e6:>9.1f}{one['peak'] / found[base]['peak']:>8.2f}"
-        )
+        figures.append(Figure(f"{work}: peak memory", way, allocations.peak / 1e6, "MB"))
+    return figures
 
 
 def gradients(parameters: Sequence[Tensor], step: Step) -> Tensor:
@@ -121,8 +82,8 @@ def gradients(parameters: Sequence[Tensor], step: Step) -> Tensor:
 
 def check_equal(parameters: Sequence[Tensor], steps: dict[str, Step]) -> None:
     """All competitors compute the same gradient."""
-    *others, base = (gradients(parameters, step) for step in steps.values())
-    for name, other in zip(steps, others, strict=False):
+    base, *others = (gradients(parameters, step) for step in steps.values())
+    for name, other in zip(list(steps)[1:], others, strict=True):
         error = float((other - base).norm() / base.norm())
         assert error < 1e-3, f"{name} has another gradient: off by {error:.1e}"
 
@@ -168,42 +129,43 @@ def full_graph(model: Tyler, examples: Sequence[Example]) -> None:
     total.backward()
 
 
-def compare_stage1(layers: int, dim: int, vocab: int, batch: int, length: int, blocks: int, rounds: int) -> Any:
-    model = build(layers, dim, vocab)
-    examples = traces(batch, length, blocks, vocab, Random(0))
+def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, length: int, blocks: int) -> None:
+    model = build(*size)
+    examples = traces(batch, length, blocks, size[2], Random(0))
+
+    def ours(together: int, recompute: bool = False) -> Step:
+        def step() -> None:
+            stage1.descend(model, examples, together, gradient_checkpointing=recompute)
+
+        return step
+
     steps: dict[str, Step] = {
-        "ours": lambda: stage1.descend(model, examples, batch),
-        "ours, two at a time": lambda: stage1.descend(model, examples, 2),
-        "ours, checkpointed, two": lambda: stage1.descend(model, examples, 2, gradient_checkpointing=True),
-        "ours, autocast": lambda: stage1.descend(model, examples, batch, autocast=True),
         "plain full graph": lambda: full_graph(model, examples),
+        "ours": ours(batch),
+        "ours, two at a time": ours(2),
+        "ours, two, checkpointed": ours(2, recompute=True),
     }
-    check_equal(model.synthesizer.trainable(), {name: one for name, one in steps.items() if "autocast" not in name})
-    found = measure(steps, rounds)
-    tokens = sum(map(len, examples))
-    show(f"Stage 1, {batch} traces of {length // 2}-{length} tokens, {blocks} blocks each", found, tokens)
-    return {"tokens": tokens, "blocks": blocks, "steps": found}
+    check_equal(model.synthesizer.trainable(), steps)
+    work = f"Stage 1, blocks: {blocks}"
+    report.add(peaks(work, steps))
+    report.add(compete([Contest(work, steps, sum(map(len, examples)), "tokens")], report.arguments.rounds))
 
 
 # --- Stage 2 by its parts -------------------------------------------------------------------------------------------
 
 
-def stage2_parts(rounds: int) -> Any:
-    """Seconds of a Stage 2 step on mini, at its own settings, from the backbone with fresh operators."""
-    config = load_config("mini")
+def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
+    """Seconds of a Stage 2 step on mini, from the backbone with fresh operators."""
+    overrides = [f"grpo.group_size={group_size}", f"stage2.batch_size={batch_size}"]
+    config, rounds = load_config("mini", overrides), report.arguments.rounds
     settings = config.stage2
     lora = LoraSettings(**config.lora.model_dump())
-    torch.manual_seed(0)
     model = Tyler.start(Backbone.load("mini"), config.operators, lora, stage1.prompt_of(config))
     model.policy.add_lora(lora)
-    problems = load_problems("mini", "train", count=max(16, settings.batch_size * rounds))
+    problems = load_problems("mini", "train", count=max(16, batch_size * rounds))
+    longest, temperature = settings.max_new_tokens, config.grpo.temperature
     decisions = collect_decisions(
-        model,
-        problems[:16],
-        temperature=config.grpo.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        slots=64,
-        seed=1,
+        model, problems[:16], temperature=temperature, max_new_tokens=longest, slots=64, seed=1
     )
     psi = fit_psi(decisions, len(model.operators), settings.calibration)
     model.policy.psi.data.copy_(psi)
@@ -211,24 +173,19 @@ def stage2_parts(rounds: int) -> Any:
     parts: dict[str, list[float]] = defaultdict(list)
     actions = 0
     for step in range(rounds):
-        batch = problems[step * settings.batch_size : (step + 1) * settings.batch_size]
-        rollout = stage2.roll_out(model, batch, config, step)
+        rollout = stage2.roll_out(model, problems[step * batch_size : (step + 1) * batch_size], config, step)
         for name, seconds in rollout.seconds.items():
             parts[name].append(seconds)
         terms = stage2.improve(model, rollout, psi, optimization, config, step)
         parts["learning"].append(terms["stage2/learning_seconds"])
         actions += sum(len(one.actions) for one in rollout.trajectories)
     whole = [sum(values) for values in zip(parts["rollout"], parts["grading"], parts["learning"], strict=True)]
-    print(f"\nStage 2 on mini, {settings.batch_size} problems of {config.grpo.group_size} rollouts, {rounds} steps")
     for name in ("rollout", "synthesis", "grading", "learning"):
-        shares = [part / total for part, total in zip(parts[name], whole, strict=True)]
-        note = ", in the rollout" if name == "synthesis" else ""
-        print(
-            f"{name:<12}{statistics.median(parts[name]):>8.2f} s a step "
-            f"({min(parts[name]):.2f}-{max(parts[name]):.2f}), {statistics.median(shares):.0%} of the step{note}"
-        )
-    print(f"{actions / sum(whole):.0f} actions/s over all, {actions / sum(parts['rollout']):.0f} in the rollout")
-    return {"seconds": dict(parts), "actions": actions}
+        shares = Spread.of([part / total for part, total in zip(parts[name], whole, strict=True)])
+        work = f"Stage 2 on mini, {batch_size} problems of {group_size} rollouts: {name}"
+        report.add([Figure(work, "a step", Spread.of(parts[name]).median, "s")])
+        report.add([Figure(work, f"share ({shares.low:.2f} to {shares.high:.2f})", shares.median, "")])
+    report.add([Figure("Stage 2 on mini", "actions, whole steps", actions / sum(whole), "a second")])
 
 
 # --- the learner beside TRL's ---------------------------------------------------------------------------------------
@@ -309,60 +266,57 @@ def trl_learner(model: Tyler, rollout: Rollout, grpo: GrpoConfig, size: int) -> 
     return step
 
 
-def compare_learners(layers: int, dim: int, vocab: int, longest: int, rounds: int) -> Any:
-    model = build(layers, dim, vocab, operators=())
+def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -> None:
+    model = build(*size, operators=())
     grpo = GrpoConfig(group_size=8)
-    rollout = rolled_out(model, 2, 8, longest, vocab)
-    psi = torch.zeros(0, dim)
+    rollout = rolled_out(model, 2, 8, longest, size[2])
+    psi = torch.zeros(0, size[1])
 
-    def ours(size: int | None, recompute: bool = False) -> Step:
-        learning = Stage2Config(batch_size=16, micro_batch_size=size, gradient_checkpointing=recompute)
+    def ours(together: int, recompute: bool = False) -> Step:
+        learning = Stage2Config(batch_size=16, micro_batch_size=together, gradient_checkpointing=recompute)
         config = Config(stage2=learning, grpo=grpo)
         return lambda: stage2.learn(model, rollout, psi, config)
 
     lora = model.policy.lora
     assert lora is not None
-    parameters = [one for one in lora.parameters() if one.requires_grad]
     learners: dict[str, Step] = {
+        "TRL": trl_learner(model, rollout, grpo, 16),
+        "TRL, four at a time": trl_learner(model, rollout, grpo, 4),
         "ours": ours(16),
         "ours, four at a time": ours(4),
         "ours, four, checkpointed": ours(4, recompute=True),
-        "TRL, four at a time": trl_learner(model, rollout, grpo, 4),
-        "TRL": trl_learner(model, rollout, grpo, 16),
     }
-    check_equal(parameters, learners)
-    found = measure(learners, rounds)
-    tokens = sum(len(one.actions) for one in rollout.trajectories)
-    show(f"learner of Stage 2, 2 groups of 8 answers of {longest // 4}-{longest} actions", found, tokens)
-    return {"actions": tokens, "steps": found}
+    check_equal([one for one in lora.parameters() if one.requires_grad], learners)
+    work = "the learner of Stage 2"
+    report.add(peaks(work, learners))
+    actions = sum(len(one.actions) for one in rollout.trajectories)
+    report.add(compete([Contest(work, learners, actions, "actions")], report.arguments.rounds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("stage1", "stage2", "learner")
+    parser = options(__doc__)
+    parts = ("stage1", "learner", "stage2")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=256)
-    parser.add_argument("--vocab", type=int, default=8192)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=192)
-    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    print(f"{given.layers} layers, width {given.dim}, {given.vocab} tokens, {torch.get_num_threads()} threads")
-    size, found = (given.layers, given.dim, given.vocab), {}
-    if "stage1" in given.only:
-        found["stage1"] = [
-            compare_stage1(*size, given.batch, given.length, blocks, given.rounds) for blocks in given.blocks
-        ]
-    if "learner" in given.only:
-        found["learner"] = compare_learners(*size, given.length, given.rounds)
-    if "stage2" in given.only:
-        found["stage2"] = stage2_parts(given.rounds)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2))
+    parser.add_argument("--vocab", type=int, default=2048)
+    parser.add_argument(
+        "--length", type=int, default=128, help="of the longest trace and answer; the others are shorter"
+    )
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 6], help="latent blocks of a trace")
+    arguments = read(parser)
+    report = Report("training", arguments)
+    size, length = (arguments.layers, arguments.dim, arguments.vocab), arguments.length
+    if arguments.quick:
+        size, length = (2, 128, 512), 64
+    if "stage1" in arguments.only:
+        for blocks in arguments.blocks:
+            compare_stage1(report, size, 8, length, blocks)
+    if "learner" in arguments.only:
+        compare_learners(report, size, length)
+    if "stage2" in arguments.only:
+        stage2_parts(report, *((4, 2) if arguments.quick else (8, 8)))
+    report.publish(arguments.json)
 
 
 if __name__ == "__main__":
