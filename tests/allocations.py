@@ -18,6 +18,7 @@ class Allocations(TorchDispatchMode):
         super().__init__()
         self.peak = 0
         """The most bytes that were alive at once, behind an operation."""
+        self._at_most = 0
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(
@@ -34,7 +35,10 @@ class Allocations(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage())._cdata not in before:
                 self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-                self.peak = max(self.peak, self.alive())
+                self._at_most += storage.nbytes()
+                if self._at_most > self.peak:  # else counting what lives would find no new peak
+                    self._at_most = self.alive()
+                    self.peak = max(self.peak, self._at_most)
         return result
 
     def alive(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -249,6 +252,45 @@ def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
         shard_badly(4, 2)
     with pytest.raises(ValueError, match=r"shard_layers needs insertions.max=1, got 3"):
         Stage1Config(shard_layers=True, insertions=InsertionsConfig(max=3))
+
+
+# ------------------------------------------------------------------------------------------------ launchers
+
+LITTLE = ("--data.count", "8", "--data.development", "null")
+STAGE1_LITTLE = ("--stage1.steps", "1", "--stage1.batch_size", "4", "--stage1.eval_every", "null")
+STAGE2_LITTLE = (
+    *(
+        "--stage2.steps",
+        "1",
+        "--stage2.batch_size",
+        "2",
+        "--stage2.eval_every",
+        "null",
+        "--stage2.max_new_tokens",
+        "24",
+    ),
+    *("--grpo.group_size", "2", "--stage2.calibration.num_problems", "4"),
+)
+
+
+def launch(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Two processes of `python -m tyler`, as torchrun starts them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "tyler"]
+    return subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow
+def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
+    for stage, settings in (("stage1", STAGE1_LITTLE), ("stage2", STAGE2_LITTLE)):
+        done = launch(stage, "mini", *LITTLE, *settings, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        run = tmp_path / "runs" / f"mini-{stage}"
+        assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 1
+        assert json.loads((run / "environment.json").read_text())[0]["processes"] == 2
+    assert len(read_jsonl(tmp_path / "runs" / "mini-stage2" / "trajectories.jsonl")) == 4
+    again = launch("stage1", "mini", *LITTLE, *STAGE1_LITTLE, folder=tmp_path)
+    assert again.returncode != 0
+    assert "tyler: process 0: runs/mini-stage1 already holds a run" in again.stderr
 
 
 # ----------------------------------------------------------------------------------------- shares and sums

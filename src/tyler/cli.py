@@ -401,7 +401,9 @@ def fold_overrides(argv: Sequence[str]) -> list[str]:
 
 
 def _refuse(message: str) -> int:
-    print(f"tyler: {message}", file=sys.stderr)
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    place = f"process {os.environ.get('RANK')}: " if several else ""
+    print(f"tyler: {place}{message}", file=sys.stderr)
     return USAGE_ERROR
 
 

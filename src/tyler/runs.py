@@ -411,6 +411,7 @@ def environment() -> dict[str, Any]:
         "processor": processor(),
         "packages": {name: _package_version(name) for name in PACKAGES},
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "thread_settings": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
     }
     if (torch := sys.modules.get("torch")) is not None:
