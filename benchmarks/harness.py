@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -219,7 +218,7 @@ def machine() -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     facts = environment()
     return {
-        "processor": processor(),
+        "processor": facts["processor"],
         "cores": facts["cores"],
         "threads": facts["threads"],
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -230,14 +229,6 @@ def machine() -> dict[str, Any]:
         "time": facts["time"],
         "load_at_the_start": os.getloadavg()[0],
     }
-
-
-def processor() -> str:
-    """The processor's name as the system has it."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 # --------------------------------------------------------------------------------------------------------- the tables
