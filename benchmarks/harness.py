@@ -191,7 +191,11 @@ class Report:
         """Everything, as JSON has it."""
         return {
             "benchmark": self.benchmark,
-            "options": {name: plain(value) for name, value in vars(self.arguments).items() if name != "json"},
+            "options": {
+                name: value
+                for name, value in vars(self.arguments).items()
+                if not (name == "json" or isinstance(value, Path))
+            },
             "machine": self.machine | {"load_at_the_end": os.getloadavg()[0]},
             "took_seconds": time.perf_counter() - self.started,
             "timings": [asdict(one) for one in self.timings],
@@ -205,13 +209,6 @@ class Report:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def plain(value: object) -> object:
-    """A value as JSON can hold it."""
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def machine() -> dict[str, Any]:
