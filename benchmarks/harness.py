@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -192,7 +191,11 @@ class Report:
         """Everything, as JSON has it."""
         return {
             "benchmark": self.benchmark,
-            "options": {name: plain(value) for name, value in vars(self.arguments).items() if name != "json"},
+            "options": {
+                name: value
+                for name, value in vars(self.arguments).items()
+                if not (name == "json" or isinstance(value, Path))
+            },
             "machine": self.machine | {"load_at_the_end": os.getloadavg()[0]},
             "took_seconds": time.perf_counter() - self.started,
             "timings": [asdict(one) for one in self.timings],
@@ -208,18 +211,11 @@ class Report:
             path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def plain(value: object) -> object:
-    """A value as JSON can hold it."""
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
 def machine() -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     facts = environment()
     return {
-        "processor": processor(),
+        "processor": facts["processor"],
         "cores": facts["cores"],
         "threads": facts["threads"],
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -230,14 +226,6 @@ def machine() -> dict[str, Any]:
         "time": facts["time"],
         "load_at_the_start": os.getloadavg()[0],
     }
-
-
-def processor() -> str:
-    """The processor's name as the system has it."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 # --------------------------------------------------------------------------------------------------------- the tables

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/plan.py [--quick] [--json out.json]
 
-Two shapes with random weights in float32: `mini`, and a Qwen3 of about 60 million parameters. The device is measured
+Two shapes with random weights in float32: `mini`, and a Qwen3 of 67 million parameters. The device is measured
 again in every round, just before the work, and the prediction is made from that. On a CPU with one thread, seconds are
 those of the processor, so that what others do on the machine counts little; the ratio is predicted over measured.
 """
@@ -181,14 +181,14 @@ def contests(one: Setting, gauge: Gauge) -> list[Contest]:
 
 def main() -> None:
     parser = options(__doc__, rounds=5)
-    parser.add_argument("--shape", nargs="+", choices=["mini", "60M"], default=["mini", "60M"])
+    parser.add_argument("--shape", nargs="+", choices=["mini", "67M"], default=["mini", "67M"])
     arguments: argparse.Namespace = read(parser)
     report = Report("plan", arguments)
     small = Lengths(prompt=24, target=72, answer=64, calls=CALLS)
     large = Lengths(prompt=48, target=48 if arguments.quick else 192, answer=16 if arguments.quick else 96, calls=CALLS)
     settings = {
         "mini": lambda: setting("mini", shaped("mini", "float32"), small),
-        "60M": lambda: setting("60M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
+        "67M": lambda: setting("67M", sized(16, 512, vocab=16384), large, "stage1.micro_batch_size=2"),
     }
     gauge = Gauge()
     for name in arguments.shape:

@@ -54,14 +54,18 @@ def test_quick_means_few_rounds_and_a_round_at_least_is_needed(
 
 
 def test_a_report_has_the_same_tables_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = read(options("doc"), ["--json", str(tmp_path / "deep" / "out.json")])
+    parser = options("doc")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--lengths", type=int, nargs="+")
+    path = tmp_path / "deep" / "out.json"
+    arguments = read(parser, ["--json", str(path), "--data-dir", str(tmp_path), "--lengths", "1", "2"])
     report = Report("decoding", arguments)
     report.add([Timing("decode", "engine", [1.0, 3.0], [1.0, 1.0], 600, "tokens")])
     report.add([Timing("decode", "generate", [2.0, 3.0], [2.0, 1.0]), Figure("cache", "row", 2048, "bytes", "few")])
     report.publish(arguments.json)
     content = json.loads(arguments.json.read_text())
     assert tables(content) == capsys.readouterr().out.strip()
-    assert content["options"] == {"rounds": 5, "quick": False}
+    assert content["options"] == {"rounds": 5, "quick": False, "lengths": [1, 2]}, "and nobody's folders"
     lines = tables(content).splitlines()
     assert [cell.strip() for cell in cells(lines[3])] == ["", "generate", "2.5 s", "2–3", "1.50", "1.00–2.00", ""]
     assert [cell.strip() for cell in cells(lines[-1])] == ["cache", "row", "2,048 bytes", "few"]

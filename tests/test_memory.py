@@ -17,12 +17,14 @@ from tyler.memory import (
     Read,
     Shape,
     Workload,
+    busiest,
     cache_capacity,
     count_parameters,
     kept_by_decoder,
     rollout_memory,
     stage1_memory,
     stage2_memory,
+    trained,
 )
 from tyler.model import Tyler
 from tyler.recompute import recomputing
@@ -163,3 +165,9 @@ def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name
         section = getattr(config, stage).model_copy(update=plain)
         without = config.model_copy(update={stage: section})
         assert needed < 24 * 2**30 < sum(memory(shape, without, Workload.of(without), 2).values())
+
+
+def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_only_itself() -> None:
+    assert trained(10, at_rest=5) == {"adapters and heads": 60, "gradients": 40, "optimizer": 80}
+    assert busiest(3, 4) == {"logits at work": 4}
+    assert busiest(4, 3) == {"layer at work": 4}
