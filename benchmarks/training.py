@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/training.py [--only stage1 learner stage2] [--json out.json]
 
-Competitors get the same weights and the same ids and must find the same gradients, which is checked first. Memory is
+Competitors get the same weights and the same ids and must find the same gradients, which is checked first. Seconds are
+the processor's, but for Stage 2's parts. Memory is
 the most bytes alive at once in storages that a step's operations made (weights are not counted), to the byte, in a pass
 of its own. Needs TRL for the learners, and the tests beside this folder, which count the bytes.
 """
@@ -10,6 +11,7 @@ of its own. Needs TRL for the learners, and the tests beside this folder, which 
 from __future__ import annotations
 
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -70,6 +72,20 @@ def peaks(work: str, steps: dict[str, Step]) -> list[Figure]:
             step()
         figures.append(Figure(f"{work}: peak memory", way, allocations.peak / 1e6, "MB"))
     return figures
+
+
+def on_processor(steps: dict[str, Step]) -> dict[str, Step]:
+    """The ways with seconds of the processor, where that is what computes: a machine's other work does not count."""
+
+    def counted(step: Step) -> Step:
+        def timed() -> float:
+            started = time.process_time()
+            step()
+            return time.process_time() - started
+
+        return timed
+
+    return steps if torch.cuda.is_available() else {way: counted(step) for way, step in steps.items()}
 
 
 def gradients(parameters: Sequence[Tensor], step: Step) -> Tensor:
@@ -148,7 +164,9 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
     check_equal(model.synthesizer.trainable(), steps)
     work = f"Stage 1, blocks: {blocks}"
     report.add(peaks(work, steps))
-    report.add(compete([Contest(work, steps, sum(map(len, examples)), "tokens")], report.arguments.rounds))
+    report.add(
+        compete([Contest(work, on_processor(steps), sum(map(len, examples)), "tokens")], report.arguments.rounds)
+    )
 
 
 # --- Stage 2 by its parts -------------------------------------------------------------------------------------------
@@ -290,7 +308,7 @@ def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -
     work = "the learner of Stage 2"
     report.add(peaks(work, learners))
     actions = sum(len(one.actions) for one in rollout.trajectories)
-    report.add(compete([Contest(work, learners, actions, "actions")], report.arguments.rounds))
+    report.add(compete([Contest(work, on_processor(learners), actions, "actions")], report.arguments.rounds))
 
 
 def main() -> None:
