@@ -189,9 +189,62 @@ def test_appending_to_each_row_is_appending_to_one_after_the_other() -> None:
     assert torch.equal(context.embeds[1, :BLOCK], noise(BLOCK, seed=1)), "growing keeps what is there"
 
 
-def test_capacities_are_multiples_of_a_block_and_double() -> None:
+def test_capacities_are_multiples_of_a_block_and_grow_by_a_quarter() -> None:
     assert [round_up(length) for length in (0, 1, BLOCK, BLOCK + 1)] == [0, BLOCK, BLOCK, 2 * BLOCK]
     context, _ = started(decoder_of("qwen2"), rows=1)
-    context.append(0, noise(3 * BLOCK, seed=0))
+    context.append(0, noise(8 * BLOCK, seed=0))
     context.append(0, noise(1, seed=1))
-    assert context.capacity == 6 * BLOCK
+    assert context.capacity == 10 * BLOCK
+    context.append(0, noise(9 * BLOCK, seed=2))
+    assert context.capacity == 18 * BLOCK, "and by more where more is needed"
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of(family)
+    context, reader = started(decoder, rows=3)
+    wholes = [noise(length, seed=length) for length in (70, 9, 33)]
+    for row, whole in enumerate(wholes):
+        context.append(row, whole)
+    widths, inputs = [], reader.inputs
+
+    def counted(rows: range, positions: Tensor) -> Tensor:
+        widths.append(positions.numel())
+        return inputs(rows, positions)
+
+    monkeypatch.setattr(reader, "inputs", counted)
+    monkeypatch.setattr("tyler.context.CHUNK", 60)
+    for states, whole in zip(read(reader, range(3)), wholes, strict=True):
+        assert close(states, full_pass(decoder, whole))
+    assert widths == [60, 60, 60, 30]
+
+
+def test_a_shared_prompt_is_read_once_and_goes_two_ways() -> None:
+    decoder = decoder_of("smollm3")
+    context, reader = started(decoder, rows=3)
+    prompt, tails = noise(20, seed=1), [noise(4, seed=2), noise(4, seed=3)]
+    context.append(0, prompt)
+    read(reader, range(1))
+    context.append(0, tails[0])
+    read(reader, range(1))
+    context.append(2, torch.cat([prompt, tails[1]]))
+    reader.share(0, 2, 20)
+    assert reader.read_to == [24, 0, 20]
+    (states,) = read(reader, range(2, 3))
+    assert len(states) == 4
+    assert close(states, full_pass(decoder, torch.cat([prompt, tails[1]]))[20:])
+
+
+def test_memory_can_be_given_back_without_losing_what_is_read() -> None:
+    decoder = decoder_of("qwen2")
+    context, reader = started(decoder, rows=4)
+    whole = noise(30, seed=1)
+    for row in range(4):
+        context.append(row, whole[:25])
+    context.reserve(300)
+    read(reader, range(4))
+    context.resize(2, BLOCK)
+    context.append(1, whole[25:])
+    (states,) = read(reader, range(1, 2))
+    assert reader.cache.keys.shape[1] == 2 and reader.cache.keys.shape[3] == BLOCK
+    assert close(states, full_pass(decoder, whole)[25:])

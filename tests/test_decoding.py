@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tests import reference, tiny
 from tests.reference import Answer
+from torch import Tensor
 
 from tyler.decoding import Engine
 from tyler.model import Tyler
 from tyler.replay import pack_for, replay_logprobs
-from tyler.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.request import Event, FinishEvent, InvocationEvent, Request, SoftPrompt, TokenEvent
 from tyler.routing import AtBoundaries, Forced, Learned, Never
 from tyler.sampling import Sampling
 from tyler.trajectory import Trajectory
@@ -481,3 +483,192 @@ def test_parked_calls_are_served_together_when_they_may_wait() -> None:
 
     assert calls(0) == [1, 1, 1, 1]
     assert calls(16) == [4]
+
+
+# ------------------------------------------------------------------------------------- one prompt, many rows
+
+
+def fed_positions(engine: Engine) -> dict[str, int]:
+    """Counts the positions that go through each decoder from now on."""
+    fed = {"policy": 0, "synthesizer": 0}
+    for name, reader in (("policy", engine.policy_reader), ("synthesizer", engine.synthesis_reader)):
+
+        def counted(rows: range, positions: Tensor, name: str = name, inputs: Any = reader.inputs) -> Tensor:
+            fed[name] += positions.numel()
+            return inputs(rows, positions)
+
+        reader.inputs = counted  # type: ignore[method-assign]
+    return fed
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_group_reads_its_prompt_once_in_both_streams(family: str) -> None:
+    model = tiny.tyler(family)
+    requests = [ask(tiny.LONG, router=Forced({0: ("global",), 3: ("state",)}), max_new_tokens=6)] * 4
+    engine = model.engine(slots=4)
+    fed = fed_positions(engine)
+    answers = engine.run(requests)
+    length = len(requests[0].prompt_ids)
+    longest = max(len(one.actions) + one.num_latents for one in answers)
+    assert fed["policy"] <= length + 4 * longest
+    assert fed["synthesizer"] <= length + 4 * (longest + 8)
+    assert not differences(answers[3], reference.decode(model, requests[0]))
+
+
+@pytest.mark.parametrize("slots", [2, 5, 9])
+def test_rollouts_of_a_group_are_what_each_would_be_alone(slots: int) -> None:
+    model = tiny.tyler("qwen3")
+    texts = [tiny.MEDIUM, tiny.LONG, tiny.MEDIUM, tiny.MEDIUM, tiny.LONG, tiny.ODD, tiny.MEDIUM, tiny.LONG, tiny.SHORT]
+    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed, text in enumerate(texts)]
+    alone = [run(model, [request], slots=1)[0] for request in requests]
+    for one, other in zip(alone, run(model, requests, slots, coalesce=2), strict=True):
+        assert same(one, other)
+
+
+def test_prompts_with_different_soft_vectors_are_not_shared() -> None:
+    model = tiny.tyler("qwen2")
+    draw = torch.Generator().manual_seed(0)
+    softs = [SoftPrompt((1, 2), torch.randn(2, 32, generator=draw)) for _ in range(2)]
+    requests = [ask(tiny.MEDIUM, router=Never(), soft_prompt=soft) for soft in (softs[0], softs[1], softs[0], None)]
+    together, alone = run(model, requests), [run(model, [request])[0] for request in requests]
+    assert all(same(one, other) for one, other in zip(together, alone, strict=True))
+    assert distance(together[0].logprobs[:1], together[1].logprobs[:1]) > 1e-3
+
+
+# ---------------------------------------------------------------------------------------------------- memory
+
+
+def bytes_held(engine: Engine) -> int:
+    caches = [reader.cache for reader in (engine.policy_reader, engine.synthesis_reader)]
+    return engine.context.embeds.nbytes + sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
+
+
+def memory_for(model: Tyler, rows: int, positions: int) -> int:
+    config = model.backbone.model.config
+    cache = 2 * config.num_hidden_layers * config.num_key_value_heads * getattr(config, "head_dim", 8) * 4
+    return rows * positions * (2 * cache + 32 * 4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_requests_wait_for_memory_and_answers_do_not_change(rows: int) -> None:
+    model = tiny.tyler("qwen3")
+    requests = [replace(request, max_new_tokens=min(request.max_new_tokens, ACTIONS)) for request in CASES.values()]
+    bound = memory_for(model, rows, 4 * 64)
+    engine = model.engine(slots=8, memory=bound)
+    for request in requests:
+        engine.submit(request)
+    found, most = {}, 0
+    while engine.rows or engine.waiting:
+        for event in engine.step():
+            if isinstance(event, FinishEvent):
+                found[event.index] = event.trajectory
+        assert bytes_held(engine) <= bound
+        most = max(most, len(engine.rows))
+    assert rows <= most < 8
+    free = run(model, requests)
+    assert all(same(free[index], found[index]) for index in range(len(requests)))
+
+
+@pytest.mark.parametrize("router", [Learned(), AtBoundaries(), Forced({2: ("state",), 30: ("global", "procedure")})])
+def test_a_row_that_was_postponed_goes_on_where_it_was(router: Learned | AtBoundaries | Forced) -> None:
+    """All start in one block of positions and grow out of it, which is more than the memory holds."""
+    model = tiny.tyler("qwen2")
+    requests = [ask(tiny.MEDIUM, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=90) for s in range(6)]
+    engine = model.engine(slots=6, memory=memory_for(model, 3, 128))
+    for request in requests:
+        engine.submit(request)
+    events, postponed = [], 0
+    while engine.rows or engine.waiting:
+        before = {row.index for row in engine.rows}
+        events += engine.step()
+        postponed += sum(row.index in before for row in engine.waiting)
+    assert postponed >= 1
+    finished = {event.index: event.trajectory for event in events if isinstance(event, FinishEvent)}
+    free = run(model, requests)
+    for index, one in enumerate(free):
+        assert same(one, finished[index])
+        shown = "".join(event.text for event in events if isinstance(event, TokenEvent) and event.index == index)
+        assert shown == one.text
+
+
+def test_what_never_fits_the_memory_is_refused() -> None:
+    model = tiny.tyler("qwen3")
+    engine = model.engine(slots=2, memory=memory_for(model, 1, 64))
+    with pytest.raises(ValueError, match=r"max_new_tokens=100 needs [\d,]+ bytes.*memory=[\d,]+; lower"):
+        engine.submit(ask(tiny.SHORT, max_new_tokens=100))
+    assert len(engine.run([ask(tiny.SHORT, max_new_tokens=20, router=Never())])[0].actions) <= 20
+    with pytest.raises(ValueError, match="memory=0"):
+        model.engine(memory=0)
+
+
+def test_memory_follows_the_rows_that_are_left() -> None:
+    model = tiny.tyler("qwen2")
+    engine = model.engine(slots=8)
+    for index in range(8):
+        engine.submit(ask(tiny.LONG if index else tiny.SHORT, router=Never(), max_new_tokens=2 if index else 40))
+    engine.step()
+    full = engine.context.embeds.nbytes
+    for _ in range(10):
+        engine.step()
+    assert engine.context.rows == 1 and engine.policy_reader.cache.keys.shape[1] == 1
+    assert engine.context.embeds.nbytes <= full / 8
+
+
+# ----------------------------------------------------------------------------------------------------- abort
+
+
+def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
+    model = tiny.tyler("qwen3")
+    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed, text in enumerate(tiny.PROMPTS * 2)]
+    engine = model.engine(slots=3)
+    for request in requests:
+        engine.submit(request)
+    engine.step()
+    engine.step()
+    running, last = engine.rows[0].index, len(requests) - 1
+    engine.abort(running)
+    engine.abort(last)
+    first = [event for event in engine.step() if isinstance(event, FinishEvent)]
+    assert {event.index for event in first} == {running, last}
+    assert {event.trajectory.finish_reason for event in first} == {"aborted"}
+    assert first[0].trajectory.actions == [] and len(first[1].trajectory.actions) == 2
+    assert all(row.index != running for row in engine.rows)
+    finished = {}
+    while engine.rows or engine.waiting:
+        for event in engine.step():
+            if isinstance(event, FinishEvent):
+                finished[event.index] = event.trajectory
+    free = run(model, requests)
+    assert set(finished) == set(range(len(requests))) - {running, last}
+    assert all(same(free[index], one) for index, one in finished.items())
+
+
+def test_a_parked_row_can_be_aborted() -> None:
+    model = tiny.tyler("qwen2")
+    engine = model.engine(slots=2, coalesce=50)
+    parked = engine.submit(ask(tiny.SHORT, router=Forced({1: ("state",)})))
+    engine.submit(ask(tiny.LONG, router=Never()))
+    while all(row.call is None for row in engine.rows):
+        engine.step()
+    engine.abort(parked)
+    (finish,) = [event for event in engine.step() if isinstance(event, FinishEvent)]
+    assert finish.index == parked and finish.trajectory.invocations == ()
+    assert len(engine.rows) == 1
+
+
+def test_only_what_is_waiting_or_running_can_be_aborted() -> None:
+    engine = tiny.tyler("qwen2").engine(slots=1)
+    index = engine.submit(ask(tiny.SHORT, max_new_tokens=1, router=Never()))
+    engine.step()
+    for other in (index, index + 1):
+        with pytest.raises(ValueError, match=f"request {other} is neither"):
+            engine.abort(other)
+
+
+def test_finishes_are_the_ends_of_the_stream() -> None:
+    model = tiny.tyler("smollm3")
+    requests = list(CASES.values())
+    streamed = [event for event in events_of(model, requests, slots=3) if isinstance(event, FinishEvent)]
+    finished = list(model.engine(slots=3).finishes(requests))
+    assert [event.index for event in finished] == [event.index for event in streamed]
+    assert all(same(a.trajectory, b.trajectory) for a, b in zip(finished, streamed, strict=True))

@@ -144,7 +144,7 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     engine = model.engine(slots=slots)
     for reader in (engine.policy_reader, engine.synthesis_reader):
         assert isinstance(reader, Reader)
-        reader.cache.reserve(cache_capacity(prompt, context))
+        reader.cache.resize(slots, cache_capacity(prompt, context))
     engine.context.reserve(prompt)
     engine.context.reserve(prompt + 25)
     held = [engine.policy_reader.cache, engine.synthesis_reader.cache]

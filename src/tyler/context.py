@@ -8,12 +8,18 @@ neighbouring rows, so that it works on views; whoever needs other rows swaps the
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-from transformers import Cache, PreTrainedConfig, PreTrainedModel
+import functools
 
-from tyler.sizes import round_up
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from tyler.lean import LeanDecoder
+from tyler.sizes import grown, round_up
+
+CHUNK = 2048
+"""Positions, over all rows, that go through a decoder at once: what is longer is read in pieces, in bounded memory."""
 
 
 class Context:
@@ -27,11 +33,19 @@ class Context:
     def capacity(self) -> int:
         return self.embeds.shape[1]
 
+    @property
+    def rows(self) -> int:
+        """Rows that have memory, from the first."""
+        return self.embeds.shape[0]
+
     def reserve(self, length: int) -> None:
-        """Make room for `length` positions a row, at least doubling when it grows."""
+        """Make room for `length` positions a row, a quarter more than there was when it grows."""
         if length > self.capacity:
-            capacity = round_up(max(length, 2 * self.capacity))
-            self.embeds = nn.functional.pad(self.embeds, (0, 0, 0, capacity - self.capacity))
+            self.resize(self.rows, grown(self.capacity, length))
+
+    def resize(self, rows: int, capacity: int) -> None:
+        """Hold memory for this many rows of this many positions; what lies beyond is lost."""
+        self.embeds = resized(self.embeds, rows, capacity, dims=(0, 1))
 
     def append(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
         """x_{t+1} = [x_t; embeds], Eq. lcf-transition: of tokens and of latents alike."""
@@ -42,7 +56,10 @@ class Context:
         """Append one embedding to each of several rows."""
         lengths = [self.lengths[row] for row in rows]
         self.reserve(max(lengths) + 1)
-        self.embeds[rows, lengths] = embeds
+        if len(set(lengths)) == 1 and rows == list(range(rows[0], rows[0] + len(rows))):
+            self.embeds[rows[0] : rows[0] + len(rows), lengths[0]] = embeds
+        else:
+            self.embeds[rows, lengths] = embeds
         for row in rows:
             self.lengths[row] += 1
 
@@ -61,15 +78,10 @@ class Context:
         self.lengths[first], self.lengths[second] = self.lengths[second], self.lengths[first]
 
 
-class RaggedCache(Cache):
-    """KV cache whose rows have their own lengths: `update` writes at each row's positions and returns a bounded view.
-
-    transformers' own caches keep one length for the whole batch. `aim` says, before a forward pass, which rows and
-    positions it writes and how much it may see.
-    """
+class RaggedCache:
+    """Keys and values of rows that have their own lengths."""
 
     def __init__(self, config: PreTrainedConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(layers=[])
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, head_dim)
         self.keys: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(shape, dtype=dtype, device=device)
@@ -77,27 +89,107 @@ class RaggedCache(Cache):
             shape, dtype=dtype, device=device
         )
 
-    def reserve(self, capacity: int) -> None:
-        if capacity > self.keys.shape[3]:
-            grow = (0, 0, 0, capacity - self.keys.shape[3])
-            self.keys, self.values = nn.functional.pad(self.keys, grow), nn.functional.pad(self.values, grow)
+    def resize(self, rows: int, capacity: int) -> None:
+        """Hold memory for this many rows of this many positions; what lies beyond is lost."""
+        if (rows, capacity) != (self.keys.shape[1], self.keys.shape[3]):
+            self.keys = resized(self.keys, rows, capacity, dims=(1, 3))
+            self.values = resized(self.values, rows, capacity, dims=(1, 3))
 
-    def aim(self, rows: range, positions: Int[Tensor, "rows seq"], bound: int) -> None:
-        self._rows, self._bound = slice(rows.start, rows.stop), bound
-        self._where = (torch.arange(len(rows), device=positions.device)[:, None], slice(None), positions)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        """Write [rows, heads, seq, head_dim] at the aimed positions; return views [rows, heads, bound, head_dim]."""
-        keys, values = self.keys[layer_idx, self._rows], self.values[layer_idx, self._rows]
-        keys[self._where] = key_states.transpose(1, 2)
-        values[self._where] = value_states.transpose(1, 2)
-        return keys[:, :, : self._bound], values[:, :, : self._bound]
+    @staticmethod
+    def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+        """Bytes that one position of one row takes."""
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * dtype.itemsize
 
     def swap(self, first: int, second: int, length: int) -> None:
         for states in (self.keys, self.values):
             exchange(states[:, :, :, :length].transpose(0, 1), first, second)
+
+
+FEW = 16
+"""Positions a row up to which all query heads of a key-value head are folded into one product."""
+
+
+class Window:
+    """One pass over neighbouring rows of a cache: where it writes (`tyler.lean.Attention`), and what it sees.
+
+    Row i reads positions starts[i] to ends[i] - 1; one with fewer than the longest repeats its last position, which
+    rewrites the same entry with the same values: raggedness needs no scratch space. Rows that stand alike are written
+    by slices and need no mask, or a plain causal one.
+    """
+
+    def __init__(self, cache: RaggedCache, rows: range, starts: list[int], ends: list[int]) -> None:
+        self.rows, self.end = rows, max(ends)
+        self.seq = max(end - start for start, end in zip(starts, ends, strict=True))
+        device = cache.keys.device
+        alike = len(set(starts)) == len(set(ends)) == 1
+        self.positions: Int[Tensor, "rows seq"] = torch.tensor(starts, device=device)[:, None]
+        if self.seq > 1:
+            self.positions = self.positions + torch.arange(self.seq, device=device)
+        if not alike:
+            self.positions = self.positions.minimum(torch.tensor(ends, device=device)[:, None] - 1)
+        keys, values = (states[:, rows.start : rows.stop] for states in (cache.keys, cache.values))
+        self._place: tuple[Tensor, slice, Tensor] | None = None
+        if alike:
+            into = (keys[:, :, :, starts[0] : self.end], values[:, :, :, starts[0] : self.end])
+        else:
+            into, self._place = (keys, values), (down(len(rows), device), slice(None), self.positions)
+        self._into = [states.transpose(2, 3).unbind(0) if alike else states.unbind(0) for states in into]
+        self._seen = [states[:, :, :, : self.end].unbind(0) for states in (keys, values)]
+        self._from_scratch = alike and starts[0] == 0 and self.seq > 1
+        self._groups = 0
+        self._mask = None if alike and (self.seq == 1 or starts[0] == 0) else self._causal_mask(keys.dtype)
+
+    def _causal_mask(self, dtype: torch.dtype) -> Float[Tensor, "rows 1 seq end"]:
+        """0 where a query may attend, everything up to and including itself, and -inf elsewhere."""
+        hidden = torch.arange(self.end, device=self.positions.device) > self.positions[..., None]
+        return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))[:, None]
+
+    def attend(
+        self,
+        layer: int,
+        queries: Float[Tensor, "rows seq heads head_dim"],
+        keys: Float[Tensor, "rows seq kv_heads head_dim"],
+        values: Float[Tensor, "rows seq kv_heads head_dim"],
+    ) -> Float[Tensor, "positions attention"]:
+        """Write keys and values of the new positions, then let the queries see their rows."""
+        for into, states in zip(self._into, (keys, values), strict=True):
+            if self._place is None:
+                into[layer].copy_(states)
+            else:
+                into[layer][self._place] = states
+        past_keys, past_values = (states[layer] for states in self._seen)
+        if self.seq <= FEW and not self._from_scratch:
+            return self._folded(queries, past_keys, past_values)
+        attended = nn.functional.scaled_dot_product_attention(
+            queries.transpose(1, 2),
+            past_keys,
+            past_values,
+            attn_mask=self._mask,
+            is_causal=self._from_scratch,
+            enable_gqa=True,
+        )
+        return attended.transpose(1, 2).reshape(len(self.rows) * self.seq, -1)
+
+    def _folded(
+        self, queries: Tensor, keys: Float[Tensor, "rows kv_heads end head_dim"], values: Tensor
+    ) -> Float[Tensor, "positions attention"]:
+        """The query heads of a key-value head take the place of further positions: its keys are read once."""
+        rows, seq, heads, dim = queries.shape
+        kv_heads = keys.shape[1]
+        groups = heads // kv_heads
+        if seq == 1:
+            folded = queries.reshape(rows, kv_heads, groups, dim)
+            attended = nn.functional.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+            return attended.reshape(rows, heads * dim)
+        folded = queries.reshape(rows, seq, kv_heads, groups, dim).permute(0, 2, 3, 1, 4)
+        if self._mask is not None and self._groups != groups:
+            self._mask, self._groups = self._mask.repeat(1, 1, groups, 1), groups
+        attended = nn.functional.scaled_dot_product_attention(
+            folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, attn_mask=self._mask
+        )
+        unfolded = attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4)
+        return unfolded.reshape(rows * seq, heads * dim)
 
 
 class Reader:
@@ -105,6 +197,7 @@ class Reader:
 
     def __init__(self, decoder: PreTrainedModel, context: Context) -> None:
         self.decoder = decoder
+        self.lean = LeanDecoder(decoder)
         self.context = context
         self.cache = RaggedCache(decoder.config, len(context.lengths), context.embeds.dtype, context.embeds.device)
         self.read_to = [0] * len(context.lengths)
@@ -113,40 +206,62 @@ class Reader:
     def read(self, rows: range, ends: list[int]) -> tuple[Float[Tensor, "rows seq dim"], list[int]]:
         """Read each row up to its end; return the last hidden states of what was new, and how many are new per row.
 
-        A row with fewer new positions than the longest repeats its last one, which rewrites the same cache entry with
-        the same values: raggedness needs no scratch space. A row with nothing new re-reads its last position.
+        A row with fewer new positions than the longest repeats its last one. A row with nothing new re-reads its last
+        position.
         """
-        device = self.context.embeds.device
         starts = [min(self.read_to[row], end - 1) for row, end in zip(rows, ends, strict=True)]
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
-        last = torch.tensor(ends, device=device)[:, None] - 1
-        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(max(counts), device=device)
-        positions = positions.minimum(last)
-        bound = round_up(max(ends))
-        self.cache.reserve(max(bound, self.context.capacity))
-        self.cache.aim(rows, positions, bound)
-        hidden = self.decoder(
-            inputs_embeds=self.inputs(rows, positions),
-            position_ids=positions,
-            attention_mask={"full_attention": causal_mask(positions, bound)},
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state
+        self._hold(max(ends))
+        size, pieces = max(1, CHUNK // len(rows)), []
+        for first in range(0, max(counts), size):
+            here = [min(start + first, end - 1) for start, end in zip(starts, ends, strict=True)]
+            there = [min(start + first + size, end) for start, end in zip(starts, ends, strict=True)]
+            window = Window(self.cache, rows, here, there)
+            pieces.append(self.lean(self.inputs(rows, window.positions), window))
         self.read_to[rows.start : rows.stop] = ends
-        return hidden, counts
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), counts
 
     def inputs(self, rows: range, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
         """What the decoder is fed at the given positions of neighbouring rows."""
         embeds = self.context.embeds[rows.start : rows.stop]
-        return embeds[torch.arange(len(rows), device=embeds.device)[:, None], positions]
+        return embeds[down(len(rows), embeds.device), positions]
+
+    def _hold(self, length: int) -> None:
+        """Let the cache hold what the context holds, and `length` positions at least."""
+        self.cache.resize(self.context.rows, max(round_up(length), self.context.capacity))
+
+    def share(self, source: int, row: int, length: int) -> None:
+        """Take over what `source` has read of the first `length` positions, which the two rows have in common."""
+        self._hold(length)
+        for states in (self.cache.keys, self.cache.values):
+            states[:, row, :, :length] = states[:, source, :, :length]
+        self.read_to[row] = length
 
     def rewind(self, row: int, length: int) -> None:
         """Forget what lies beyond `length`; the entries are overwritten when the row is read again."""
         self.read_to[row] = min(self.read_to[row], length)
 
     def swap(self, first: int, second: int) -> None:
-        self.cache.swap(first, second, max(self.read_to[first], self.read_to[second]))
+        if length := max(self.read_to[first], self.read_to[second]):
+            self._hold(length)
+            self.cache.swap(first, second, length)
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
+
+
+def resized(states: Tensor, rows: int, capacity: int, dims: tuple[int, int]) -> Tensor:
+    """A tensor of zeros with this many rows and positions at `dims`, and what fits of the old one in its place."""
+    shape = list(states.shape)
+    shape[dims[0]], shape[dims[1]] = rows, capacity
+    new = states.new_zeros(shape)
+    kept = [slice(min(old, size)) for old, size in zip(states.shape, shape, strict=True)]
+    new[tuple(kept)] = states[tuple(kept)]
+    return new
+
+
+@functools.lru_cache(maxsize=256)
+def down(rows: int, device: torch.device) -> Int[Tensor, "rows 1"]:
+    """0, 1, ... as a column."""
+    return torch.arange(rows, device=device)[:, None]
 
 
 def exchange(rows: Tensor, first: int, second: int) -> None:
@@ -154,8 +269,3 @@ def exchange(rows: Tensor, first: int, second: int) -> None:
     kept = rows[first].clone()
     rows[first] = rows[second]
     rows[second] = kept
-
-
-def causal_mask(positions: Int[Tensor, "rows seq"], bound: int) -> Bool[Tensor, "rows 1 seq bound"]:
-    """True where a query at `positions` may attend: everything up to and including itself."""
-    return (torch.arange(bound, device=positions.device) <= positions[..., None])[:, None]

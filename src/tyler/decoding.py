@@ -21,12 +21,13 @@ from torch import Tensor
 
 from tyler.backbone import Backbone
 from tyler.choosing import Chooser
-from tyler.context import Context, Reader
+from tyler.context import Context, RaggedCache, Reader
 from tyler.operators import Operator
 from tyler.policy import Policy
 from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
-from tyler.sampling import choose, masked_logits
+from tyler.sampling import choose, constants, masked_logits
+from tyler.sizes import grown, round_up
 from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
@@ -55,7 +56,9 @@ class Engine:
     """Decodes requests with continuous batching over `slots` rows.
 
     `coalesce` is how many steps an operator call may wait, so that the calls of several rows are served in one pass;
-    None chooses 0 for up to 8 slots and 16 above. Results do not depend on `slots` or `coalesce`.
+    None chooses 0 for up to 8 slots and 16 above. `memory` bounds the bytes of context and caches: a request that does
+    not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait until there
+    is room again. Results do not depend on any of the three.
     """
 
     def __init__(
@@ -68,9 +71,12 @@ class Engine:
         *,
         slots: int = 8,
         coalesce: int | None = None,
+        memory: int | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots={slots}; at least 1 is needed")
+        if memory is not None and memory < 1:
+            raise ValueError(f"memory={memory}; it is a number of bytes, or None for no bound")
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
         self.slots = slots
@@ -79,21 +85,32 @@ class Engine:
         self.context = Context(slots, backbone.dim, backbone.dtype, backbone.device)
         self.policy_reader = Reader(policy.decoder(), self.context)
         self.synthesis_reader = Reader(synthesizer.decoder(), self.context)
+        self.memory = memory
         self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
         self.rows: list[Row] = []
         self.waiting: deque[Row] = deque()
+        self._aborted: list[Row] = []  # while they waited
         self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
         self._longest_action = max((self.heads[name].num_latents for name in self.heads), default=1)
         self._submitted = 0
+        # Looked up once: transformers finds each of these anew, and a step asks for them often.
+        self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
+        self._max_positions, self._device = backbone.max_positions, backbone.device
+        self._position_bytes = 2 * RaggedCache.position_bytes(backbone.model.config, backbone.dtype)
+        self._position_bytes += backbone.dim * backbone.dtype.itemsize
 
     def submit(self, request: Request) -> int:
-        """Queue a request and return its index. Raises ValueError when the prompt does not fit the model's context."""
-        limit = self.backbone.max_positions - self._longest_action
+        """Queue a request and return its index.
+
+        Raises ValueError when the prompt does not fit the model's context, or the answer never fits `memory`.
+        """
+        limit = self._max_positions - self._longest_action
         if len(request.prompt_ids) > limit:
             raise ValueError(
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
-                f"{self.backbone.max_positions} positions leaves room for {limit}; shorten the prompt"
+                f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
             )
+        self._check_memory(request)
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
@@ -107,47 +124,158 @@ class Engine:
         while self.waiting or self.rows:
             yield from self.step()
 
+    def finishes(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
+        """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
+        for request in requests:
+            self.submit(request)
+        while self.waiting or self.rows:
+            self._act_once()
+            finished = self._retire()
+            self._read_running()
+            yield from finished
+
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
         first = self._submitted
-        finished = {event.index: event.trajectory for event in self.stream(requests) if isinstance(event, FinishEvent)}
+        finished = {event.index: event.trajectory for event in self.finishes(requests)}
         return [finished[first + offset] for offset in range(len(requests))]
 
-    @torch.no_grad()
     def step(self) -> list[Event]:
         """Admit waiting requests, serve operator calls that are due, let every running row act once."""
-        self._admit()
-        events = self._serve()
-        self._decide()
+        events: list[Event] = [*self._act_once()]
+        events += [event for row in self.rows for event in row.emit()]
         events += self._retire()
         self._read_running()
         return events
 
+    def abort(self, index: int) -> None:
+        """End a waiting or running request; the next step tells of its end, with the reason "aborted".
+
+        Raises ValueError for an index that is neither waiting nor running.
+        """
+        for row in (*self.waiting, *self.rows):
+            if row.index == index:
+                row.finish_reason, row.call = "aborted", None
+                if row in self.waiting:
+                    self.waiting.remove(row)
+                    self.waiting.appendleft(row)
+                return
+        raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+
+    @torch.no_grad()
+    def _act_once(self) -> list[InvocationEvent]:
+        """A step up to the point where every running row has acted; the calls that were served."""
+        self._admit()
+        served = self._serve()
+        self._decide()
+        return served
+
     # -- admit ---------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Fill free rows from the queue and read their prompts."""
-        first = len(self.rows)
-        while self.waiting and len(self.rows) < self.slots:
-            row = self.waiting.popleft()
-            slot = len(self.rows)
-            self.rows.append(row)
-            self._forget(slot, 0)
-            self.context.append(slot, self._embed_prompt(row.request))
-            row.started = time.perf_counter()
-        if len(self.rows) > first:
-            with self.timings.clock("prefill"):
-                self._read(range(first, len(self.rows)))
+        """Fill free rows from the queue, as far as there is memory, and read their prompts.
+
+        Rows that start from the same prompt, as those of a group, read it once: the others copy what the first read.
+        """
+        self._postpone_youngest()
+        while self.waiting and self.waiting[0].finish_reason:
+            self._aborted.append(self.waiting.popleft())
+        joining: list[Row] = []
+        while self.waiting and len(self.rows) + len(joining) < self.slots and self._fits([*joining, self.waiting[0]]):
+            joining.append(self.waiting.popleft())
+        self._make_room(joining)
+        if not joining:
+            return
+        with self.timings.clock("prefill"):
+            leaders: list[Row] = []
+            for row in joining:
+                known = [one for one in (*self.rows, *leaders) if row.kept is None and one.has_prompt_of(row)]
+                leaders += [] if known else [row]
+            first = len(self.rows)
+            followers = [row for row in joining if row not in leaders]
+            for row in (*leaders, *followers):
+                self._enter(row)
+            if leaders:
+                self._read(range(first, first + len(leaders)))
+            for slot, row in enumerate(leaders, start=first):
+                row.after_prompt = self.hidden[slot].clone() if row.after_prompt is None else row.after_prompt
+            for slot, row in enumerate(followers, start=first + len(leaders)):
+                self._follow(slot, row)
+
+    def _enter(self, row: Row) -> None:
+        """Give a row the next place, with its prompt or with the context it had when it was postponed."""
+        slot = len(self.rows)
+        self.rows.append(row)
+        self._forget(slot, 0)
+        self.context.append(slot, self._embed_prompt(row.request) if row.kept is None else row.kept)
+        row.started, row.kept = row.started or time.perf_counter(), None
+
+    def _follow(self, slot: int, row: Row) -> None:
+        """Start a row where another one stood after the same prompt."""
+        source = next(place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row))
+        self.policy_reader.share(source, slot, len(row.request.prompt_ids))
+        after_prompt = self.rows[source].after_prompt
+        assert after_prompt is not None, "whoever runs has read its prompt"
+        self.hidden[slot] = row.after_prompt = after_prompt
 
     def _embed_prompt(self, request: Request) -> Float[Tensor, "seq dim"]:
-        embeds = self.backbone.embed(torch.tensor(request.prompt_ids, device=self.backbone.device))
+        embeds = self.backbone.embed(torch.tensor(request.prompt_ids, device=self._device))
         if request.soft_prompt is not None:
             embeds[list(request.soft_prompt.positions)] = request.soft_prompt.embeds.to(embeds)
         return embeds
 
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _check_memory(self, request: Request) -> None:
+        """Raise ValueError for a request whose answer could not be finished even alone."""
+        if self.memory is None:
+            return
+        positions = len(request.prompt_ids) + request.max_new_tokens + self._longest_action
+        needed = self._bytes(1, min(positions, self.backbone.max_positions))
+        if needed > self.memory:
+            raise ValueError(
+                f"a prompt of {len(request.prompt_ids)} tokens with max_new_tokens={request.max_new_tokens} needs "
+                f"{needed:,} bytes of context and caches, and memory={self.memory:,}; lower max_new_tokens or raise it"
+            )
+
+    def _bytes(self, rows: int, length: int) -> int:
+        """What context and caches of this many rows take, each with room for `length` positions."""
+        return rows * round_up(length) * self._position_bytes
+
+    def _needed(self, rows: Sequence[Row]) -> int:
+        """Positions that the longest of these rows may reach within a step."""
+        lengths = [*self.context.lengths[: len(self.rows)], *(row.length for row in rows)]
+        return max(lengths, default=0) + self._longest_action + 1
+
+    def _fits(self, joining: Sequence[Row]) -> bool:
+        """Whether these rows find memory beside those that run; one row alone always does."""
+        rows = len(self.rows) + len(joining)
+        return self.memory is None or rows == 1 or self._bytes(rows, self._needed(joining)) <= self.memory
+
+    def _postpone_youngest(self) -> None:
+        """Send the rows that came last back to the queue, with their context, until the others have room to grow."""
+        while len(self.rows) > 1 and not self._fits([]):
+            slot = max(range(len(self.rows)), key=lambda place: self.rows[place].index)
+            row = self.rows[slot]
+            row.kept = self.context.embeds[slot, : self.context.lengths[slot]].clone()
+            self.waiting.appendleft(row)
+            self._swap(slot, len(self.rows) - 1)
+            self.rows.pop()
+
+    def _make_room(self, joining: Sequence[Row]) -> None:
+        """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
+        rows, needed, held = len(self.rows) + len(joining), self._needed(joining), self.context
+        thinned = 0 < 2 * rows <= held.rows and not self.waiting
+        if rows > held.rows or needed > held.capacity or thinned:
+            if self.memory is not None or thinned or held.capacity == 0:
+                held.resize(rows, round_up(needed))
+            else:
+                capacity = held.capacity if needed <= held.capacity else grown(held.capacity, needed)
+                held.resize(max(rows, held.rows), capacity)
+
     # -- serve ---------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> list[Event]:
+    def _serve(self) -> list[InvocationEvent]:
         """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows, once their calls are due."""
         self._park_scheduled()
         parked = self._arrange()
@@ -190,6 +318,7 @@ class Engine:
 
     def _synthesize(self, parked: range) -> list[Float[Tensor, "latents dim"]]:
         """Stage Q_k behind x_t, read both with the synthesizer, project the query positions, forget the queries."""
+        self._share_prompts(parked)
         heads = [self.heads[self.rows[slot].call.operator] for slot in parked]  # type: ignore[union-attr]
         for slot, head in zip(parked, heads, strict=True):
             self.context.stage(slot, head.queries)
@@ -200,6 +329,20 @@ class Engine:
             latents.append(head(hidden[row, counts[row] - head.num_latents : counts[row]]))
             self.synthesis_reader.rewind(slot, self.context.lengths[slot])
         return latents
+
+    def _share_prompts(self, parked: range) -> None:
+        """Let the synthesizer, too, read a prompt once for all rows that start from it."""
+        reader = self.synthesis_reader
+        for slot in parked:
+            row = self.rows[slot]
+            length = len(row.request.prompt_ids)
+            if reader.read_to[slot]:
+                continue
+            others = [place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row)]
+            if readers := [place for place in others if reader.read_to[place] >= length]:
+                reader.share(readers[0], slot, length)
+            elif any(place in parked for place in others):
+                reader.read(range(slot, slot + 1), [length])
 
     def _append_latents(self, slot: int, latents: Float[Tensor, "latents dim"]) -> None:
         row = self.rows[slot]
@@ -216,7 +359,7 @@ class Engine:
     def _append_held(self, slot: int, tokens: list[int]) -> None:
         for token in tokens:
             self.rows[slot].show(token, 0.0, self.context.lengths[slot])
-            self.context.append(slot, self.backbone.embed(torch.tensor([token], device=self.backbone.device)))
+            self.context.append(slot, self.backbone.embed(torch.tensor([token], device=self._device)))
         self._finish_if_full(slot)
 
     def _score_held(
@@ -252,24 +395,22 @@ class Engine:
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
         rows = [self.rows[slot] for slot in running]
-        logits = self._masked(self.hidden[running], rows)
+        logits = self._masked(self._hidden_of(running), rows)
         chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.random.random() for row in rows])
         appended: list[tuple[int, int]] = []
         for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
             self._act(slot, action, logprob, appended)
         if appended:
             slots, tokens = zip(*appended, strict=True)
-            self.context.append_each(
-                list(slots), self.backbone.embed(torch.tensor(tokens, device=self.backbone.device))
-            )
+            self.context.append_each(list(slots), self.backbone.embed(torch.tensor(tokens, device=self._device)))
 
     def _decide_by(self, chooser: Chooser, running: list[int]) -> None:
         """A token to record and a vector to read, as the chooser says."""
         rows = [self.rows[slot] for slot in running]
-        logits = self.policy.logits(self.hidden[running])[:, : self.backbone.vocab_size]
+        logits = self.policy.token_logits(self._hidden_of(running))
         choices = chooser.choose(logits, [row.choosing for row in rows], [row.random.random() for row in rows])
         for slot, row, choice in zip(running, rows, choices.each(), strict=True):
-            ends = choice.token in self.backbone.eos_ids
+            ends = choice.token in self._eos_ids
             row.is_soft.append(choice.soft and not ends)
             self._act(slot, choice.token, choice.logprob, [])
             if choice.ended and not row.finish_reason:
@@ -281,9 +422,9 @@ class Engine:
     def _act(self, slot: int, action: int, logprob: float, appended: list[tuple[int, int]]) -> None:
         """Carry out one action of one row."""
         row = self.rows[slot]
-        if action >= self.backbone.vocab_size:
-            row.park(Call(len(row.visible), self.operators[action - self.backbone.vocab_size].name), logprob)
-        elif action in self.backbone.eos_ids:
+        if action >= self._vocab_size:
+            row.park(Call(len(row.visible), self.operators[action - self._vocab_size].name), logprob)
+        elif action in self._eos_ids:
             row.actions.append(action)
             row.logprobs.append(logprob)
             row.finish_reason = "eos"
@@ -293,17 +434,28 @@ class Engine:
             row.find_stop()
             appended.append((slot, action))
 
+    def _hidden_of(self, slots: list[int]) -> Float[Tensor, "rows dim"]:
+        """The last hidden states of some rows; those of all rows are not gathered."""
+        return self.hidden[: len(slots)] if slots[-1] == len(slots) - 1 else self.hidden[slots]
+
     def _masked(self, hidden: Float[Tensor, "rows dim"], rows: list[Row]) -> Float[Tensor, "rows actions"]:
-        """Logits over V' at each row's temperature; operators only where the row's policy may invoke them."""
-        device = hidden.device
-        allowed = torch.tensor([row.allowed for row in rows], dtype=torch.bool, device=device)
-        temperature = torch.tensor([row.request.sampling.scale for row in rows], device=device)
-        return masked_logits(self.policy.logits(hidden), allowed.view(len(rows), len(self.operators)), temperature)
+        """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
+
+        Where no row may, logits over V: the rest would be -inf.
+        """
+        allowed = tuple(row.allowed for row in rows)
+        scales = tuple(row.request.sampling.scale for row in rows)
+        if any(map(any, allowed)):
+            return masked_logits(
+                self.policy.logits(hidden), constants(allowed, self._device), constants(scales, self._device)
+            )
+        logits = self.policy.token_logits(hidden)
+        return logits if set(scales) == {1.0} else logits / constants(scales, self._device)[:, None]
 
     def _finish_if_full(self, slot: int) -> None:
         row = self.rows[slot]
         out_of_actions = self._counted(row) >= row.request.max_new_tokens
-        out_of_room = self.context.lengths[slot] + self._longest_action > self.backbone.max_positions
+        out_of_room = self.context.lengths[slot] + self._longest_action > self._max_positions
         if (out_of_actions or out_of_room) and not row.finish_reason:
             row.finish_reason, row.call = "length", None
 
@@ -313,16 +465,17 @@ class Engine:
 
     # -- retire and read -----------------------------------------------------------------------------------------
 
-    def _retire(self) -> list[Event]:
-        """Emit what is certain and give finished rows' places to the last ones."""
-        events: list[Event] = [event for row in self.rows for event in row.emit()]
+    def _retire(self) -> list[FinishEvent]:
+        """Give finished rows' places to the last ones."""
+        ended, self._aborted = self._aborted, []
+        finished = [FinishEvent(row.index, row.trajectory(self._vocab_size)) for row in ended]
         for slot in reversed(range(len(self.rows))):
             row = self.rows[slot]
             if row.finish_reason:
                 self._swap(slot, len(self.rows) - 1)
                 self.rows.pop()
-                events.append(FinishEvent(row.index, row.trajectory(self.backbone.vocab_size)))
-        return events
+                finished.append(FinishEvent(row.index, row.trajectory(self._vocab_size)))
+        return finished
 
     def _read_running(self) -> None:
         running = range(len(self.rows) - len(self._arrange()))
@@ -333,7 +486,9 @@ class Engine:
     def _read(self, rows: range) -> tuple[Float[Tensor, "rows seq dim"], list[int]]:
         """Let the policy read what is new in these rows; keep each row's last hidden state for its next decision."""
         hidden, counts = self.policy_reader.read(rows, self.context.lengths[rows.start : rows.stop])
-        self.hidden[rows.start : rows.stop] = hidden[range(len(rows)), [count - 1 for count in counts]]
+        alike = len(set(counts)) == 1
+        last = hidden[:, -1] if alike else hidden[range(len(rows)), [count - 1 for count in counts]]
+        self.hidden[rows.start : rows.stop] = last
         return hidden, counts
 
     def _arrange(self) -> range:

@@ -22,6 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import view
+from tyler.sizes import siblings
 
 ADAPTER = "default"
 
@@ -127,9 +128,13 @@ def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[s
 
 
 def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
-    """A view of the backbone whose adapted weights are its own; `fold` fills them."""
+    """A view of the backbone whose adapted weights are its own; `fold` fills them.
+
+    So are the weights that are multiplied together with them (`tyler.lean`), or the view would take them from theta.
+    """
     decoder = view(backbone)
-    for name in lora_layers(lora):
+    names = {sibling for name in lora_layers(lora) for sibling in siblings(name)}
+    for name in sorted(names):
         module = cast(nn.Linear, decoder.get_submodule(name))
         module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=False)
     return decoder

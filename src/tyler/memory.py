@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.config import Config, LoraConfig
 from tyler.operators import Operator
-from tyler.sizes import positions_at_once, round_up
+from tyler.sizes import grown, positions_at_once, round_up, siblings
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig
@@ -94,7 +94,7 @@ class Parameters:
     eta: int
     psi: int
     adapted: int
-    """Weights of the backbone that a LoRA sits on: a folded view has its own copy of them."""
+    """Weights of the backbone that a LoRA sits on, and those multiplied with them: a folded view has its own copy."""
 
     @property
     def stage1(self) -> int:
@@ -116,6 +116,7 @@ def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operato
     layer = 2 * shape.dim + sum(inputs * outputs for inputs, outputs in linear.values())
     layer += (shape.attention + 2 * shape.key_value) * shape.qkv_bias + 2 * shape.head_dim * shape.qk_norm
     adapted = [linear[name] for name in lora.target_modules]
+    own = {sibling for name in lora.target_modules for sibling in siblings(name)}
     adapter = shape.layers * lora.rank * sum(inputs + outputs for inputs, outputs in adapted)
     return Parameters(
         backbone=shape.vocab * shape.dim * (1 if shape.tied else 2) + shape.dim + shape.layers * layer,
@@ -124,7 +125,7 @@ def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operato
         projections=len(operators) * (shape.dim**2 + shape.dim),
         eta=adapter,
         psi=len(operators) * shape.dim,
-        adapted=shape.layers * sum(inputs * outputs for inputs, outputs in adapted),
+        adapted=shape.layers * sum(inputs * outputs for inputs, outputs in (linear[name] for name in sorted(own))),
     )
 
 
@@ -310,8 +311,8 @@ CHOICE = 40
 
 
 def cache_capacity(prompt: int, context: int) -> int:
-    """Positions a row of a cache has room for: it at least doubles when it grows (`tyler.context.Context.reserve`)."""
+    """Positions a row of a cache has room for: it grows by a quarter (`tyler.context.Context.reserve`)."""
     capacity = round_up(prompt)
     while capacity < context:
-        capacity = round_up(max(capacity + 1, 2 * capacity))
+        capacity = grown(capacity, capacity + 1)
     return capacity

@@ -121,11 +121,10 @@ class Tyler:
     def at_stage(self, stage: str) -> Tyler:
         return replace(self, stage=stage)
 
-    def engine(self, *, slots: int = 8, coalesce: int | None = None) -> Engine:
-        """A decoding engine over this model's present weights."""
-        return Engine(
-            self.backbone, self.operators, self.policy, self.synthesizer, self.heads, slots=slots, coalesce=coalesce
-        )
+    def engine(self, *, slots: int = 8, coalesce: int | None = None, memory: int | None = None) -> Engine:
+        """A decoding engine over this model's present weights; `memory` bounds the bytes of context and caches."""
+        parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
+        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory)
 
     def request(
         self,

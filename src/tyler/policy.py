@@ -57,6 +57,10 @@ class Policy(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""
-        tokens = nn.functional.linear(hidden, self.head)
+        tokens = self.token_logits(hidden)
         operators = nn.functional.linear(hidden.float(), self.psi)
-        return torch.cat([tokens.float(), operators], dim=-1)
+        return torch.cat([tokens, operators], dim=-1)
+
+    def token_logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits over V in float32: all there is where no operator may be invoked."""
+        return nn.functional.linear(hidden, self.head).float()

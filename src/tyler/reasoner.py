@@ -9,7 +9,7 @@ from typing import Protocol
 from tyler.choosing import Chooser
 from tyler.decoding import Engine
 from tyler.model import Tyler
-from tyler.request import FinishEvent, Request
+from tyler.request import Request
 from tyler.routing import Router
 from tyler.sampling import Sampling, seed_of
 from tyler.tasks import Problem
@@ -74,8 +74,7 @@ def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
 def answer(engine: Engine, requests: Sequence[Request], finished: Finished) -> list[Trajectory]:
     """Decode the requests, telling of each as it is done; trajectories in their order."""
     trajectories: dict[int, Trajectory] = {}
-    for event in engine.stream(requests):
-        if isinstance(event, FinishEvent):
-            trajectories[event.index] = event.trajectory
-            finished(event.index, event.trajectory)
+    for event in engine.finishes(requests):
+        trajectories[event.index] = event.trajectory
+        finished(event.index, event.trajectory)
     return [trajectories[index] for index in range(len(requests))]

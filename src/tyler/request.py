@@ -113,10 +113,22 @@ class Row:
         self.call_logprob = 0.0
         self.waited = 0
         self.emitted = 0
+        self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
+        self.kept: Tensor | None = None  # the context of a row that had to make room and waits to go on
         self.finish_reason = ""
         self.stopped_at: int | None = None  # characters before the stop string
-        self.started = time.perf_counter()
+        self.started = 0.0  # when it was admitted
         self.synthesis_seconds = 0.0
+
+    @property
+    def length(self) -> int:
+        """Positions of its context while it waits."""
+        return len(self.request.prompt_ids) if self.kept is None else len(self.kept)
+
+    def has_prompt_of(self, other: Row) -> bool:
+        """Whether the two start from the same context."""
+        mine, theirs = self.request, other.request
+        return mine.soft_prompt is theirs.soft_prompt and mine.prompt_ids == theirs.prompt_ids
 
     @property
     def may_call(self) -> bool:
@@ -206,7 +218,7 @@ class Row:
             vocab_size=vocab_size,
             budget=self.request.budget,
             sampling=self.request.sampling,
-            seconds=time.perf_counter() - self.started,
+            seconds=time.perf_counter() - self.started if self.started else 0.0,
             synthesis_seconds=self.synthesis_seconds,
             is_soft=self.is_soft,
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
@@ -68,6 +69,12 @@ def masked_logits(
     return logits
 
 
+@functools.lru_cache(maxsize=1024)
+def constants(values: tuple[float, ...] | tuple[tuple[bool, ...], ...], device: torch.device) -> Tensor:
+    """A tensor of settings that repeat from step to step. Do not change it."""
+    return torch.tensor(values, device=device)
+
+
 def choose(
     logits: Float[Tensor, "batch actions"], samplings: list[Sampling], uniforms: list[float]
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
@@ -83,8 +90,7 @@ def choose(
         filtered = filter_logits(logits[rows], [samplings[row] for row in sampled])
         draws = torch.tensor([uniforms[row] for row in sampled], dtype=torch.float64, device=logits.device)
         actions[rows] = invert(filtered, draws)
-    chosen = logits.gather(-1, actions[:, None]).squeeze(-1)
-    return actions, chosen - logits.logsumexp(dim=-1)
+    return actions, logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
 def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:

@@ -1,0 +1,236 @@
+"""The engine beside transformers' `generate`, beside its own bare forward, and its operator calls beside other ways.
+
+    OMP_NUM_THREADS=1 python benchmarks/decoding.py [--quick] [--shape 0.5b --part 6] [--only calls] [--json out.json]
+
+Prompts are random tokens, decoding is greedy, nobody ends an answer early. On a CPU with one thread, seconds are those
+of the processor. `--shape 0.5b` is Qwen2.5-0.5B's in bfloat16; `--part 6` takes a sixth of its layers and of its
+vocabulary: every cost is a sixth and their ratios stay, for machines on which the whole takes too long.
+
+plain       the engine under Never; transformers' `generate`; and the bare forward: the same lean decoder, the LM head
+            and an argmax, without requests, rows, choices or log-probabilities
+first       time to the first token of a prompt of 512, against `generate`
+group       eight rollouts of one prompt, which is read once, against eight different prompts of the same length
+calls       five operator calls spread over an answer: none, as the engine serves them, with the context encoded anew at
+            each call, and with all caches of the batch dropped at each call. The figures are what the calls add
+throughput  tokens a second over slots, five calls in each answer, served at once or after up to 16 steps
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from harness import Contest, Figure, Report, Timing, Work, compete, options, read
+from models import endless_tokenizer, shaped, untrained
+from tyler import Forced, Never, Request, Tyler
+from tyler.architectures import PUBLISHED
+from tyler.backbone import Backbone
+from tyler.context import Context, RaggedCache, Reader
+from tyler.decoding import Engine
+from tyler.measuring import best_clock
+
+HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
+PROMPT = 100
+CALLS = 5
+Tokens = list[list[int]]
+
+
+class EncodingAgain(Engine):
+    """At a call, the synthesizer reads the row's whole context."""
+
+    def _synthesize(self, parked: range) -> list[torch.Tensor]:
+        for slot in parked:
+            self.synthesis_reader.rewind(slot, 0)
+        return super()._synthesize(parked)
+
+
+class DroppingCaches(EncodingAgain):
+    """At a call of any row the policy, too, forgets every row, as the released MemGen does."""
+
+    def _synthesize(self, parked: range) -> list[torch.Tensor]:
+        latents = super()._synthesize(parked)
+        for slot in range(len(self.rows)):
+            self.policy_reader.rewind(slot, 0)
+        return latents
+
+
+def build(shape: str, dtype: str, part: int) -> Tyler:
+    """`mini`, or the random shape with a part of its layers and vocabulary."""
+    if shape == "mini":
+        backbone = Backbone.load("mini")
+        return untrained(Backbone("mini", endless(backbone), endless_tokenizer()))
+    for name in ("num_hidden_layers", "vocab_size"):
+        PUBLISHED[HALF_BILLION][name] //= part
+    return untrained(shaped(HALF_BILLION, dtype))
+
+
+def endless(backbone: Backbone) -> torch.nn.Module:
+    backbone.model.generation_config.eos_token_id = None
+    return backbone.model
+
+
+def prompts(batch: int, length: int) -> Tokens:
+    draw = random.Random(length)
+    return [[draw.randrange(2, 400) for _ in range(length)] for _ in range(batch)]
+
+
+def clocked(work: Callable[[], Tokens], results: dict[str, Tokens], name: str) -> Work:
+    """The work as a way of a contest, by the best clock; what it decodes is kept."""
+
+    def way() -> float:
+        clock = best_clock()
+        started = clock()
+        results[name] = work()
+        return clock() - started
+
+    return way
+
+
+# ------------------------------------------------------------------------------------------------ ways
+
+
+def decoded(model: Tyler, requests: Sequence[Request], kind: type[Engine] = Engine, **settings: int) -> Tokens:
+    parts = (model.backbone, model.operators, model.policy, model.synthesizer, model.heads)
+    answers = kind(*parts, **{"slots": len(requests), **settings}).run(requests)
+    return [[a for a, is_op in zip(one.actions, one.is_operator, strict=True) if not is_op] for one in answers]
+
+
+def never(model: Tyler, asked: Tokens, new: int) -> Tokens:
+    return decoded(model, [Request(one, Never(), max_new_tokens=new) for one in asked])
+
+
+def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
+    ids = torch.tensor(asked)
+    out = model.backbone.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new)
+    return out[:, ids.shape[1] :].tolist()
+
+
+@torch.no_grad()
+def bare(model: Tyler, asked: Tokens, new: int) -> Tokens:
+    """The forward of every step and nothing else; the buffers have their full size from the start."""
+    backbone, rows, length = model.backbone, range(len(asked)), len(asked[0])
+    context = Context(len(asked), backbone.dim, backbone.dtype, backbone.device)
+    reader = Reader(model.policy.decoder(), context)
+    context.reserve(length + new)
+    for row, prompt in enumerate(asked):
+        context.append(row, backbone.embed(torch.tensor(prompt)))
+    hidden, _ = reader.read(rows, [length] * len(asked))
+    tokens, head, table = [], backbone.head, backbone.embedding
+    for step in range(new):
+        chosen = torch.nn.functional.linear(hidden[:, -1], head).argmax(dim=-1)
+        tokens.append(chosen)
+        if step < new - 1:
+            context.embeds[:, length + step] = torch.nn.functional.embedding(chosen, table)
+            hidden, _ = reader.read(rows, [length + step + 1] * len(asked))
+    return torch.stack(tokens, dim=1).tolist()
+
+
+# -------------------------------------------------------------------------------------------- contests
+
+
+def plain(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    asked, results = prompts(batch, PROMPT), {}
+    ways = {
+        "engine": clocked(lambda: never(model, asked, new), results, "engine"),
+        "generate": clocked(lambda: generated(model, asked, new), results, "generate"),
+        "bare forward": clocked(lambda: bare(model, asked, new), results, "bare forward"),
+    }
+    yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], rounds)
+    same = statistics.mean(one == other for one, other in zip(results["engine"], results["generate"], strict=True))
+    yield Figure(f"plain, batch {batch}", "answers equal to generate's", same, "of all")
+
+
+def first(model: Tyler, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    asked, results = prompts(1, 512), {}
+    ways = {
+        "engine": clocked(lambda: never(model, asked, 1), results, "engine"),
+        "generate": clocked(lambda: generated(model, asked, 1), results, "generate"),
+    }
+    yield from compete([Contest("first token, prompt 512", ways, 512, "positions")], rounds)
+
+
+def group(model: Tyler, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    new, together, apart, results = min(new, 60), prompts(1, 200) * 8, prompts(8, 200), {}
+    ways = {
+        "one prompt": clocked(lambda: never(model, together, new), results, "one"),
+        "eight prompts": clocked(lambda: never(model, apart, new), results, "eight"),
+    }
+    yield from compete([Contest("8 rollouts, prompt 200", ways, 8 * new, "tokens")], rounds)
+
+
+def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    draw, part, results = random.Random(batch), new // CALLS, {}
+    places = [[part * turn + draw.randrange(part // 3, part - 1) for turn in range(CALLS)] for _ in range(batch)]
+    asked = prompts(batch, PROMPT)
+    routers = [Forced({place: ("state",) for place in row}) for row in places]
+    requests = [Request(one, router, max_new_tokens=new + CALLS) for one, router in zip(asked, routers, strict=True)]
+    ways = {
+        "none": clocked(lambda: never(model, asked, new), results, "none"),
+        "engine": clocked(lambda: decoded(model, requests), results, "engine"),
+        "encoding again": clocked(lambda: decoded(model, requests, EncodingAgain), results, "again"),
+        "dropping caches": clocked(lambda: decoded(model, requests, DroppingCaches), results, "dropping"),
+    }
+    name = f"{CALLS} calls, batch {batch}"
+    timings = compete([Contest(name, ways, batch * new, "tokens")], rounds)
+    yield from timings
+    none, engine, again, dropping = (timing.seconds for timing in timings)
+    added = [[a - b for a, b in zip(one, none, strict=True)] for one in (engine, again, dropping)]
+    for what, one in (("encoding again", added[1]), ("dropping caches", added[2])):
+        shares = [a / b for a, b in zip(one, added[0], strict=True)]
+        yield Figure(name, f"{what} adds, over what the engine adds", statistics.median(shares), "times")
+
+
+def throughput(model: Tyler, slots: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    draw, new, results = random.Random(0), min(new, 100), {}
+    requests = [
+        Request(one, Forced({draw.randrange(new): ("state",) for _ in range(CALLS)}), max_new_tokens=new + CALLS)
+        for one in prompts(64, 60)
+    ]
+
+    def way(steps: int) -> Work:
+        return clocked(lambda: decoded(model, requests, slots=slots, coalesce=steps), results, str(steps))
+
+    ways = {f"coalesce {steps}": way(steps) for steps in (0, 16)}
+    yield from compete([Contest(f"64 requests, {slots} slots", ways, 64 * new, "tokens")], rounds)
+
+
+def memory(model: Tyler) -> Iterator[Figure]:
+    cache = RaggedCache.position_bytes(model.backbone.model.config, model.backbone.dtype)
+    yield Figure("memory", "caches of both streams", 2 * cache, "bytes a position")
+    yield Figure("memory", "context", model.backbone.dim * model.backbone.dtype.itemsize, "bytes a position")
+
+
+def main() -> None:
+    parser = options(__doc__, rounds=5)
+    parser.add_argument("--shape", choices=["mini", "0.5b"], default="mini")
+    parser.add_argument("--dtype", default="bfloat16", help="of the 0.5b shape")
+    parser.add_argument("--part", type=int, default=1, help="divide layers and vocabulary of the 0.5b shape by this")
+    parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32 64 (plain) and 1 8 (calls)")
+    parser.add_argument("--new-tokens", type=int, help="by default 600, and 60 with --quick")
+    parser.add_argument("--only", nargs="+", default=["plain", "first", "group", "calls", "throughput"])
+    arguments = read(parser)
+    report = Report("decoding", arguments)
+    model = build(arguments.shape, arguments.dtype, arguments.part)
+    new, rounds = arguments.new_tokens or (60 if arguments.quick else 600), arguments.rounds
+    report.add(memory(model))
+    if "plain" in arguments.only:
+        for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32, 64]):
+            report.add(plain(model, batch, new, rounds))
+    if "first" in arguments.only:
+        report.add(first(model, new, rounds))
+    if "group" in arguments.only:
+        report.add(group(model, new, rounds))
+    if "calls" in arguments.only:
+        for batch in arguments.batches or ([1] if arguments.quick else [1, 8]):
+            report.add(calls(model, batch, new, rounds))
+    if "throughput" in arguments.only and not arguments.quick:
+        for slots in (1, 8, 32, 64):
+            report.add(throughput(model, slots, new, rounds))
+    report.publish(arguments.json)
+
+
+if __name__ == "__main__":
+    main()

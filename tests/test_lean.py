@@ -1,0 +1,166 @@
+"""The lean forward against transformers' own, which training keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import tiny
+from torch import Tensor, nn
+
+from tyler import lean
+from tyler.context import Context, Reader
+from tyler.lean import LeanDecoder, Norm, Product, adjoin, are_neighbours
+from tyler.lora import LoraSettings, add_lora, decoder_stack
+
+LENGTH = 40
+
+
+def embeds(length: int = LENGTH, dtype: torch.dtype = torch.float32) -> Tensor:
+    return (torch.randn(length, 32, generator=torch.Generator().manual_seed(3)) * 0.4).to(dtype)
+
+
+@torch.no_grad()
+def by_transformers(decoder: nn.Module, inputs: Tensor) -> Tensor:
+    return decoder(inputs_embeds=inputs[None], use_cache=False).last_hidden_state[0]
+
+
+def by_reader(decoder: nn.Module, inputs: Tensor, pieces: int = 1) -> Tensor:
+    """The same hidden states, read in so many pieces."""
+    context = Context(1, inputs.shape[1], inputs.dtype, inputs.device)
+    reader = Reader(decoder, context)
+    found = []
+    for piece in inputs.chunk(pieces):
+        context.append(0, piece)
+        found.append(reader.read(range(1), context.lengths)[0][0])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, LENGTH])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_lean_forward_is_the_one_of_transformers(family: str, pieces: int) -> None:
+    decoder = tiny.tyler(family).backbone.decoder
+    assert torch.allclose(by_reader(decoder, embeds(), pieces), by_transformers(decoder, embeds()), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), ("k_proj", "o_proj", "up_proj", "down_proj")])
+def test_an_adapted_stack_is_folded(family: str, targets: tuple[str, ...]) -> None:
+    model = tiny.build_backbone(family).model
+    lora = add_lora(model, LoraSettings(rank=4, alpha=8, target_modules=targets))
+    tiny.randomize_lora(lora, torch.Generator().manual_seed(1))
+    adapted = decoder_stack(lora)
+    expected = by_transformers(adapted, embeds())
+    assert float((expected - by_transformers(model.base_model, embeds())).abs().max()) > 0.1
+    assert torch.allclose(by_reader(adapted, embeds()), expected, atol=2e-5)
+
+
+def test_biases_of_every_map_are_added() -> None:
+    config = tiny.config("qwen3")
+    config.attention_bias = True
+    model = tiny.CLASSES["qwen3"](config)
+    tiny.randomize(model, torch.Generator().manual_seed(0))
+    assert model.base_model.layers[0].self_attn.o_proj.bias.abs().min() > 0
+    assert torch.allclose(by_reader(model.base_model, embeds()), by_transformers(model.base_model, embeds()), atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "dynamic", "factor": 2.0}])
+def test_scaled_rotary_positions_are_those_of_the_model(rope: dict[str, object]) -> None:
+    config = tiny.config("qwen2")
+    config.rope_parameters = {"rope_theta": 10_000.0, **rope}
+    config.max_position_embeddings = LENGTH // 2
+    model = tiny.CLASSES["qwen2"](config)
+    tiny.randomize(model, torch.Generator().manual_seed(0))
+    expected = by_transformers(model.base_model, embeds())
+    assert torch.allclose(by_reader(model.base_model, embeds()), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+def test_a_norm_is_that_of_transformers_however_small_its_input(scale: float) -> None:
+    module = tiny.build_backbone("qwen3").model.base_model.norm
+    x = embeds() * scale
+    with torch.no_grad():
+        assert torch.allclose(Norm.of(module)(x), module(x), rtol=1e-5, atol=1e-7)
+
+
+def test_another_activation_is_refused() -> None:
+    config = tiny.config("qwen2")
+    config.hidden_act = "gelu"
+    with pytest.raises(ValueError, match="'gelu'"):
+        LeanDecoder(tiny.CLASSES["qwen2"](config).base_model)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_bfloat16_is_as_near_to_float32_as_with_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.build_backbone(family).model
+    exact = by_transformers(model.base_model, embeds())
+    half = model.to(torch.bfloat16).base_model
+    theirs = (by_transformers(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
+    for wide in (1, LENGTH + 1):  # every product widened, none
+        monkeypatch.setattr(lean, "WIDE", wide)
+        monkeypatch.setattr(lean, "lacks_instructions", lambda weight: True)
+        ours = (by_reader(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
+        assert ours < 1.2 * theirs
+
+
+def test_a_widened_product_keeps_type_and_bias() -> None:
+    weight, bias = torch.randn(6, 5).bfloat16(), torch.randn(6).bfloat16()
+    x = torch.randn(lean.WIDE, 5).bfloat16()
+    wide = Product(weight, weight.t(), bias, widens=True)(x)
+    assert wide.dtype == torch.bfloat16
+    assert torch.equal(wide, (x.float() @ weight.float().t() + bias.float()).bfloat16())
+
+
+def test_only_bfloat16_on_a_cpu_without_it_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    for able in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda able=able: able)
+        assert lean.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16)) is not able
+        assert not lean.lacks_instructions(torch.zeros(1))
+    monkeypatch.setattr(lean.platform, "machine", lambda: "arm64")
+    assert not lean.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16))
+
+
+# ---------------------------------------------------------------------------------------------- weights
+
+
+def test_weights_of_one_product_are_moved_together_in_place() -> None:
+    weights = [nn.Parameter(torch.randn(rows, 4)) for rows in (3, 2, 5)]
+    before = [weight.detach().clone() for weight in weights]
+    together = adjoin(weights)
+    assert are_neighbours(weights) and torch.equal(together, torch.cat(before))
+    assert all(torch.equal(weight, one) for weight, one in zip(weights, before, strict=True))
+    assert adjoin(weights).data_ptr() == together.data_ptr() == weights[0].data_ptr(), "a second time moves nothing"
+    with torch.no_grad():
+        weights[1].fill_(7)
+    assert bool((together[3:5] == 7).all()), "the product sees what is written into a part"
+
+
+def test_weights_in_another_order_are_no_neighbours() -> None:
+    weights = [nn.Parameter(torch.randn(2, 4)) for _ in range(3)]
+    adjoin(weights)
+    assert not are_neighbours([weights[1], weights[0], weights[2]])
+    assert not are_neighbours([weights[0], weights[2]])
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_two_views_read_without_taking_weights_from_each_other(family: str) -> None:
+    model = tiny.build(family, seed=3)
+    decoders = [model.policy.decoder(), model.synthesizer.decoder(), model.backbone.decoder]
+    for decoder in decoders:
+        LeanDecoder(decoder)
+    places = [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
+    for decoder in decoders:
+        LeanDecoder(decoder)
+    assert places == [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
+
+
+def test_folding_again_reaches_a_reader_that_is_there_already() -> None:
+    model = tiny.build("qwen3", seed=4)
+    reading = LeanDecoder(model.policy.decoder())
+    before = reading.layers[0].qkv.weight.clone()
+    with torch.no_grad():
+        for parameter in model.policy.lora.parameters():  # type: ignore[union-attr]
+            parameter.mul_(1.5)
+    model.policy.decoder()
+    assert not torch.equal(reading.layers[0].qkv.weight, before)
