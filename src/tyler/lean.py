@@ -79,25 +79,18 @@ class Product:
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * gain = x / sqrt(|x|^2 + dim eps) * (gain sqrt(dim)), in float32."""
+    """RMSNorm: x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded as transformers rounds it."""
 
     gain: Float[Tensor, "*heads dim"]
-    floor: Float[Tensor, ""]
+    epsilon: float
 
     @classmethod
     def of(cls, module: nn.Module) -> Norm:
-        gain = cast(Tensor, module.weight).detach()
-        return cls.with_gain(gain, cast(float, module.variance_epsilon))
-
-    @classmethod
-    def with_gain(cls, gain: Float[Tensor, "*heads dim"], epsilon: float) -> Norm:
-        dim = gain.shape[-1]
-        floor = torch.tensor((dim * epsilon) ** 0.5, device=gain.device)
-        return cls(gain.float() * dim**0.5, floor)
+        return cls(cast(Tensor, module.weight).detach().float(), cast(float, module.variance_epsilon))
 
     def __call__(self, x: Float[Tensor, "*positions dim"]) -> Float[Tensor, "*positions dim"]:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).hypot_(self.floor)
-        normal = (x / length).mul_(self.gain)
+        wide = x.float()
+        normal = wide.square().mean(-1, keepdim=True).add_(self.epsilon).rsqrt_().mul(wide).mul_(self.gain)
         return normal if x.dtype == normal.dtype else normal.to(x.dtype)
 
 
@@ -173,7 +166,7 @@ def layer_of(module: Any, heads: int, kv_heads: int) -> Layer:
     qk_norm = None
     if "q_norm" in attention._modules:
         gains = [attention.q_norm.weight.detach()] * heads + [attention.k_norm.weight.detach()] * kv_heads
-        qk_norm = Norm.with_gain(torch.stack(gains), attention.q_norm.variance_epsilon)
+        qk_norm = Norm(torch.stack(gains).float(), attention.q_norm.variance_epsilon)
     return Layer(
         before_attention=Norm.of(module.input_layernorm),
         qkv=Product.of(attention.q_proj, attention.k_proj, attention.v_proj),
