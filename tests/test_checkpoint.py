@@ -22,6 +22,7 @@ from tyler.request import Request
 from tyler.routing import Forced, Learned, Never, Router
 from tyler.runs import Run
 from tyler.sampling import Sampling
+from tyler.sizes import siblings
 from tyler.synthesis import swap
 from tyler.trajectory import Trajectory
 
@@ -169,7 +170,7 @@ def test_an_intervention_is_a_mapping_and_leaves_the_checkpoint_as_it_is(tmp_pat
 def test_every_view_shares_the_tensors_of_theta() -> None:
     model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
     theta = {name: tensor.data_ptr() for name, tensor in model.backbone.model.named_parameters()}
-    targets = set(lora_layers(model.synthesizer.lora))
+    own = {sibling for name in lora_layers(model.synthesizer.lora) for sibling in siblings(name)}
     for lora in (model.synthesizer.lora, model.policy.lora):
         for name, tensor in lora.get_base_model().named_parameters():
             if "lora_" not in name:
@@ -177,8 +178,8 @@ def test_every_view_shares_the_tensors_of_theta() -> None:
     stack = {name: tensor.data_ptr() for name, tensor in model.backbone.model.base_model.named_parameters()}
     for part in (model.synthesizer, model.policy):
         copied = {name for name, tensor in part.decoder().named_parameters() if tensor.data_ptr() != stack[name]}
-        assert copied == {f"{name}.weight".removeprefix("model.") for name in targets}, (
-            "only what LoRA changes has a copy"
+        assert copied == {f"{name}.weight".removeprefix("model.") for name in own}, (
+            "only what LoRA changes has a copy, and what is multiplied together with it"
         )
     assert all(tensor.data_ptr() == theta[name] for name, tensor in view(model.backbone.model).named_parameters())
 

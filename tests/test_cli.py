@@ -44,14 +44,18 @@ def called(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)
 def test_help_version_and_usage_errors_take_less_than_three_tenths_of_a_second(arguments: list[str]) -> None:
-    def seconds() -> float:
-        """Of CPU: on a shared machine wall time measures the neighbours."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "tyler", *arguments], capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    def seconds(*command: str) -> float:
+        """Of CPU, the least of nine: on a shared machine wall time measures the neighbours."""
+        found = []
+        for _ in range(9):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *command], capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(found)
 
-    assert min(seconds() for _ in range(5)) < 0.3
+    slow_machine = 30 * seconds("-c", "pass")  # more than 0.3 s only where the bare interpreter takes over 10 ms
+    assert seconds("-m", "tyler", *arguments) < max(0.3, slow_machine)
 
 
 @pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)
