@@ -399,6 +399,14 @@ def test_resuming_needs_a_run_with_the_same_config(tmp_path: Path) -> None:
         Run.resume(tmp_path, CONFIG.replace("0.03", "0.5"))
 
 
+def test_a_setting_that_is_newer_than_the_run_had_its_default_there(tmp_path: Path) -> None:
+    Run.create(tmp_path, "a: 1\n").close()
+    defaults = "{a: 5, section: {newer: false}, unused: 7}"
+    Run.resume(tmp_path, "{a: 1, section: {newer: false}}", defaults_text=defaults).close()
+    with pytest.raises(RunError, match=r"another config: section.newer was False, now True$"):
+        Run.resume(tmp_path, "{a: 1, section: {newer: true}}", defaults_text=defaults)
+
+
 def test_resuming_refuses_logs_shorter_than_the_checkpoint_saw(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 2)

@@ -139,19 +139,26 @@ class Run:
 
     @classmethod
     def resume(
-        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+        cls,
+        path: str | Path,
+        config_text: str,
+        *,
+        keep_checkpoints: int = 2,
+        min_free_bytes: int = MIN_FREE_BYTES,
+        defaults_text: str = "{}",
     ) -> Run:
         """Open a run again at its newest checkpoint, or at its start where it has none.
 
-        Raises RunError when there is no run, when its config differs from `config_text` (naming the keys) in more than
-        what is CHANGEABLE, and as `create` does.
+        `defaults_text` is a config of defaults: a setting that the run does not name, because it is older than the
+        setting, had its default. Raises RunError when there is no run, when its config differs from `config_text`
+        (naming the keys) in more than what is CHANGEABLE, and as `create` does.
         """
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
         lock = _open_directory(path, min_free_bytes)
         with _released_on_error(lock):
-            if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text):
+            if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
             _drop_half_written(path / CHECKPOINTS)
             _link_best(path, _read_best(latest_checkpoint(path)))
@@ -308,7 +315,13 @@ def resume_hint(path: Path) -> str:
 
 
 def open_run(
-    path: str | Path, config_text: str, *, keep_checkpoints: int = 2, resume: bool = False, replace: bool = False
+    path: str | Path,
+    config_text: str,
+    *,
+    keep_checkpoints: int = 2,
+    resume: bool = False,
+    replace: bool = False,
+    defaults_text: str = "{}",
 ) -> Run:
     """The run that a command asks for: `Run.resume`, `Run.replace` or, without either, `Run.create`.
 
@@ -316,7 +329,9 @@ def open_run(
     """
     if resume and replace:
         raise RunError(f"cannot both resume and replace {path}; choose one")
-    start = Run.resume if resume else Run.replace if replace else Run.create
+    if resume:
+        return Run.resume(path, config_text, keep_checkpoints=keep_checkpoints, defaults_text=defaults_text)
+    start = Run.replace if replace else Run.create
     return start(path, config_text, keep_checkpoints=keep_checkpoints)
 
 
@@ -533,8 +548,9 @@ def _rewind_logs(path: Path) -> None:
             os.truncate(log, length)
 
 
-def _differences(old_text: str, new_text: str) -> list[str]:
-    old, new = _flatten(yaml.safe_load(old_text)), _flatten(yaml.safe_load(new_text))
+def _differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
+    defaults, old, new = (_flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
+    old = {**{key: value for key, value in defaults.items() if key in new}, **old}
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
     return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
 

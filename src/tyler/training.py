@@ -147,7 +147,14 @@ def opened_run(config: Config, output: Path, *, resume: bool = False, replace: b
         def open_both() -> Run:
             keep = config.checkpoints.keep
             run = stack.enter_context(
-                open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace)
+                open_run(
+                    output,
+                    dump(config),
+                    keep_checkpoints=keep,
+                    resume=resume,
+                    replace=replace,
+                    defaults_text=dump(Config()),
+                )
             )
             newest = run.latest_checkpoint()
             done = checkpoint_step(newest) if newest else 0
