@@ -255,7 +255,8 @@ def measure(name: str, cell: Cell, seed: int, work: Path, splits: Mapping[str, i
     for split, max_new_tokens in splits.items():
         reasoner = TylerReasoner(name, model, cell.router, budget=cell.budget, max_new_tokens=max_new_tokens, slots=64)
         found[split] = compact(evaluate(reasoner, load_problems("mini", split)))
-    return found | {"environment": environment()}
+    kept = {key: value for key, value in environment().items() if key != "command"}  # it names the folders of a machine
+    return found | {"environment": kept}
 
 
 def compact(report: Report) -> dict[str, Any]:
@@ -397,7 +398,7 @@ def main() -> None:
     if args.command == "run":
         run(args.cells, args.seeds, args.work, args.records, DEVELOPMENT if args.development else SPLITS)
     else:
-        atomic_write(args.records.parent / "mini-tables.md", tables(read(args.records)))
+        atomic_write(args.records.parent / f"{args.records.name}-tables.md", tables(read(args.records)))
 
 
 if __name__ == "__main__":
