@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tyler.lean import LeanDecoder
+from tyler.lean import LeanDecoder, head_dim
 from tyler.sizes import grown, round_up
 
 CHUNK = 2048
@@ -82,8 +82,7 @@ class RaggedCache:
     """Keys and values of rows that have their own lengths."""
 
     def __init__(self, config: PreTrainedConfig, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, head_dim)
+        shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, head_dim(config))
         self.keys: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(shape, dtype=dtype, device=device)
         self.values: Float[Tensor, "layers rows heads capacity head_dim"] = torch.zeros(
             shape, dtype=dtype, device=device
@@ -98,8 +97,7 @@ class RaggedCache:
     @staticmethod
     def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
         """Bytes that one position of one row takes."""
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * dtype.itemsize
+        return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * dtype.itemsize
 
     def swap(self, first: int, second: int, length: int) -> None:
         for states in (self.keys, self.values):

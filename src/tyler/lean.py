@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 WIDE = 24
 """Positions from which a bfloat16 product on a CPU without such instructions is faster after widening the weights."""
@@ -119,7 +119,7 @@ class LeanDecoder:
         config = decoder.config
         if config.hidden_act != "silu":
             raise ValueError(f"activation {config.hidden_act!r}; the supported families use 'silu'")
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.head_dim = head_dim(config)
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads) for module in cast(Any, decoder).layers]
@@ -158,6 +158,11 @@ class LeanDecoder:
             qk = turns.applied_to(qk)
         queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=2)
         layer.output.add_to(x, attention.attend(index, queries, keys, values))
+
+
+def head_dim(config: PreTrainedConfig) -> int:
+    """The width of one attention head; Qwen2's configs leave it to follow from the others."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def layer_of(module: Any, heads: int, kv_heads: int) -> Layer:
