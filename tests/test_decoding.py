@@ -57,6 +57,15 @@ CASES = {
     "forced": ask(tiny.SHORT, router=Forced({0: ("global",), 3: ("state", "procedure"), 4: ("state", "state")})),
 }
 
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["step by step", "ahead"])
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Everything here holds for both loops."""
+    made = Tyler.engine
+    monkeypatch.setattr(Tyler, "engine", lambda *args, **settings: made(*args, **{"ahead": request.param, **settings}))
+    return bool(request.param)
+
+
 ENGINES = [(1, 0), (2, 3), (3, 1), (3, 16), (8, 0), (32, 16)]
 """(slots, coalesce): alone, fewer slots than requests, and one for each."""
 
@@ -303,11 +312,13 @@ def visible_and_calls(trajectory: Trajectory) -> list[int | str]:
     return seen[:-1] if trajectory.finish_reason == "eos" else seen
 
 
-def test_tokens_are_streamed_as_they_happen() -> None:
+def test_tokens_are_streamed_as_they_happen(ahead: bool) -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=1)
     engine.submit(ask(tiny.MEDIUM, router=Never(), max_new_tokens=10))
-    assert [len(engine.step()) for _ in range(9)] == [1] * 9
+    events = [len(engine.step()) for _ in range(8)]
+    assert min(events) == 1
+    assert max(events) == (2 if ahead else 1), "what is in flight lands before memory grows"
 
 
 def test_the_recorded_positions_are_those_of_the_actions() -> None:

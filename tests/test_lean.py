@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from tests import tiny
@@ -164,3 +166,22 @@ def test_folding_again_reaches_a_reader_that_is_there_already() -> None:
             parameter.mul_(1.5)
     model.policy.decoder()
     assert not torch.equal(reading.layers[0].qkv.weight, before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_gpu_compiles_is_the_chain_of_operations(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(5)
+    x, angle = torch.randn(2, 3, 4, 8, generator=draw).to(dtype), torch.randn(2, 3, 1, 8, generator=draw)
+    cases = [
+        (lean.normalized, (x, torch.rand(4, 8), 1e-6)),
+        (lean.turned, (x, angle.cos(), angle.sin())),
+        (lean.gated, (x.reshape(6, 32),)),
+    ]
+    for function, inputs in cases:
+        plain = function(*inputs)
+        compiled = torch.compile(function.__wrapped__, dynamic=True)(*inputs)
+        tolerance = 1e-6 if dtype == torch.float32 else 0.02
+        assert compiled.dtype == plain.dtype
+        assert torch.allclose(compiled, plain, atol=tolerance, rtol=tolerance), function.__name__

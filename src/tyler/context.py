@@ -190,6 +190,23 @@ class Window:
         return unfolded.reshape(rows * seq, heads * dim)
 
 
+class OpenWindow(Window):
+    """One new position in each of the first rows, at places that only the device knows.
+
+    Everything has the shape of the whole cache: a row sees all of its capacity, and a mask hides what lies behind.
+    """
+
+    def __init__(self, cache: RaggedCache, places: Int[Tensor, " rows"]) -> None:
+        self.rows, self.seq, self.end = range(len(places)), 1, cache.keys.shape[3]
+        self.positions = places[:, None]
+        keys, values = (states[:, : len(places)] for states in (cache.keys, cache.values))
+        self._place = (down(len(places), places.device), slice(None), self.positions)
+        self._into = [states.unbind(0) for states in (keys, values)]
+        self._seen = self._into
+        self._from_scratch, self._groups = False, 0
+        self._mask = self._causal_mask(keys.dtype)
+
+
 class Reader:
     """A decoder that reads the context with its own cache, and how far it has read each row."""
 
@@ -209,7 +226,7 @@ class Reader:
         """
         starts = [min(self.read_to[row], end - 1) for row, end in zip(rows, ends, strict=True)]
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
-        self._hold(max(ends))
+        self.hold(max(ends))
         size, pieces = max(1, CHUNK // len(rows)), []
         for first in range(0, max(counts), size):
             here = [min(start + first, end - 1) for start, end in zip(starts, ends, strict=True)]
@@ -224,13 +241,13 @@ class Reader:
         embeds = self.context.embeds[rows.start : rows.stop]
         return embeds[down(len(rows), embeds.device), positions]
 
-    def _hold(self, length: int) -> None:
+    def hold(self, length: int) -> None:
         """Let the cache hold what the context holds, and `length` positions at least."""
         self.cache.resize(self.context.rows, max(round_up(length), self.context.capacity))
 
     def share(self, source: int, row: int, length: int) -> None:
         """Take over what `source` has read of the first `length` positions, which the two rows have in common."""
-        self._hold(length)
+        self.hold(length)
         for states in (self.cache.keys, self.cache.values):
             states[:, row, :, :length] = states[:, source, :, :length]
         self.read_to[row] = length
@@ -241,7 +258,7 @@ class Reader:
 
     def swap(self, first: int, second: int) -> None:
         if length := max(self.read_to[first], self.read_to[second]):
-            self._hold(length)
+            self.hold(length)
             self.cache.swap(first, second, length)
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
 

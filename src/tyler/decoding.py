@@ -5,6 +5,9 @@ and reads what was appended. A row that chose an operator is parked until its ca
 The policy and the synthesizer are two readers of one context (`context.py`): a call feeds the synthesizer only what is
 new since the row's last call, plus the queries. Rows are kept in the order running, parked, so that every pass runs
 over neighbouring rows.
+
+On a GPU the host would be late for every step. There, while nothing but tokens happens, decide and read are one program
+on the device, which is launched a step ahead of what the host knows (`steady.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, constants, masked_logits
 from tyler.sizes import grown, round_up
+from tyler.steady import Flight, Steady, recorder_for
 from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
@@ -58,7 +62,8 @@ class Engine:
     `coalesce` is how many steps an operator call may wait, so that the calls of several rows are served in one pass;
     None chooses 0 for up to 8 slots and 16 above. `memory` bounds the bytes of context and caches: a request that does
     not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait until there
-    is room again. Results do not depend on any of the three.
+    is room again. `ahead` lets the device run a step ahead of the host; None does so on a GPU, with CUDA graphs.
+    Results do not depend on any of the four.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Engine:
         slots: int = 8,
         coalesce: int | None = None,
         memory: int | None = None,
+        ahead: bool | None = None,
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots={slots}; at least 1 is needed")
@@ -98,6 +104,11 @@ class Engine:
         self._max_positions, self._device = backbone.max_positions, backbone.device
         self._position_bytes = 2 * RaggedCache.position_bytes(backbone.model.config, backbone.dtype)
         self._position_bytes += backbone.dim * backbone.dtype.itemsize
+        self._steady: Steady | None = None
+        if (self._device.type == "cuda" if ahead is None else ahead) and self.policy_reader.lean.has_fixed_angles:
+            parts = (backbone, policy, self.context, self.policy_reader, self.hidden)
+            self._steady = Steady(*parts, recorder_for(self._device))
+        self._flight: Flight | None = None  # a step of the running rows that has been launched and has not landed
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its index.
@@ -177,6 +188,8 @@ class Engine:
 
         Rows that start from the same prompt, as those of a group, read it once: the others copy what the first read.
         """
+        if self._flight and not self._stays_as_it_is():
+            self._settle()
         self._postpone_youngest()
         while self.waiting and self.waiting[0].finish_reason:
             self._aborted.append(self.waiting.popleft())
@@ -265,13 +278,19 @@ class Engine:
     def _make_room(self, joining: Sequence[Row]) -> None:
         """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
         rows, needed, held = len(self.rows) + len(joining), self._needed(joining), self.context
-        thinned = 0 < 2 * rows <= held.rows and not self.waiting
-        if rows > held.rows or needed > held.capacity or thinned:
-            if self.memory is not None or thinned or held.capacity == 0:
+        if self._is_resized(rows, needed):
+            if self.memory is not None or self._is_thinned(rows) or held.capacity == 0:
                 held.resize(rows, round_up(needed))
             else:
                 capacity = held.capacity if needed <= held.capacity else grown(held.capacity, needed)
                 held.resize(max(rows, held.rows), capacity)
+
+    def _is_resized(self, rows: int, needed: int) -> bool:
+        return rows > self.context.rows or needed > self.context.capacity or self._is_thinned(rows)
+
+    def _is_thinned(self, rows: int) -> bool:
+        """Whether most rows have gone, and nobody waits to take their place."""
+        return 0 < 2 * rows <= self.context.rows and not self.waiting
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +300,8 @@ class Engine:
         parked = self._arrange()
         if not parked or not self._due(parked):
             return []
+        if self._settle():
+            parked = self._arrange()
         started = time.perf_counter()
         held = [self._hold_back(slot) for slot in parked]
         latents = self._synthesize(parked)
@@ -289,6 +310,7 @@ class Engine:
             self._append_held(slot, tokens)
         hidden, counts = self._read(parked)
         self._score_held(parked, held, hidden, counts)
+        self._wait_for_device()
         elapsed = time.perf_counter() - started
         self.timings.synthesis += elapsed
         for slot in parked:
@@ -380,6 +402,9 @@ class Engine:
         running = [slot for slot, row in enumerate(self.rows) if row.call is None and not row.finish_reason]
         if not running:
             return
+        if self._may_run_ahead(running):
+            self._decide_ahead(len(running))
+            return
         with self.timings.clock("choice"):
             by_chooser: dict[Chooser | None, list[int]] = {}
             for slot in running:
@@ -392,11 +417,62 @@ class Engine:
             for slot in running:
                 self._finish_if_full(slot)
 
+    def _may_run_ahead(self, running: list[int]) -> bool:
+        """Whether these rows are all that are not parked, and decide in the plain way: the steady program is theirs."""
+        if self._steady is None or any(row.finish_reason for row in self.rows):
+            return False
+        return running[-1] == len(running) - 1 and all(self.rows[slot].request.chooser is None for slot in running)
+
+    def _decide_ahead(self, running: int) -> None:
+        """Land the step in flight, or a first one, with the next already launched unless a row is about to end.
+
+        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in flight.
+        """
+        assert self._steady is not None
+        with self.timings.clock("decode"):
+            rows = self.rows[:running]
+            flight = self._flight or self._steady.launch(rows, aloft=0)
+            last = any(self._counted(row) + 1 >= row.request.max_new_tokens for row in rows)
+            self._flight = None if last else self._steady.launch(rows, aloft=1)
+            self._land(flight)
+            self._park_scheduled()
+            if any(row.call is not None or row.finish_reason for row in rows):
+                self._settle()
+
+    def _land(self, flight: Flight) -> None:
+        """Carry out the actions of a launched step. Rows that ended or parked since it was launched take none."""
+        for slot, action, logprob in zip(range(flight.rows), *flight.arrived(), strict=True):
+            row, appended = self.rows[slot], list[tuple[int, int]]()
+            if row.call is not None or row.finish_reason:
+                continue
+            row.uniforms.take()
+            self._act(slot, action, logprob, appended)
+            if appended:  # the step has embedded and read it
+                self.context.lengths[slot] += 1
+                self.policy_reader.read_to[slot] = self.context.lengths[slot]
+            self._finish_if_full(slot)
+
+    def _settle(self) -> bool:
+        """Land what is in flight, if anything is."""
+        if self._flight is None:
+            return False
+        flight, self._flight = self._flight, None
+        self._land(flight)
+        self._park_scheduled()
+        return True
+
+    def _stays_as_it_is(self) -> bool:
+        """Whether the step to come admits, postpones and retires nobody, and needs no more memory than there is."""
+        rows = len(self.rows)
+        joins = bool(self.waiting) and rows < self.slots
+        ended = any(row.finish_reason for row in self.rows)
+        return not joins and not ended and self._fits([]) and not self._is_resized(rows, self._needed([]))
+
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
         rows = [self.rows[slot] for slot in running]
         logits = self._masked(self._hidden_of(running), rows)
-        chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.random.random() for row in rows])
+        chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
         appended: list[tuple[int, int]] = []
         for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
             self._act(slot, action, logprob, appended)
@@ -408,7 +484,7 @@ class Engine:
         """A token to record and a vector to read, as the chooser says."""
         rows = [self.rows[slot] for slot in running]
         logits = self.policy.token_logits(self._hidden_of(running))
-        choices = chooser.choose(logits, [row.choosing for row in rows], [row.random.random() for row in rows])
+        choices = chooser.choose(logits, [row.choosing for row in rows], [row.uniforms.take() for row in rows])
         for slot, row, choice in zip(running, rows, choices.each(), strict=True):
             ends = choice.token in self._eos_ids
             row.is_soft.append(choice.soft and not ends)
@@ -479,7 +555,7 @@ class Engine:
 
     def _read_running(self) -> None:
         running = range(len(self.rows) - len(self._arrange()))
-        if running:
+        if any(self.policy_reader.read_to[slot] < self.context.lengths[slot] for slot in running):
             with self.timings.clock("decode"):
                 self._read(running)
 
@@ -505,10 +581,16 @@ class Engine:
 
     def _swap(self, first: int, second: int) -> None:
         if first != second:
+            assert self._flight is None, "a step in flight knows its rows by their places"
             self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
             self.hidden[[first, second]] = self.hidden[[second, first]]
             for part in (self.context, self.policy_reader, self.synthesis_reader):
                 part.swap(first, second)
+
+    def _wait_for_device(self) -> None:
+        """Let the clock of a part stop when the device is done with it."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _forget(self, slot: int, length: int) -> None:
         """Shorten a row's context to `length` positions."""

@@ -9,8 +9,10 @@ transformers' forward, which is also what this one is tested against.
 
 from __future__ import annotations
 
+import functools
+import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -22,6 +24,52 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 WIDE = 24
 """Positions from which a bfloat16 product on a CPU without such instructions is faster after widening the weights."""
+
+
+def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A chain of small operations, as one kernel on a GPU: a launch there takes as long as such an operation.
+
+    Compiled at its first call. On a CPU, where compiling makes decoding slower, and where it fails, the chain stays.
+    """
+    found: list[Callable[..., Tensor]] = []
+
+    @functools.wraps(function)
+    def call(x: Tensor, *others: Any) -> Tensor:
+        if not x.is_cuda:
+            return function(x, *others)
+        if not found:
+            try:
+                compiled = torch.compile(function, dynamic=True)
+                compiled(x, *others)
+            except Exception as error:  # whatever a compiler may lack
+                logging.getLogger(__name__).warning("%s is not compiled, and slower: %s", function.__name__, error)
+                compiled = function
+            found.append(compiled)
+        return found[0](x, *others)
+
+    return call
+
+
+@fused
+def normalized(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
+    """x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded as transformers rounds it."""
+    wide = x.float()
+    normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide).mul_(gain)
+    return normal if x.dtype == normal.dtype else normal.to(x.dtype)
+
+
+@fused
+def turned(x: Float[Tensor, "rows seq heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
+    """x cos + rotate_half(x) sin, in float32; the sign of `rotate_half` is in sin."""
+    found = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    return found if x.dtype == found.dtype else found.to(x.dtype)
+
+
+@fused
+def gated(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "positions inner"]:
+    """silu(gate) * up of the two halves."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return nn.functional.silu(gate).mul_(up)
 
 
 class Attention(Protocol):
@@ -70,8 +118,8 @@ class Product:
         return nn.functional.linear(x, self.weight, self.bias)
 
     def add_to(self, residual: Float[Tensor, "positions outputs"], x: Float[Tensor, "positions inputs"]) -> None:
-        """residual += x W^T + b, in one operation where that is exact."""
-        if self.bias is None and residual.dtype == torch.float32:
+        """residual += x W^T + b, in one operation where that loses nothing."""
+        if self.bias is None and (residual.dtype == torch.float32 or residual.is_cuda):
             residual.addmm_(x, self.transposed)
         else:
             residual += self(x)
@@ -79,7 +127,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm: x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded as transformers rounds it."""
+    """RMSNorm."""
 
     gain: Float[Tensor, "*heads dim"]
     epsilon: float
@@ -89,9 +137,7 @@ class Norm:
         return cls(cast(Tensor, module.weight).detach().float(), cast(float, module.variance_epsilon))
 
     def __call__(self, x: Float[Tensor, "*positions dim"]) -> Float[Tensor, "*positions dim"]:
-        wide = x.float()
-        normal = wide.square().mean(-1, keepdim=True).add_(self.epsilon).rsqrt_().mul(wide).mul_(self.gain)
-        return normal if x.dtype == normal.dtype else normal.to(x.dtype)
+        return normalized(x, self.gain, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -126,6 +172,11 @@ class LeanDecoder:
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
         self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim)
 
+    @property
+    def has_fixed_angles(self) -> bool:
+        """Whether a position's rotary angles never depend on how long the context is."""
+        return not self.rotation.follows_length
+
     @torch.no_grad()
     def __call__(self, embeds: Float[Tensor, "rows seq dim"], attention: Attention) -> Float[Tensor, "rows seq dim"]:
         """Read `embeds` at the positions of `attention`."""
@@ -134,9 +185,7 @@ class LeanDecoder:
         turns = self.rotation.at(attention.positions, attention.end)
         for index, layer in enumerate(self.layers):
             self._attend(x, layer, index, turns, attention, rows, seq)
-            gates = layer.gate_up(layer.before_feed_forward(x)).view(rows * seq, 2, -1)
-            gate, up = gates.unbind(1)
-            layer.down.add_to(x, nn.functional.silu(gate).mul_(up))
+            layer.down.add_to(x, gated(layer.gate_up(layer.before_feed_forward(x))))
         return self.final_norm(x).view(rows, seq, dim)
 
     def _attend(
@@ -195,9 +244,7 @@ class Turns:
     sin: Float[Tensor, "rows seq 1 head_dim"]
 
     def applied_to(self, x: Float[Tensor, "rows seq heads head_dim"]) -> Float[Tensor, "rows seq heads head_dim"]:
-        """x cos + rotate_half(x) sin, in float32."""
-        turned = torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
-        return turned if x.dtype == turned.dtype else turned.to(x.dtype)
+        return turned(x, self.cos, self.sin)
 
 
 class Rotation:
@@ -205,13 +252,13 @@ class Rotation:
 
     def __init__(self, module: nn.Module, head_dim: int) -> None:
         self._module = module
-        self._follows_length = cast(Any, module).rope_type in ("dynamic", "longrope")
+        self.follows_length = cast(Any, module).rope_type in ("dynamic", "longrope")
         self._head_dim = head_dim
         self._table = torch.empty(0)
 
     def at(self, positions: Int[Tensor, "rows seq"], end: int) -> Turns:
         """Of positions below `end`."""
-        if self._follows_length:  # the angles of all positions depend on the longest: no table holds
+        if self.follows_length:  # the angles of all positions depend on the longest: no table holds
             return Turns(*self._computed(positions).unbind(2))
         if len(self._table) < end:
             size = max(end, 2 * len(self._table), 256)

@@ -121,10 +121,17 @@ class Tyler:
     def at_stage(self, stage: str) -> Tyler:
         return replace(self, stage=stage)
 
-    def engine(self, *, slots: int = 8, coalesce: int | None = None, memory: int | None = None) -> Engine:
-        """A decoding engine over this model's present weights; `memory` bounds the bytes of context and caches."""
+    def engine(
+        self,
+        *,
+        slots: int = 8,
+        coalesce: int | None = None,
+        memory: int | None = None,
+        ahead: bool | None = None,
+    ) -> Engine:
+        """A decoding engine over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
-        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory)
+        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead)
 
     def request(
         self,

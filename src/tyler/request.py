@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.choosing import Chooser
 from tyler.routing import Call, Learned, Never, Router, Schedule
-from tyler.sampling import Sampling
+from tyler.sampling import Sampling, Uniforms
 from tyler.trajectory import Invocation, Trajectory
 from tyler.transcript import Transcript
 
@@ -108,7 +108,7 @@ class Row:
         )  # the chooser's memory of this request
         self.invocations: list[Invocation] = []
         self.latents: list[Tensor] = []
-        self.random = request.sampling.stream(purpose=0)
+        self.uniforms = Uniforms(request.sampling.stream(purpose=0))
         self.call: Call | None = None  # parked: waits for this operator call
         self.call_logprob = 0.0
         self.waited = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +44,10 @@ class Sampling:
         return self.temperature == 0
 
     @property
+    def filters(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1
+
+    @property
     def scale(self) -> float:
         """The temperature that log-probabilities are recorded under: 1 for greedy decoding."""
         return self.temperature or 1.0
@@ -49,6 +55,23 @@ class Sampling:
     def stream(self, purpose: int) -> np.random.Generator:
         """The request's random stream for one purpose (0: actions, 1: router), counter-based and so replayable."""
         return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, purpose])))
+
+
+class Uniforms:
+    """A stream's uniform numbers in their order. Who decides ahead of time looks at numbers that are taken later."""
+
+    def __init__(self, stream: np.random.Generator) -> None:
+        self._stream, self._seen = stream, deque[float]()
+
+    def peek(self, ahead: int) -> float:
+        """The number that is taken after `ahead` others."""
+        while len(self._seen) <= ahead:
+            self._seen.append(self._stream.random())
+        return self._seen[ahead]
+
+    def take(self) -> float:
+        self.peek(0)
+        return self._seen.popleft()
 
 
 def seed_of(*parts: object) -> int:
@@ -87,10 +110,14 @@ def choose(
     sampled = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
-        filtered = filter_logits(logits[rows], [samplings[row] for row in sampled])
         draws = torch.tensor([uniforms[row] for row in sampled], dtype=torch.float64, device=logits.device)
-        actions[rows] = invert(filtered, draws)
-    return actions, logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
+        actions[rows] = invert(filter_logits(logits[rows], [samplings[row] for row in sampled]), draws)
+    return actions, logprobs_of(logits, actions)
+
+
+def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """log p(a_t | x_t)."""
+    return logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
 def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
@@ -100,14 +127,29 @@ def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batc
     return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
 
 
-def filter_logits(logits: Float[Tensor, "batch actions"], samplings: list[Sampling]) -> Float[Tensor, "batch actions"]:
+def filter_logits(
+    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
+) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    if all(sampling.top_k == 0 and sampling.top_p == 1 for sampling in samplings):
+    if not any(sampling.filters for sampling in samplings):
         return logits
+    return filtered(logits, *limits(samplings, logits.shape[-1], logits.device))
+
+
+def limits(
+    samplings: Sequence[Sampling], num_actions: int, device: torch.device
+) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """top_k and top_p of each row; all actions where there is no top_k."""
+    top_k = torch.tensor([sampling.top_k or num_actions for sampling in samplings], device=device)
+    return top_k, torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float32, device=device)
+
+
+def filtered(
+    logits: Float[Tensor, "batch actions"], top_k: Int[Tensor, "batch"], top_p: Float[Tensor, "batch"]
+) -> Float[Tensor, "batch actions"]:
+    """What top_k and top_p of each row leave; the rest is -inf."""
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
-    top_k = torch.tensor([sampling.top_k or logits.shape[-1] for sampling in samplings], device=logits.device)
-    top_p = torch.tensor([sampling.top_p for sampling in samplings], dtype=logits.dtype, device=logits.device)
     ordered = ordered.masked_fill(rank >= top_k[:, None], NEVER)
     probabilities = ordered.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities

@@ -42,6 +42,8 @@ class WeaverReader(Reader):
 class MemGenEngine(Engine):
     """The engine with a weaver and, where there is one, a trigger. `max_new_tokens` counts visible tokens.
 
+    A trigger decides on the host, between two tokens; with one, the device never runs ahead.
+
     `consultations` holds, by request index, every answer of the trigger in order.
     """
 
@@ -54,9 +56,11 @@ class MemGenEngine(Engine):
         *,
         slots: int = 8,
         coalesce: int | None = None,
+        ahead: bool | None = None,
     ) -> None:
         policy = Policy(backbone, len(operators)).eval()
-        super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce)
+        ahead = ahead if trigger is None else False
+        super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, ahead=ahead)
         self.synthesis_reader = WeaverReader(self.synthesis_reader.decoder, self.context, weaver)
         self.trigger = trigger
         self.visible = Context(slots, backbone.dim, backbone.dtype, backbone.device)

@@ -1,0 +1,145 @@
+"""Decoding a step ahead of the host: recorded programs, what is in flight, and what must land first.
+
+`tests/test_decoding.py` runs all its cases in this way too. Here programs are recorded as a CUDA graph records them:
+kernels and addresses, nothing of Python. A program that asked the host for anything could not be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests import tiny
+from tests.test_decoding import CASES, ask, differences, expected, same
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tyler import decoding, steady
+from tyler.reasoners import soft_thinking
+from tyler.request import Request
+from tyler.routing import Forced, Learned, Never
+from tyler.sampling import Sampling
+from tyler.steady import Flight, Program, bucket
+
+
+class Traced:
+    """Records the operations that a program runs, on the very tensors it runs them on, as a CUDA graph does."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def first(self, program: Program) -> None:
+        program()
+
+    def record(self, program: Program) -> Program:
+        self.recorded += 1
+        before = self.state(program)
+        kept = [tensor.clone() for tensor in before]
+        graph = make_fx(lambda: program() or ())()
+        for tensor, value in zip(before, kept, strict=True):  # tracing runs what it traces, recording does not
+            tensor.copy_(value)
+
+        def replay() -> None:
+            self.replayed += 1
+            with torch.no_grad():
+                graph()
+
+        return replay
+
+    def state(self, program: Program) -> list[torch.Tensor]:
+        """All tensors that the program changes."""
+        owner = program.func.__self__  # type: ignore[attr-defined]
+        tensors = [value for value in vars(owner).values() if isinstance(value, torch.Tensor)]
+        return [*tensors, owner._context.embeds, owner._reader.cache.keys, owner._reader.cache.values]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Traced:
+    recorder = Traced()
+    monkeypatch.setattr(decoding, "recorder_for", lambda device: recorder)
+    return recorder
+
+
+@pytest.mark.parametrize("family, slots, coalesce", [("qwen2", 32, 16), ("qwen3", 3, 1), ("smollm3", 1, 0)])
+def test_recorded_programs_decide_what_the_transcription_decides(
+    family: str, slots: int, coalesce: int, traced: Traced
+) -> None:
+    cases = list(CASES)[:: 2 if slots > 1 else 4]
+    engine = tiny.tyler(family).engine(slots=slots, coalesce=coalesce, ahead=True)
+    for case, trajectory in zip(cases, engine.run([CASES[case] for case in cases]), strict=True):
+        assert not differences(trajectory, expected(family, case)), case
+    assert traced.replayed > traced.recorded > 0
+
+
+@pytest.mark.parametrize("router", [Learned(), Forced({30: ("state",), 90: ("global",)})])
+def test_a_context_that_grows_is_recorded_anew(router: Learned | Forced, traced: Traced) -> None:
+    model, requests = tiny.tyler("qwen3"), [ask(tiny.MEDIUM, router=router, max_new_tokens=150, budget=4)]
+    plain = model.engine(slots=1).run(requests)[0]
+    assert same(model.engine(slots=1, ahead=True).run(requests)[0], plain)
+    assert traced.recorded > 1
+
+
+def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def tell(owner: type, method: str) -> None:
+        plain: Callable[..., object] = getattr(owner, method)
+        monkeypatch.setattr(owner, method, lambda *args, **more: told.append(method) or plain(*args, **more))
+
+    tell(steady.Steady, "launch")
+    tell(Flight, "arrived")
+    engine = tiny.tyler("qwen2").engine(slots=1, ahead=True)
+    engine.context.reserve(200)  # so that it need not grow
+    engine.run([ask(tiny.SHORT, router=Never(), max_new_tokens=20)])
+    aloft = [told[:place].count("launch") - told[:place].count("arrived") for place in range(len(told))]
+    waits = [there for there, what in zip(aloft, told, strict=True) if what == "arrived"]
+    assert waits[:-1] == [2] * (len(waits) - 1), "the host waits only while another step is in flight"
+    assert told.count("launch") == 20, "and no step is launched behind the last"
+
+
+def test_an_answer_ends_in_flight_and_its_neighbours_go_on() -> None:
+    model = tiny.tyler("qwen2")
+    requests = [ask(tiny.LONG, router=Never(), max_new_tokens=length) for length in (3, 17, 9, 30)]
+    requests += [ask(tiny.ODD, sampling=Sampling(1.0, seed=seed)) for seed in range(4)]
+    plain = model.engine(slots=4).run(requests)
+    assert all(map(same, model.engine(slots=4, ahead=True).run(requests), plain))
+
+
+def test_a_request_joins_and_another_is_aborted_while_a_step_is_in_flight() -> None:
+    model = tiny.tyler("qwen3")
+    first, second, third = (ask(text, router=Never()) for text in (tiny.LONG, tiny.ODD, tiny.MEDIUM))
+    alone = [model.engine(slots=1).run([one])[0] for one in (first, third)]
+    engine = model.engine(slots=3, ahead=True)
+    engine.submit(first), engine.submit(second)
+    for _ in range(4):
+        engine.step()
+    assert engine._flight is not None
+    engine.submit(third)
+    for _ in range(3):
+        engine.step()
+    assert engine._flight is not None
+    engine.abort(1)
+    ends = {}
+    while engine.rows or engine.waiting:
+        ends |= {event.index: event.trajectory for event in engine.step() if isinstance(event, decoding.FinishEvent)}
+    assert ends[1].finish_reason == "aborted"
+    assert same(ends[0], alone[0])
+    assert same(ends[2], alone[1])
+
+
+def test_requests_with_a_chooser_are_decided_step_by_step() -> None:
+    model = tiny.tyler("qwen2")
+    request = Request(
+        tiny.ids(tiny.MEDIUM),
+        Never(),
+        max_new_tokens=12,
+        chooser=soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings()),
+    )
+    assert same(model.engine(slots=1, ahead=True).run([request])[0], model.engine(slots=1).run([request])[0])
+
+
+@pytest.mark.parametrize(
+    "rows, most, size", [(1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (8, 8, 8), (9, 64, 16), (60, 61, 61), (33, 64, 40)]
+)
+def test_few_numbers_of_rows_have_a_program(rows: int, most: int, size: int) -> None:
+    assert bucket(rows, most) == size
