@@ -7,6 +7,7 @@ kernels and addresses, nothing of Python. A program that asked the host for anyt
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tests.test_decoding import CASES, ask, differences, expected, same
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tyler import decoding, steady
+from tyler.model import Tyler
 from tyler.reasoners import soft_thinking
 from tyler.request import Request
 from tyler.routing import Forced, Learned, Never
@@ -143,3 +145,21 @@ def test_requests_with_a_chooser_are_decided_step_by_step() -> None:
 )
 def test_few_numbers_of_rows_have_a_program(rows: int, most: int, size: int) -> None:
     assert bucket(rows, most) == size
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_reloaded_model_decides_the_same_on_every_device(device: str, tmp_path: Path) -> None:
+    """On a GPU: plain steps, and programs recorded as graphs, against the transcription on a CPU."""
+    model = tiny.tyler("qwen3")
+    model.backbone.model.save_pretrained(tmp_path / "backbone")
+    model.backbone.tokenizer.save_pretrained(tmp_path / "backbone")
+    model.save_pretrained(tmp_path / "tyler")
+    settings = {"backbone": str(tmp_path / "backbone"), "device": device, "dtype": "float32"}
+    there = Tyler.from_pretrained(str(tmp_path / "tyler"), **settings)
+    cases = [case for case in CASES if CASES[case].sampling.greedy]
+    for ahead in (False, True):
+        for case, trajectory in zip(cases, there.engine(ahead=ahead).run([CASES[one] for one in cases]), strict=True):
+            trajectory.latents[:] = [latents.cpu() for latents in trajectory.latents]
+            found = differences(trajectory, expected("qwen3", case))
+            rounding = [one for one in found if one.startswith(("log-probabilities", "the latents"))]
+            assert found == ([] if device == "cpu" else rounding), case

@@ -105,9 +105,12 @@ class Engine:
         self._position_bytes = 2 * RaggedCache.position_bytes(backbone.model.config, backbone.dtype)
         self._position_bytes += backbone.dim * backbone.dtype.itemsize
         self._steady: Steady | None = None
+        self._spare_bytes = 0  # that may be held beyond need
         if (self._device.type == "cuda" if ahead is None else ahead) and self.policy_reader.lean.has_fixed_angles:
             parts = (backbone, policy, self.context, self.policy_reader, self.hidden)
             self._steady = Steady(*parts, recorder_for(self._device))
+            # Programs are recorded anew when memory grows, and read all that is held. A 32nd of the weights is little.
+            self._spare_bytes = sum(weight.nbytes for weight in backbone.model.parameters()) // 32
         self._flight: Flight | None = None  # a step of the running rows that has been launched and has not landed
 
     def submit(self, request: Request) -> int:
@@ -279,10 +282,13 @@ class Engine:
         """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
         rows, needed, held = len(self.rows) + len(joining), self._needed(joining), self.context
         if self._is_resized(rows, needed):
-            if self.memory is not None or self._is_thinned(rows) or held.capacity == 0:
+            room = round_up(max(needed, self._spare_bytes // (rows * self._position_bytes)))
+            if self.memory is not None:
                 held.resize(rows, round_up(needed))
+            elif self._is_thinned(rows) or held.capacity == 0:
+                held.resize(rows, room)
             else:
-                capacity = held.capacity if needed <= held.capacity else grown(held.capacity, needed)
+                capacity = held.capacity if needed <= held.capacity else max(grown(held.capacity, needed), room)
                 held.resize(max(rows, held.rows), capacity)
 
     def _is_resized(self, rows: int, needed: int) -> bool:
