@@ -36,6 +36,8 @@ HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
 PROMPT = 100
 CALLS = 5
 Tokens = list[list[int]]
+Times = tuple[int, int]
+"""Rounds that count, and rounds before them."""
 
 
 class EncodingAgain(Engine):
@@ -131,37 +133,37 @@ def bare(model: Tyler, asked: Tokens, new: int) -> Tokens:
 # -------------------------------------------------------------------------------------------- contests
 
 
-def plain(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+def plain(model: Tyler, batch: int, new: int, times: Times) -> Iterator[Timing | Figure]:
     asked, results = prompts(batch, PROMPT), {}
     ways = {
         "engine": clocked(lambda: never(model, asked, new), results, "engine"),
         "generate": clocked(lambda: generated(model, asked, new), results, "generate"),
         "bare forward": clocked(lambda: bare(model, asked, new), results, "bare forward"),
     }
-    yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], rounds)
+    yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], *times)
     same = statistics.mean(one == other for one, other in zip(results["engine"], results["generate"], strict=True))
     yield Figure(f"plain, batch {batch}", "answers equal to generate's", same, "of all")
 
 
-def first(model: Tyler, new: int, rounds: int) -> Iterator[Timing | Figure]:
+def first(model: Tyler, new: int, times: Times) -> Iterator[Timing | Figure]:
     asked, results = prompts(1, 512), {}
     ways = {
         "engine": clocked(lambda: never(model, asked, 1), results, "engine"),
         "generate": clocked(lambda: generated(model, asked, 1), results, "generate"),
     }
-    yield from compete([Contest("first token, prompt 512", ways, 512, "positions")], rounds)
+    yield from compete([Contest("first token, prompt 512", ways, 512, "positions")], *times)
 
 
-def group(model: Tyler, new: int, rounds: int) -> Iterator[Timing | Figure]:
+def group(model: Tyler, new: int, times: Times) -> Iterator[Timing | Figure]:
     new, together, apart, results = min(new, 60), prompts(1, 200) * 8, prompts(8, 200), {}
     ways = {
         "one prompt": clocked(lambda: never(model, together, new), results, "one"),
         "eight prompts": clocked(lambda: never(model, apart, new), results, "eight"),
     }
-    yield from compete([Contest("8 rollouts, prompt 200", ways, 8 * new, "tokens")], rounds)
+    yield from compete([Contest("8 rollouts, prompt 200", ways, 8 * new, "tokens")], *times)
 
 
-def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+def calls(model: Tyler, batch: int, new: int, times: Times) -> Iterator[Timing | Figure]:
     draw, part, results = random.Random(batch), new // CALLS, {}
     places = [[part * turn + draw.randrange(part // 3, part - 1) for turn in range(CALLS)] for _ in range(batch)]
     asked = prompts(batch, PROMPT)
@@ -174,7 +176,7 @@ def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | 
         "dropping caches": clocked(lambda: decoded(model, requests, DroppingCaches), results, "dropping"),
     }
     name = f"{CALLS} calls, batch {batch}"
-    timings = compete([Contest(name, ways, batch * new, "tokens")], rounds)
+    timings = compete([Contest(name, ways, batch * new, "tokens")], *times)
     yield from timings
     none, engine, again, dropping = (timing.seconds for timing in timings)
     added = [[a - b for a, b in zip(one, none, strict=True)] for one in (engine, again, dropping)]
@@ -183,7 +185,7 @@ def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | 
         yield Figure(name, f"{what} adds, over what the engine adds", statistics.median(shares), "times")
 
 
-def throughput(model: Tyler, slots: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+def throughput(model: Tyler, slots: int, new: int, times: Times) -> Iterator[Timing | Figure]:
     draw, new, results = random.Random(0), min(new, 100), {}
     requests = [
         Request(one, Forced({draw.randrange(new): ("state",) for _ in range(CALLS)}), max_new_tokens=new + CALLS)
@@ -194,7 +196,7 @@ def throughput(model: Tyler, slots: int, new: int, rounds: int) -> Iterator[Timi
         return clocked(lambda: decoded(model, requests, slots=slots, coalesce=steps), results, str(steps))
 
     ways = {f"coalesce {steps}": way(steps) for steps in (0, 16)}
-    yield from compete([Contest(f"64 requests, {slots} slots", ways, 64 * new, "tokens")], rounds)
+    yield from compete([Contest(f"64 requests, {slots} slots", ways, 64 * new, "tokens")], *times)
 
 
 def memory(model: Tyler) -> Iterator[Figure]:
@@ -209,26 +211,27 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", help="of the 0.5b shape")
     parser.add_argument("--part", type=int, default=1, help="divide layers and vocabulary of the 0.5b shape by this")
     parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32 64 (plain) and 1 8 (calls)")
+    parser.add_argument("--warmups", type=int, default=1, help="rounds before those that count")
     parser.add_argument("--new-tokens", type=int, help="by default 600, and 60 with --quick")
     parser.add_argument("--only", nargs="+", default=["plain", "first", "group", "calls", "throughput"])
     arguments = read(parser)
     report = Report("decoding", arguments)
     model = build(arguments.shape, arguments.dtype, arguments.part)
-    new, rounds = arguments.new_tokens or (60 if arguments.quick else 600), arguments.rounds
+    new, times = arguments.new_tokens or (60 if arguments.quick else 600), (arguments.rounds, arguments.warmups)
     report.add(memory(model))
     if "plain" in arguments.only:
         for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32, 64]):
-            report.add(plain(model, batch, new, rounds))
+            report.add(plain(model, batch, new, times))
     if "first" in arguments.only:
-        report.add(first(model, new, rounds))
+        report.add(first(model, new, times))
     if "group" in arguments.only:
-        report.add(group(model, new, rounds))
+        report.add(group(model, new, times))
     if "calls" in arguments.only:
         for batch in arguments.batches or ([1] if arguments.quick else [1, 8]):
-            report.add(calls(model, batch, new, rounds))
+            report.add(calls(model, batch, new, times))
     if "throughput" in arguments.only and not arguments.quick:
         for slots in (1, 8, 32, 64):
-            report.add(throughput(model, slots, new, rounds))
+            report.add(throughput(model, slots, new, times))
     report.publish(arguments.json)
 
 
