@@ -4,8 +4,8 @@
 
 Every step runs twice: with nothing else, which gives its seconds, and under torch's profiler, which gives the shares of
 what runs inside PyTorch. Times inside are the profiler's and a little long, as it looks at every operation. The rest of
-a step is Python between two operations. Floors are operations over the rate of a large product, or bytes over the bandwidth
-of a copy, whichever takes longer; both are measured first.
+a step is Python between two operations. Floors are operations over the rate of a large product, or bytes over the
+bandwidth of a copy, whichever takes longer; both are measured first.
 """
 
 from __future__ import annotations
