@@ -48,6 +48,9 @@ class Traced:
 
         return replay
 
+    def forget(self) -> None:
+        pass
+
     def state(self, program: Program) -> list[torch.Tensor]:
         """All tensors that the program changes."""
         owner = program.func.__self__  # type: ignore[attr-defined]

@@ -36,6 +36,9 @@ class Recorder(Protocol):
     def record(self, program: Program) -> Program:
         """What does the same as the program, in the same memory. Does not run it."""
 
+    def forget(self) -> None:
+        """Nothing that was recorded will run again."""
+
 
 class Unrecorded:
     """Programs run as they are, step by step."""
@@ -45,6 +48,9 @@ class Unrecorded:
 
     def record(self, program: Program) -> Program:
         return program
+
+    def forget(self) -> None:
+        pass
 
 
 class CudaGraphs:
@@ -71,6 +77,9 @@ class CudaGraphs:
             finally:
                 graph.capture_end()
         return graph.replay
+
+    def forget(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()  # a pool whose graphs are gone takes no others
 
 
 def recorder_for(device: torch.device) -> Recorder:
@@ -171,6 +180,7 @@ class Steady:
         memory = (self._context.embeds, self._reader.cache.keys)
         if self._memory is None or any(a is not b for a, b in zip(memory, self._memory, strict=True)):
             self._programs.clear()
+            self._recorder.forget()
             self._memory = memory
         count, samplings = bucket(len(rows), self._context.rows), [row.request.sampling for row in rows]
         allowed, scales = [row.allowed for row in rows], [sampling.scale for sampling in samplings]
