@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.config import Config, ConfigError, dump, load_config, parse_config, presets
+from tyler.config import Config, ConfigError, OptimizationConfig, dump, load_config, parse_config, presets
 from tyler.operators import PAPER_OPERATORS
 
 BACKBONES = {
@@ -122,7 +122,7 @@ def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
         ("stage1.learning_rate=fast", ['stage1.learning_rate = "fast"', "valid number"]),
         ("grpo=3", ["grpo = 3"]),
         ("grpo.group_size=1", ["grpo.group_size = 1", "2"]),
-        ("stage1.micro_batch_size=1000", ["micro_batch_size=1000 is above batch_size=24"]),
+        ("stage1.micro_batch_size=1000", ["stage1.micro_batch_size = 1000: a step has 24 examples; set at most 24"]),
         ("stage1.insertions.min=9", ["min=9 is above max=8"]),
         ("stage1.insertions.first=glob", ["'glob' is not an operator; did you mean 'global'?"]),
         ("operators.0.num_latents=0", ["operators.0", "num_latents=0"]),
@@ -139,6 +139,37 @@ def test_an_impossible_value_is_refused_by_name_with_what_came_and_what_is_allow
 ) -> None:
     text = refusal("mini", override)
     assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("section", "group", "step"),
+    [
+        ("stage1", None, "5 examples"),
+        ("sft", None, "5 examples"),
+        ("softcot", None, "5 examples"),
+        ("memgen.weaver", None, "5 examples"),
+        ("stage2", "grpo", "15 answers (5 prompts, 3 each)"),
+        ("memgen.weaver_grpo", "memgen.weaver_grpo", "15 answers (5 prompts, 3 each)"),
+        ("memgen.trigger", "memgen.trigger", "15 answers (5 prompts, 3 each)"),
+    ],
+)
+def test_a_micro_batch_is_of_examples_or_of_the_answers_to_all_prompts_of_a_step(
+    section: str, group: str | None, step: str
+) -> None:
+    settings = [f"{section}.batch_size=5", *([f"{group}.group_size=3"] if group else [])]
+    rows = int(step.split()[0])
+    config = load_config("mini", [*settings, f"{section}.micro_batch_size={rows}"])
+    assert config.rows(section) == config.loops[section].micro_batch_size == rows
+    text = refusal("mini", *settings, f"{section}.micro_batch_size={rows + 1}")
+    assert f"{section}.micro_batch_size = {rows + 1}: a step has {step}; set at most {rows}, or null" in text
+
+
+def test_every_section_of_a_loop_is_among_the_loops() -> None:
+    config = load_config("mini")
+    sections = {name: getattr(config, name) for name in type(config).model_fields}
+    sections |= {f"memgen.{name}": getattr(config.memgen, name) for name in type(config.memgen).model_fields}
+    assert config.loops == {name: part for name, part in sections.items() if isinstance(part, OptimizationConfig)}
+    assert set(config.loops) == set(LOOPS)
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -194,6 +194,14 @@ def test_learning_reads_every_rollout_with_the_policy_and_the_reference(config) 
     assert found["log-probabilities"].operations == (3 + 1) * 2 * rollouts * 200 * 100 * 8
 
 
+def test_memory_and_costs_take_a_micro_batch_of_more_answers_than_a_step_has_prompts() -> None:
+    config = load_config("paper", ["stage2.batch_size=4", "grpo.group_size=8", "stage2.micro_batch_size=16"])
+    lengths = Lengths(prompt=100, target=1, answer=200, calls=0)
+    assert Workload.of(config).replay.rows == 16
+    read = Read(16, 300, 300, masked=False)
+    assert learning_costs(SHAPE, config, lengths, 2)["reference"] == forward(SHAPE, read, 2) * 2
+
+
 # ------------------------------------------------------------------------------------------------- devices
 
 
@@ -257,6 +265,8 @@ def test_memory_is_saved_in_steps_from_what_costs_least() -> None:
     assert steps[1] == {"stage2.gradient_checkpointing": True, "stage2.micro_batch_size": 1}
     assert steps[-1] == {**steps[1], "stage2.max_new_tokens": 256}
     assert [one["decoding.slots"] for one in smaller(config, "rollout")] == list(range(15, 0, -1))
+    whole = changed(config, {"stage2.micro_batch_size": None, "stage2.gradient_checkpointing": True})
+    assert next(smaller(whole, "Stage 2 step")) == {"stage2.micro_batch_size": 2}, "half of its 4 answers"
     assert all(key in str(steps) for key in ("2048", "1024", "512")) is False, "2,048 is where it starts"
 
 

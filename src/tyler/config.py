@@ -124,10 +124,11 @@ class InsertionsConfig(Section):
 
 
 class OptimizationConfig(Section):
-    """What both stages share: length, batch, AdamW and its schedule.
+    """What all loops share: length, batch, AdamW and its schedule.
 
-    `batch_size` counts examples (Stage 1) or prompts (Stage 2) per optimizer step. `micro_batch_size` examples or
-    trajectories are held in memory at once (null: all), which changes memory and speed but not the step.
+    `batch_size` counts examples per optimizer step, or prompts where a group of answers is sampled for each.
+    `micro_batch_size` examples or answers are held in memory at once (null: all), which changes memory and speed, not
+    the step.
     """
 
     epochs: Rate
@@ -148,12 +149,6 @@ class OptimizationConfig(Section):
     checkpoint_every: Count | None = 100
     """Steps between checkpoints; null for the last one only. A killed run resumes from its newest checkpoint."""
     seed: int = 42
-
-    @model_validator(mode="after")
-    def _micro_batch_fits(self) -> OptimizationConfig:
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
-            raise ValueError(f"micro_batch_size={self.micro_batch_size} is above batch_size={self.batch_size}")
-        return self
 
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps over `num_examples` examples; the last batch of an epoch may be smaller."""
@@ -386,6 +381,39 @@ class Config(Section):
             raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{_suggest(first, names)}")
         return self
 
+    @model_validator(mode="after")
+    def _micro_batches_fit(self) -> Config:
+        for section, loop in self.loops.items():
+            rows, given = self.rows(section), loop.micro_batch_size
+            if given is not None and given > rows:
+                group = rows // loop.batch_size
+                step = f"{rows} answers ({loop.batch_size} prompts, {group} each)" if group > 1 else f"{rows} examples"
+                raise ValueError(
+                    f"{section}.micro_batch_size = {given}: a step has {step}; set at most {rows}, or null for all"
+                )
+        return self
+
+    @property
+    def loops(self) -> dict[str, OptimizationConfig]:
+        """The settings of every training loop, by section."""
+        memgen = self.memgen
+        return {
+            "stage1": self.stage1,
+            "stage2": self.stage2,
+            "sft": self.sft,
+            "softcot": self.softcot,
+            "memgen.weaver": memgen.weaver,
+            "memgen.weaver_grpo": memgen.weaver_grpo,
+            "memgen.trigger": memgen.trigger,
+        }
+
+    def rows(self, section: str) -> int:
+        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
+        loop = self.loops[section]
+        if isinstance(loop, Stage2Config):
+            return loop.batch_size * self.grpo.group_size
+        return loop.batch_size * (loop.group_size if isinstance(loop, MemGenGrpoConfig) else 1)
+
     @property
     def training_set(self) -> Selection:
         data = self.data
@@ -395,9 +423,7 @@ class Config(Section):
     def development_set(self) -> Selection | None:
         """Problems to watch training with; None where no loop watches."""
         data, development = self.data, self.data.development
-        memgen = self.memgen
-        loops = (self.stage1, self.stage2, self.sft, self.softcot, memgen.weaver, memgen.weaver_grpo, memgen.trigger)
-        if development is None or all(loop.eval_every is None for loop in loops):
+        if development is None or all(loop.eval_every is None for loop in self.loops.values()):
             return None
         return Selection(data.task, development.split, development.path, development.count, data.seed)
 

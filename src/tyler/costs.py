@@ -138,7 +138,7 @@ def micro_batches(config: OptimizationConfig, count: int) -> tuple[int, int]:
 def stage1_costs(shape: Shape, config: Config, lengths: Lengths, element: int) -> dict[str, Cost]:
     """One optimizer step of Stage 1, with m insertions spread evenly over each trace."""
     settings, on = config.stage1, config.stage1.gradient_checkpointing
-    times, rows = micro_batches(settings, settings.batch_size)
+    times, rows = micro_batches(settings, config.rows("stage1"))
     insertions = (settings.insertions.min + settings.insertions.max) / 2
     latents = insertions * mean_latents(config)
     gap = lengths.target / (insertions + 1)
@@ -193,7 +193,7 @@ def together(config: Config, slots: int, lengths: Lengths) -> float:
 def learning_costs(shape: Shape, config: Config, lengths: Lengths, element: int) -> dict[str, Cost]:
     """One optimizer step of Stage 2 on a finished rollout: policy with gradients, reference without."""
     settings = config.stage2
-    times, rows = micro_batches(settings, settings.batch_size * config.grpo.group_size)
+    times, rows = micro_batches(settings, config.rows("stage2"))
     context = round(lengths.prompt + lengths.answer + lengths.calls * mean_latents(config))
     read = Read(rows, context, context, masked=False)
     lora = config.lora.model_copy(update={"dropout": 0.0})

@@ -221,7 +221,7 @@ class Workload:
         first, second, latents = config.stage1, config.stage2, max(one.num_latents for one in config.operators)
         rows, length, chunks = first.micro_batch_size or first.batch_size, first.max_length, first.insertions.max
         context = prompt + second.max_new_tokens + config.grpo.budget * latents
-        trajectories = second.batch_size * config.grpo.group_size
+        trajectories = config.rows("stage2")
         together = min(second.micro_batch_size or trajectories, trajectories)
         return cls(
             synthesis=Read(rows, length, length, chunks=chunks),

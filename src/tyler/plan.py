@@ -117,7 +117,7 @@ def times_on(shape: Shape, config: Config, lengths: Lengths, device: Device, exa
     def seconds(costs: dict[str, Cost], times: float = 1) -> dict[str, float]:
         return {name: times * cost.seconds(device, dtype) for name, cost in costs.items()}
 
-    rollouts = stage2.batch_size * config.grpo.group_size
+    rollouts = config.rows("stage2")
     calibration = rollout_costs(shape, config, lengths, stage2.calibration.num_problems, element)
     return Times(
         stage1_steps=steps_of(config.stage1, count, "stage1"),
@@ -164,7 +164,7 @@ def smaller(config: Config, phase: str) -> Iterator[Changes]:
         changes[f"{section}.gradient_checkpointing"] = True
         yield dict(changes)
     for key, value, least in (
-        ("micro_batch_size", settings.micro_batch_size or settings.batch_size, 1),
+        ("micro_batch_size", settings.micro_batch_size or config.rows(section), 1),
         *((key, getattr(settings, key), 256) for key in ("max_length", "max_new_tokens") if hasattr(settings, key)),
     ):
         while value // 2 >= least:
@@ -244,10 +244,14 @@ def memory_table(shape: Shape, config: Config, dtype: str) -> Table:
     """Every part of every phase, their sum, and the sum with gradient checkpointing the other way."""
     phases = predicted(shape, config, BYTES[dtype])
     parts = dict.fromkeys(part for one in phases.values() for part in one)
-    rows = f"{config.stage1.micro_batch_size or config.stage1.batch_size} traces at once"
-    slots = f"{Workload.of(config).slots} slots"
-    together = f"{config.stage2.micro_batch_size or config.stage2.batch_size * config.grpo.group_size} answers at once"
-    headings = [f"Stage 1 step\n{rows}", f"rollout\n{slots}", f"Stage 2 step\n{together}"]
+    traces = config.stage1.micro_batch_size or config.rows("stage1")
+    slots = Workload.of(config).slots
+    answers = config.stage2.micro_batch_size or config.rows("stage2")
+    headings = [
+        f"Stage 1 step\n{traces} traces at once",
+        f"rollout\n{slots} slots",
+        f"Stage 2 step\n{answers} answers at once",
+    ]
     table = Table("GiB", *headings, title=f"memory in {dtype}, at the config's longest", caption_justify="left")
     for part in parts:
         table.add_row(part, *(f"{one[part] / GIB:.2f}" if part in one else "" for one in phases.values()))
