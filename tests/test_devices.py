@@ -26,7 +26,7 @@ from tyler import devices, stage1, stage2
 from tyler.config import Config, DevicesConfig, InsertionsConfig, Stage1Config
 from tyler.devices import joined
 from tyler.runs import read_jsonl
-from tyler.training import Optimization, opened_run
+from tyler.training import Optimization, Step, opened_run
 
 QUICK = DevicesConfig(timeout=0.5)
 """Half a minute: a test that goes wrong ends."""
@@ -154,7 +154,7 @@ def test_a_resumed_run_of_two_processes_ends_in_the_bits_of_an_uninterrupted_one
 def stopping(path: Path, train: Callable[[], Any]) -> Any:
     """Train, and let the second process alone be asked to stop after step 3."""
     if os.environ["RANK"] == "1":
-        is_due = stage1.training_steps.__globals__["Step"].is_due
+        is_due = Step.is_due
         asked = []
 
         def ask(self: Any, every: int | None) -> bool:
@@ -162,7 +162,7 @@ def stopping(path: Path, train: Callable[[], Any]) -> Any:
                 asked.append(os.kill(os.getpid(), 15))
             return is_due(self, every)
 
-        stage1.training_steps.__globals__["Step"].is_due = ask
+        Step.is_due = ask
     return train()
 
 
@@ -409,10 +409,3 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
 def test_more_processes_than_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="local rank 2, and there are 2 CUDA devices"):
         devices.take_device(2, 2)
-
-
-def test_what_runs_in_one_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices.refuse_several("it")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ValueError, match="it runs in one process, and a launcher started 4"):
-        devices.refuse_several("it")

@@ -91,12 +91,6 @@ def on_all_devices(
     return together
 
 
-def refuse_several(what: str) -> None:
-    """Raise ValueError where a launcher started several processes, and `what` is for one."""
-    if launched() > 1:
-        raise ValueError(f"{what} runs in one process, and a launcher started {launched()}; start it without one")
-
-
 def shard_layers(decoders: Sequence[PreTrainedModel]) -> None:
     """Leave each process a part of the layers' frozen matrices (FSDP2); a layer is whole only while it computes.
 
@@ -121,6 +115,11 @@ def share(items: Sequence[Item]) -> Sequence[Item]:
     return items[first:end]
 
 
+def part_of(count: int) -> float:
+    """The share of the batch's things, `count` of them, that this process has; every process must call this."""
+    return count / sum(gather(count))
+
+
 def gather(item: Item) -> list[Item]:
     """What every process has, in the order of their ranks; every process must call this."""
     if world() == 1:
@@ -143,6 +142,12 @@ def average(metrics: Mapping[str, float], weight: int) -> dict[str, float]:
         else sum(part[name] * count for part, count in parts) / total
         for name in parts[0][0]
     }
+
+
+def add_up(terms: Mapping[str, float], largest: str) -> dict[str, float]:
+    """Terms of a batch's loss summed over all processes; of the one named `largest`, the largest."""
+    parts = gather(dict(terms))
+    return {name: (max if name == largest else sum)(part[name] for part in parts) for name in terms}
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:

@@ -39,12 +39,10 @@ from tyler.training import (
     accumulate,
     batch_at,
     check_finite,
-    load_state,
+    development_problems,
     lowered,
     opened_run,
-    save_state,
-    state_bytes,
-    training_steps,
+    remaining_steps,
 )
 from tyler.transcript import token_spans
 
@@ -99,18 +97,11 @@ def train(
 ) -> None:
     """Train the model's synthesizer in place, logging and checkpointing into `run`; goes on where `run` stands."""
     parameters = model.synthesizer.trainable()
-    run.require_space(state_bytes(parameters) + model.saved_bytes())
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, parameters, optimization) if newest else 0
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.at_stage("stage1").save_pretrained(folder)
-        save_state(folder, parameters, optimization, steps_done=steps_done)
-
+    steps = remaining_steps("Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"))
     model.synthesizer.train()
-    for step in training_steps("Stage 1", run, total, done, config.checkpoint_every, write):
+    for step in steps:
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
         size = config.micro_batch_size or config.batch_size
@@ -196,8 +187,8 @@ def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
 
 def load_development(config: Config, backbone: Backbone) -> list[Trace]:
     """The development traces of a config, none where nothing watches Stage 1. Raises ValueError as `traces_of` does."""
-    watched = config.development_set if config.stage1.eval_every else None
-    return traces_of(watched.load(), config, backbone) if watched else []
+    problems = development_problems(config, config.stage1)
+    return traces_of(problems, config, backbone) if problems else []
 
 
 def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -> list[Trace]:

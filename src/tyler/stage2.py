@@ -37,12 +37,10 @@ from tyler.training import (
     Optimization,
     batch_at,
     check_finite,
-    load_state,
+    development_problems,
     micro_batches,
     opened_run,
-    save_state,
-    state_bytes,
-    training_steps,
+    remaining_steps,
 )
 from tyler.trajectory import Packed, Trajectory
 
@@ -126,8 +124,7 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         totals["replay_gap"] = max(
             totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
         )
-    parts = devices.gather(totals)
-    return {name: (max if name == "replay_gap" else sum)(part[name] for part in parts) for name in totals}
+    return devices.add_up(totals, largest="replay_gap")
 
 
 def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
@@ -139,7 +136,7 @@ def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
     groups = torch.arange(len(rollout.problems)).repeat_interleave(rollout.rewards.shape[1])
     weights = action_weights(mask, is_operator & mask, groups)
     device = model.backbone.device
-    part = len(rollout.problems) / sum(devices.gather(len(rollout.problems)))  # of the batch's groups
+    part = devices.part_of(len(rollout.problems))
     return ActionWeights(weights.mask.to(device), part * weights.grpo.to(device), part * weights.anchor.to(device))
 
 
@@ -165,21 +162,11 @@ def train(
     total = settings.num_steps(len(problems))
     optimization = Optimization.of(settings, parameter_groups(model, config), total * updates)
     reference_psi = torch.zeros_like(model.policy.psi)
-    state = [*optimization.parameters, reference_psi]
-    run.require_space(state_bytes(state) + model.saved_bytes())
-    if newest := run.latest_checkpoint():
-        done = load_state(newest, state, optimization)
-    else:
-        done = 0
-        if model.operators:
-            reference_psi.copy_(start_psi(model, problems, config, run))
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, state, optimization, steps_done=steps_done)
-
+    steps = remaining_steps(title, run, total, optimization, settings.checkpoint_every, model, [reference_psi])
+    if model.operators and run.latest_checkpoint() is None:
+        reference_psi.copy_(start_psi(model, problems, config, run))
     model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
-    for step in training_steps(title, run, total, done, settings.checkpoint_every, write):
+    for step in steps:
         batch = [
             problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
         ]
@@ -326,8 +313,7 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
         )
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    watched = config.development_set if config.stage2.eval_every else None
-    development = watched.load() if watched else []
+    development = development_problems(config, config.stage2)
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))

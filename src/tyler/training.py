@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,6 +21,7 @@ from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
 from tyler.progress import Bar, NoBar, bar
 from tyler.runs import CONFIG, FollowedRun, Run, RunError, checkpoint_step, interruptible, open_run, resume_hint
+from tyler.tasks.problem import Problem
 from tyler.trackers import open_tracker
 
 PEAK = "peak_learning_rate"
@@ -135,6 +136,12 @@ class Step:
         self.run.judge(self.number + 1, metric, metrics[metric], better)
 
 
+def development_problems(config: Config, loop: OptimizationConfig) -> list[Problem]:
+    """The problems that a loop watches; none where it watches none."""
+    watched = config.development_set if loop.eval_every else None
+    return watched.load() if watched else []
+
+
 @contextmanager
 def opened_run(config: Config, output: Path, *, resume: bool = False, replace: bool = False) -> Iterator[Run]:
     """The run directory of a training command, with the tracker that the config names.
@@ -171,6 +178,42 @@ def opened_run(config: Config, output: Path, *, resume: bool = False, replace: b
                 f"{output}, and the first {seen[0] or 'no checkpoint'}; all machines need the same directory"
             )
         yield run
+
+
+class Saved(Protocol):
+    """What a checkpoint holds besides the state of its training."""
+
+    def save_pretrained(self, folder: Path) -> None: ...
+
+    def saved_bytes(self) -> int:
+        """The size of the tensors that `save_pretrained` writes."""
+        ...
+
+
+def remaining_steps(
+    title: str,
+    run: Run,
+    total: int,
+    optimization: Optimization,
+    checkpoint_every: int | None,
+    model: Saved,
+    more: Sequence[Tensor] = (),
+) -> Iterator[Step]:
+    """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
+
+    What the newest checkpoint holds is back in the optimization's parameters, and in `more`, when this returns. Raises
+    RunError where the disk has no room for the checkpoints, ValueError for one that does not fit.
+    """
+    state = [*optimization.parameters, *more]
+    run.require_space(state_bytes(state) + model.saved_bytes())
+    newest = run.latest_checkpoint()
+    done = load_state(newest, state, optimization) if newest else 0
+
+    def write(steps_done: int, folder: Path) -> None:
+        model.save_pretrained(folder)
+        save_state(folder, state, optimization, steps_done=steps_done)
+
+    return training_steps(title, run, total, done, checkpoint_every, write)
 
 
 def training_steps(

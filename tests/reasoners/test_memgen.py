@@ -6,9 +6,11 @@ import functools
 import json
 import math
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,17 +22,21 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import memgen_reference as reference
+import test_devices
 import tiny
 from documents import documented_metrics
+from processes import together
 from tyler.checkpoint import CheckpointError
 from tyler.cli import main
 from tyler.config import (
+    Config,
     MemGenConfig,
     MemGenGrpoConfig,
     MemGenTriggerConfig,
     MemGenWeaverConfig,
     load_config,
 )
+from tyler.devices import joined
 from tyler.lora import LoraSettings
 from tyler.reasoners import supervised
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
@@ -39,11 +45,12 @@ from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, trai
 from tyler.reasoners.memgen.trigger import decide
 from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.routing import Never
-from tyler.runs import Run, read_jsonl
+from tyler.runs import Run, RunError, read_jsonl
 from tyler.sampling import Sampling
 from tyler.stage1 import Trace
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
+from tyler.training import opened_run, state_bytes
 from tyler.trajectory import Trajectory
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
@@ -825,6 +832,68 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["weaver", "trigger"])
+def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_commas(monkeypatch)
+    model = build("qwen2", trigger=kind == "trigger")
+    config = (TRIGGER if kind == "trigger" else GRPO).model_copy(update={"steps": 1})
+    learner = learner_of(kind, model, config)
+    size = state_bytes(learner.parameters) + model.saved_bytes()
+    with open_new(tmp_path) as run:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size - 1))
+        with pytest.raises(RunError, match="4 checkpoints of"):
+            grpo.train(model, PROBLEMS, config, learner, 4, run)
+        assert read_jsonl(tmp_path / "metrics.jsonl") == []
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size))
+        grpo.train(model, PROBLEMS, config, learner, 4, run)
+    found = sum(path.stat().st_size for path in (tmp_path / "checkpoints" / "step-1").rglob("*") if path.is_file())
+    assert size < found < size + 60_000, "beyond the tensors there are small files"
+
+
+# ----------------------------------------------------------------------------------- several processes
+
+
+def train_together(path: Path, kind: str) -> dict[str, Any]:
+    """GRPO on batches of two problems, of which one alone is ever asked where `kind` is "seldom"; what it ends with."""
+    weaver = kind == "weaver"
+    with joined(test_devices.QUICK), pytest.MonkeyPatch.context() as patch:
+        reward_commas(patch)
+        if kind == "seldom":
+            patch.setattr(grpo, "roll_out", functools.partial(asked_of_one, grpo.roll_out))
+        model = build("qwen2", trigger=not weaver)
+        more = {"eval_every": 2, "micro_batch_size": 4, "updates_per_rollout": 2}
+        config = (GRPO if weaver else TRIGGER).model_copy(
+            update=more | {"batch_size": 2 if kind == "seldom" else 3, "learning_rate": 0.01}
+        )
+        learner = learner_of("weaver" if weaver else "trigger", model, config)
+        with opened_run(Config(devices=test_devices.QUICK), path) as run:
+            grpo.train(model, PROBLEMS, config, learner, 4, run, PROBLEMS)
+    part = model.weaver if weaver else model.trigger
+    assert part is not None
+    return {name: one.detach().numpy() for name, one in part.named_parameters() if one.requires_grad}
+
+
+def asked_of_one(roll_out: Any, *arguments: Any) -> grpo.Rollout:
+    rollout = roll_out(*arguments)
+    asked = [problem.id == "p0" for problem in rollout.problems for _ in range(TRIGGER.group_size)]
+    return replace(rollout, consultations=[c if a else [] for c, a in zip(rollout.consultations, asked, strict=True)])
+
+
+@pytest.mark.parametrize("kind", ["weaver", "trigger", "seldom"])
+def test_grpo_of_two_processes_ends_in_the_weights_of_one(kind: str, tmp_path: Path) -> None:
+    expected = train_together(tmp_path / "alone", kind)
+    results = together(2, train_together, tmp_path / "run", kind)
+    for found in results:
+        test_devices.assert_close(found, expected)
+        assert all((found[name] == results[0][name]).all() for name in expected), "to the bit among themselves"
+    test_devices.assert_same_log(tmp_path / "run", tmp_path / "alone")
+    entries = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert any(entry["memgen_grpo/degenerate_groups"] < 1 for entry in entries), "there was something to learn"
+    assert {"memgen_grpo/loss" in entry for entry in entries} == ({True, False} if kind == "seldom" else {True})
+
+
 # --------------------------------------------------------------------------------- config and commands
 
 
@@ -873,6 +942,15 @@ def test_the_commands_train_one_after_the_other(
         main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen-trigger", "--output", "x"]) == 2
     )
     assert "has a trigger" in capsys.readouterr().err
+    for train in (grpo.run_weaver, grpo.run_trigger):
+        weights = together(2, fingerprint_after, train, f"together-{train.__name__}")
+        saved = MemGen.from_pretrained(f"together-{train.__name__}").fingerprint()
+        assert weights == [saved, saved], "two processes train one model"
+
+
+def fingerprint_after(train: Any, output: str) -> str:
+    """What names the weights that a command ends with."""
+    return train(load_config("tiny.yaml"), start="runs/tiny-memgen", output=Path(output)).fingerprint()
 
 
 def test_the_metrics_of_grpo_are_documented(root: Path) -> None:

@@ -14,7 +14,7 @@ from tyler.model import Tyler
 from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
 from tyler.trackers import check_tracker
-from tyler.training import opened_run
+from tyler.training import development_problems, opened_run
 
 
 @devices.on_all_devices
@@ -26,8 +26,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    watched = config.development_set if config.stage2.eval_every else None
-    development = watched.load() if watched else []
+    development = development_problems(config, config.stage2)
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("grpo")

@@ -16,11 +16,11 @@ from tyler.config import Config, SftConfig
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.objectives import chosen_logprobs
-from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
 from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.trackers import check_tracker
-from tyler.training import lowered, opened_run
+from tyler.training import development_problems, lowered, opened_run
 
 
 def batch_loss(
@@ -52,8 +52,7 @@ def lesson(model: Tyler, config: SftConfig) -> Lesson[Trace]:
         title="SFT",
         metrics="sft",
         learner=model.policy.lora,
-        save=model.save_pretrained,
-        saved_bytes=model.saved_bytes(),
+        model=model,
         batch_loss=part_loss,
         num_targets=lambda trace: len(trace.target_ids),
         num_tokens=num_tokens,
@@ -75,7 +74,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces, problems = load_traces(config, backbone), watched(config, config.sft)
+    traces, problems = load_traces(config, backbone), development_problems(config, config.sft)
     development = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(config.sft.seed)
     lora = LoraSettings(**config.lora.model_dump())

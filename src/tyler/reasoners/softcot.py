@@ -41,7 +41,7 @@ from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.checks import check_at_least
 from tyler.reasoners.knobs import Knob
-from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
 from tyler.request import Event, Request, SoftPrompt
 from tyler.routing import Never
@@ -52,7 +52,7 @@ from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker
-from tyler.training import opened_run
+from tyler.training import development_problems, opened_run
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
@@ -164,6 +164,10 @@ class SoftCot:
         for tensor in tensors_of(self.projection).values():
             digest.update(tensor.float().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+    def saved_bytes(self) -> int:
+        """The size of the tensors that `save_pretrained` writes."""
+        return sum(tensor.nbytes for tensor in self.projection.parameters())
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write softcot.json and softcot.safetensors, which reload to bit-equal outputs."""
@@ -358,8 +362,7 @@ def lesson(model: SoftCot, config: SoftCotConfig) -> Lesson[Example]:
         title="SoftCoT",
         metrics="softcot",
         learner=model.projection,
-        save=model.save_pretrained,
-        saved_bytes=sum(tensor.nbytes for tensor in model.projection.parameters()),
+        model=model,
         batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
         num_targets=lambda example: len(example.target_ids),
         num_tokens=len,
@@ -394,7 +397,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     model = SoftCot.start(backbone, assistant, prompt_of(config), wording)
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    examples, unseen = examples_of(problems, config, model), watched(config, settings)
+    examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
     with opened_run(config, output, resume=resume, replace=replace) as directory:
         train(lesson(model, settings), examples, settings, directory, development)

@@ -6,26 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import lt
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tyler import devices
-from tyler.config import Config, OptimizationConfig
+from tyler.config import OptimizationConfig
 from tyler.runs import Run
-from tyler.tasks.problem import Problem
-from tyler.training import (
-    Optimization,
-    accumulate,
-    batch_at,
-    check_finite,
-    load_state,
-    save_state,
-    state_bytes,
-    training_steps,
-)
+from tyler.training import Optimization, Saved, accumulate, batch_at, check_finite, remaining_steps
 
 Item = TypeVar("Item")
 """One training example of a method."""
@@ -41,8 +30,8 @@ class Lesson(Generic[Item]):
     """What the names of its metrics begin with."""
     learner: nn.Module
     """The module that learns: its parameters that want a gradient, in its training mode."""
-    save: Callable[[Path], None]
-    saved_bytes: int
+    model: Saved
+    """What its checkpoints hold."""
     batch_loss: Callable[[Sequence[Item], int], Tensor]
     """The loss of some examples of a batch that has so many targets in all."""
     num_targets: Callable[[Item], int]
@@ -71,12 +60,6 @@ def development_loss(lesson: Lesson[Item], examples: Sequence[Item], micro_batch
     return sum(devices.gather(loss))
 
 
-def watched(config: Config, settings: OptimizationConfig) -> list[Problem]:
-    """The development problems of a loop with these settings; none where it watches none."""
-    watches = config.development_set if settings.eval_every else None
-    return watches.load() if watches else []
-
-
 def train(
     lesson: Lesson[Item],
     examples: Sequence[Item],
@@ -89,19 +72,12 @@ def train(
     Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
     """
     parameters = [parameter for parameter in lesson.learner.parameters() if parameter.requires_grad]
-    run.require_space(state_bytes(parameters) + lesson.saved_bytes)
     total = config.num_steps(len(examples))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, parameters, optimization) if newest else 0
-
-    def write(steps_done: int, folder: Path) -> None:
-        lesson.save(folder)
-        save_state(folder, parameters, optimization, steps_done=steps_done)
-
+    steps = remaining_steps(lesson.title, run, total, optimization, config.checkpoint_every, lesson.model)
     size = config.micro_batch_size or config.batch_size
     lesson.learner.train()
-    for step in training_steps(lesson.title, run, total, done, config.checkpoint_every, write):
+    for step in steps:
         started = time.perf_counter()
         batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
         ids = [lesson.name(example) for example in batch]

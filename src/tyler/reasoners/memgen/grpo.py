@@ -24,7 +24,6 @@ from tyler.objectives import clipped_actions, clipped_surrogate, importance_rati
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
-from tyler.reasoners.supervised import watched
 from tyler.recompute import recomputing
 from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs import Run
@@ -33,7 +32,15 @@ from tyler.tasks import grade
 from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.teacher_forcing import Example, Insertion
-from tyler.training import Optimization, batch_at, check_finite, load_state, opened_run, save_state, training_steps
+from tyler.trackers import check_tracker
+from tyler.training import (
+    Optimization,
+    batch_at,
+    check_finite,
+    development_problems,
+    opened_run,
+    remaining_steps,
+)
 from tyler.trajectory import Trajectory
 
 
@@ -180,12 +187,15 @@ def grpo_terms(
 
 
 def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Learner) -> dict[str, float]:
-    """Accumulate the gradient of L_GRPO over micro-batches of answers; every answer weighs the same."""
+    """Accumulate the gradient of L_GRPO over micro-batches of answers; every answer of the batch weighs the same.
+
+    A rollout is this process's share of a batch; the terms are those of the whole batch, the gradient the share's part.
+    """
     device = model.backbone.device
     advantages = group_advantages(rollout.rewards, config.advantage_epsilon).flatten().to(device)
     recorded, mask = padded(learner.recorded(rollout), device)
     groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(config.group_size)
-    weights = trajectory_weights(mask, groups)
+    weights = devices.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
     totals = {"loss": 0.0, "clip_share": 0.0, "replay_gap": 0.0}
     size = config.micro_batch_size or len(rollout.trajectories)
     for first in range(0, len(rollout.trajectories), size):
@@ -201,7 +211,7 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
         totals["loss"] += float(loss.detach())
         totals["clip_share"] += float(clipped)
         totals["replay_gap"] = max(totals["replay_gap"], float((logprobs.detach() - old)[real].abs().max()))
-    return totals
+    return devices.add_up(totals, largest="replay_gap")
 
 
 def train(
@@ -219,25 +229,20 @@ def train(
     """
     total, updates = config.num_steps(len(problems)), config.updates_per_rollout
     optimization = Optimization.of(config, [(learner.parameters, config.learning_rate)], total * updates)
-    newest = run.latest_checkpoint()
-    done = load_state(newest, learner.parameters, optimization) if newest else 0
-
-    def write(steps_done: int, folder: Path) -> None:
-        model.save_pretrained(folder)
-        save_state(folder, learner.parameters, optimization, steps_done=steps_done)
-
+    title = f"MemGen {learner.name} GRPO"
     # No LoRA dropout: replay must be the rollout's distribution.
-    for step in training_steps(f"MemGen {learner.name} GRPO", run, total, done, config.checkpoint_every, write):
+    for step in remaining_steps(title, run, total, optimization, config.checkpoint_every, model):
         batch = [problems[index] for _, index in batch_at(step.number, config.batch_size, len(problems), config.seed)]
-        rollout = roll_out(model, batch, config, learner, slots, step.number)
+        ids = [problem.id for problem in batch]
+        rollout = roll_out(model, devices.share(batch), config, learner, slots, step.number)
         metrics = rollout_metrics(rollout)
         started = time.perf_counter()
         for update in range(updates):
             terms = learn(model, rollout, config, learner)
-            check_finite(terms["loss"], step.number, [problem.id for problem in batch])
-            if all(parameter.grad is None for parameter in learner.parameters):
+            check_finite(terms["loss"], step.number, ids)
+            if not any(devices.gather(has_gradient(learner))):
                 continue  # the trigger was never asked
-            norm, rate = optimization.step(step.number * updates + update)
+            norm, rate = optimization.step(step.number * updates + update, ids)
             metrics |= {"memgen_grpo/gradient_norm": norm, "memgen_grpo/learning_rate": rate}
             metrics |= {f"memgen_grpo/{name}": value for name, value in terms.items()}
         metrics["memgen_grpo/learning_seconds"] = time.perf_counter() - started
@@ -247,32 +252,42 @@ def train(
         step.log(metrics, f"reward {metrics['memgen_grpo/reward']:.2f}")
 
 
+def has_gradient(learner: Learner) -> bool:
+    """Whether this process's share of the batch had anything to learn from."""
+    return any(parameter.grad is not None for parameter in learner.parameters)
+
+
 def greedy_metrics(
     model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, slots: int
 ) -> dict[str, float]:
     """Greedy accuracy and blocks behind delimiters on development problems."""
-    answers = MemGenReasoner("greedy", model, max_new_tokens=config.max_new_tokens, slots=slots).solve(development)
-    correct = [is_correct(problem, answer) for problem, answer in zip(development, answers, strict=True)]
-    return {
+    if not (mine := devices.share(development)):
+        return devices.average({}, 0)
+    answers = MemGenReasoner("greedy", model, max_new_tokens=config.max_new_tokens, slots=slots).solve(mine)
+    correct = [is_correct(problem, answer) for problem, answer in zip(mine, answers, strict=True)]
+    metrics = {
         "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
         "memgen_grpo/greedy_insertions": sum(map(num_insertions, answers)) / len(answers),
     }
+    return devices.average(metrics, len(mine))
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
-    """Means over the answers of a step."""
+    """Means over the answers of a step, and over what the trigger said in them."""
     answers = rollout.trajectories
     decisions = [one.decision for consulted in rollout.consultations for one in consulted]
-    return {
+    means = {
         "memgen_grpo/reward": float(rollout.rewards.mean()),
         "memgen_grpo/degenerate_groups": float(degenerate_groups(rollout.rewards).float().mean()),
         "memgen_grpo/visible_tokens": sum(answer.num_visible for answer in answers) / len(answers),
         "memgen_grpo/latents": sum(answer.num_latents for answer in answers) / len(answers),
         "memgen_grpo/insertions": sum(num_insertions(answer) for answer in answers) / len(answers),
         "memgen_grpo/consultations": len(decisions) / len(answers),
-        "memgen_grpo/agreed": sum(decision == YES for decision in decisions) / max(1, len(decisions)),
         "memgen_grpo/rollout_seconds": rollout.seconds,
     }
+    said = [decision for part in devices.gather(decisions) for decision in part]
+    agreed = sum(decision == YES for decision in said) / max(1, len(said))
+    return devices.average(means, len(answers)) | {"memgen_grpo/agreed": agreed}
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -290,21 +305,26 @@ def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
     return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
 
 
+@devices.on_all_devices
 def run_weaver(
     config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
 ) -> MemGen:
     """`tyler train memgen-weaver-grpo`: load a MemGen, train its weaver by GRPO, save. Returns the trained model."""
+    check_tracker(config.tracking)
     settings = config.memgen.weaver_grpo
     model = MemGen.from_pretrained(str(start), dtype=config.backbone.dtype)
     if model.trigger is not None:
         raise ValueError(f"{start} has a trigger, which is trained last; start from a weaver (`tyler train memgen`)")
+    torch.manual_seed(settings.seed)
     return _run(model, config, settings, weaver_learner(model, settings), output, resume, replace)
 
 
+@devices.on_all_devices
 def run_trigger(
     config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
 ) -> MemGen:
     """`tyler train memgen-trigger`: load a MemGen, train its trigger (a new one where it has none) by GRPO, save."""
+    check_tracker(config.tracking)
     settings = config.memgen.trigger
     model = MemGen.from_pretrained(str(start), dtype=config.backbone.dtype)
     torch.manual_seed(settings.seed)
@@ -322,9 +342,8 @@ def _run(
     resume: bool,
     replace: bool,
 ) -> MemGen:
-    devices.refuse_several("MemGen's GRPO")
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    development = watched(config, settings)
+    development = development_problems(config, settings)
     with opened_run(config, output, resume=resume, replace=replace) as directory:
         train(model, problems, settings, learner, config.decoding.slots, directory, development)
     return model

@@ -129,6 +129,11 @@ class MemGen:
             parts["trigger"] = self.trigger.tensors()
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
+    def saved_bytes(self) -> int:
+        """The size of the tensors that `save_pretrained` writes."""
+        parts = [part for part in (self.weaver, self.trigger) if part is not None]
+        return sum(tensor.nbytes for part in parts for tensor in part.trainable())
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a checkpoint that reloads to bit-equal outputs."""
         folder = Path(folder)

@@ -17,12 +17,12 @@ from tyler.lora import LoraSettings
 from tyler.objectives import stage1_loss
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
-from tyler.reasoners.supervised import Lesson, train, watched
+from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
 from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
 from tyler.trackers import check_tracker
-from tyler.training import opened_run
+from tyler.training import development_problems, opened_run
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -73,8 +73,7 @@ def lesson(model: MemGen, config: MemGenWeaverConfig) -> Lesson[Named]:
         title="MemGen weaver",
         metrics="memgen_weaver",
         learner=model.weaver,
-        save=model.save_pretrained,
-        saved_bytes=sum(tensor.nbytes for tensor in model.weaver.trainable()),
+        model=model,
         batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
         num_targets=lambda named: len(named[1].target_ids),
         num_tokens=lambda named: len(named[1]),
@@ -104,7 +103,10 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces, problems = fitting(load_traces(config, backbone), config, backbone), watched(config, config.memgen.weaver)
+    traces, problems = (
+        fitting(load_traces(config, backbone), config, backbone),
+        development_problems(config, config.memgen.weaver),
+    )
     unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
     torch.manual_seed(config.memgen.weaver.seed)
     lora = LoraSettings(**config.memgen.lora.model_dump())
