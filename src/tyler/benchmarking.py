@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from rich.console import Console
 
 from tyler import matching, pages
 from tyler.evaluation import evaluate, key_of
-from tyler.matching import Equality
+from tyler.matching import Equality, Match
+from tyler.reasoner import Reasoner
 from tyler.reasoners import methods
 from tyler.reasoners.methods import Loaded
-from tyler.records import RecordStore
+from tyler.records import Record, RecordStore
 from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.routing import Router
 from tyler.runs import environment
@@ -60,7 +61,6 @@ def run(
         )
     options = options or GradeOptions()
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
-    rank, world = state.process_index, state.num_processes
     sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
     for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
         grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
@@ -69,7 +69,7 @@ def run(
         method,
         method_settings,
         name=Path(model).name,
-        device=str(state.device) if world > 1 else None,
+        device=str(state.device) if state.num_processes > 1 else None,
         router=router,
         budget=budget,
         max_new_tokens=max_new_tokens,
@@ -77,25 +77,49 @@ def run(
     )
     found = None if match is None else match.find(loaded, next(iter(sets.values())))
     loaded = loaded if found is None else matching.turned(loaded, found)
-    reasoner = loaded.reasoner
-    settings = settings_of(model, loaded, sets, options)
+    reasoner, settings = loaded.reasoner, settings_of(model, loaded, sets, options)
     if found is not None:
         settings["matching"] = matching.told(found)
     folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
+    records = answered(reasoner, sets, settings, folder, options, state)
+    return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
+
+
+def answered(
+    reasoner: Reasoner,
+    sets: dict[str, list[Problem]],
+    settings: dict[str, Any],
+    folder: Path,
+    options: GradeOptions,
+    state: PartialState,
+) -> list[Record] | None:
+    """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
+    rank, world = state.process_index, state.num_processes
     with RecordStore(folder, settings, rank=rank) as store:
         for task, problems in sets.items():
             if share := problems[rank::world]:
                 evaluate(reasoner, share, options=options, store=store, name=task, show=rank == 0)
         state.wait_for_everyone()
         if rank > 0:
-            return []
-        records = store.merge([key_of(problem) for problems in sets.values() for problem in problems])
-    reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in sets]
-    shown = settings if found is None else settings | {"matched": matching.verdict(found, records)}
-    pages.write(reports, folder, f"{reasoner.name}: {', '.join(report.name for report in reports)}", shown)
-    show(reports, reasoner.name, folder)
-    if found is not None:
-        Console().print(matching.verdict(found, records), highlight=False)
+            return None
+        return store.merge([key_of(problem) for problems in sets.values() for problem in problems])
+
+
+def published(
+    records: Sequence[Record],
+    tasks: Iterable[str],
+    name: str,
+    settings: dict[str, Any],
+    folder: Path,
+    found: Match | None,
+) -> list[Report]:
+    """One report for each task, written and printed, with what came of a match."""
+    reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
+    matched = {} if found is None else {"matched": matching.verdict(found, records)}
+    pages.write(reports, folder, f"{name}: {', '.join(report.name for report in reports)}", settings | matched)
+    show(reports, name, folder)
+    for verdict in matched.values():
+        Console().print(verdict, highlight=False)
     return reports
 
 

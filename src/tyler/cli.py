@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -235,25 +236,71 @@ def solve(
     _show(events)
 
 
+@dataclass(frozen=True)
+class Questions:
+    """What is asked."""
+
+    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",)
+    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, jsonl."""
+    split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """Which split; by default the one that is reported."""
+    data_dir: SomeFolder = None
+    """A file, or the folder with the tasks' official files; by default they come from the Hub."""
+    count: SomeNumber = None
+    """How many problems of each task, drawn from the split; by default all."""
+
+
+@dataclass(frozen=True)
+class Answering:
+    """How the model answers."""
+
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
+    """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Change one setting of the method: `--method-set min_p=0.01`."""
+    router: RouterName = None
+    """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
+    budget: SomeNumber = None
+    """At most this many invocations per problem; 0 is the model without operators; by default no limit."""
+    max_new_tokens: int = 2048
+    """At most this many actions per answer."""
+    slots: int = 32
+    """Answers decoded at once; changes speed and memory, not the answers."""
+
+
+@dataclass(frozen=True)
+class Grading:
+    """How answers are graded."""
+
+    mode: Literal["official", "strict"] = "official"
+    """How TheoremQA compares numbers: with its official tolerance, or to the digits that are given."""
+    deadline: float = 5.0
+    """Seconds that grading one answer may take."""
+    allow_code_execution: bool = False
+    """Let humaneval run the programs of the model, in a sandbox."""
+    allow_unsafe_code_execution: bool = False
+    """Run them without a sandbox where this machine has none."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """At what cost the model answers."""
+
+    match: SomeFolder = None
+    """The directory of another evaluation: look for the setting of the method at which an answer has as many tokens,
+    visible and latent, as there."""
+    match_split: Annotated[str, arg(metavar="SPLIT")] = "dev"
+    """The split on whose problems, up to 100, the setting is looked for."""
+    match_data: SomeFolder = None
+    """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
+
+
 def evaluate(
     model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = "",
-    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",),
-    split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
-    data_dir: SomeFolder = None,
-    count: SomeNumber = None,
-    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
-    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
-    router: RouterName = None,
-    budget: SomeNumber = None,
-    max_new_tokens: int = 2048,
-    slots: int = 32,
-    mode: Literal["official", "strict"] = "official",
-    deadline: float = 5.0,
-    allow_code_execution: bool = False,
-    allow_unsafe_code_execution: bool = False,
-    match: SomeFolder = None,
-    match_split: Annotated[str, arg(metavar="SPLIT")] = "dev",
-    match_data: SomeFolder = None,
+    questions: Annotated[Questions, arg(name="")] = Questions(),
+    answering: Annotated[Answering, arg(name="")] = Answering(),
+    grading: Annotated[Grading, arg(name="")] = Grading(),
+    matching: Annotated[Matching, arg(name="")] = Matching(),
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
 ) -> None:
@@ -263,24 +310,6 @@ def evaluate(
 
     Args:
         model: A saved model, a run, or a plain backbone: a folder or a Hub id.
-        task: One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, jsonl.
-        split: Which split; by default the one that is reported.
-        data_dir: A file, or the folder with the tasks' official files; by default they come from the Hub.
-        count: How many problems of each task, drawn from the split; by default all.
-        method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
-        method_set: Change one setting of the method: `--method-set min_p=0.01`.
-        router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
-        budget: At most this many invocations per problem; 0 is the model without operators; by default no limit.
-        max_new_tokens: At most this many actions per answer.
-        slots: Answers decoded at once; changes speed and memory, not the answers.
-        mode: How TheoremQA compares numbers: with its official tolerance, or to the digits that are given.
-        deadline: Seconds that grading one answer may take.
-        allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
-        allow_unsafe_code_execution: Run them without a sandbox where this machine has none.
-        match: The directory of another evaluation: look for the setting of the method at which an answer has as many
-            tokens, visible and latent, as there.
-        match_split: The split on whose problems, up to 100, the setting is looked for.
-        match_data: The file of that split, or the folder that holds it; by default as the data that is evaluated.
         output: Where reports and answers are kept; by default runs/NAME-eval.
         compare: Two directories of earlier evaluations: print their paired difference instead.
     """
@@ -291,25 +320,26 @@ def evaluate(
         return
     if not model:
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
-    chosen = _router(router)
+    router = _router(answering.router)
     from tyler import benchmarking
     from tyler.matching import Equality
     from tyler.tasks.task import GradeOptions
 
+    match, match_data = matching.match, matching.match_data or questions.data_dir
     benchmarking.run(
         model,
-        tasks=task,
-        split=split,
-        data=data_dir,
-        count=count,
-        method=method,
-        method_settings=method_set,
-        router=chosen,
-        budget=budget,
-        max_new_tokens=max_new_tokens,
-        slots=slots,
-        options=GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution),
-        match=None if match is None else Equality(match, match_split, match_data or data_dir),
+        tasks=questions.task,
+        split=questions.split,
+        data=questions.data_dir,
+        count=questions.count,
+        method=answering.method,
+        method_settings=answering.method_set,
+        router=router,
+        budget=answering.budget,
+        max_new_tokens=answering.max_new_tokens,
+        slots=answering.slots,
+        options=GradeOptions(**vars(grading)),
+        match=None if match is None else Equality(match, matching.match_split, match_data),
         output=output,
     )
 
