@@ -284,6 +284,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SoftCot]:
 def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, SoftCot]) -> None:
     folder, model = trained
     assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
+    (saved,) = (folder / "run" / "checkpoints").glob(f"step-2/{softcot.WEIGHTS}")
+    assert model.saved_bytes() == sum(tensor.nbytes for tensor in load_file(saved).values())
     loaded = methods.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
     assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", softcot.Settings(), model.fingerprint())
     again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
