@@ -35,6 +35,7 @@ from tyler.measuring import best_clock
 HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
 PROMPT = 100
 CALLS = 5
+CALLED = ("none", "engine", "encoding again", "dropping caches")
 Tokens = list[list[int]]
 Times = tuple[int, int]
 """Rounds that count, and rounds before them."""
@@ -163,7 +164,7 @@ def group(model: Tyler, new: int, times: Times) -> Iterator[Timing | Figure]:
     yield from compete([Contest("8 rollouts, prompt 200", ways, 8 * new, "tokens")], *times)
 
 
-def calls(model: Tyler, batch: int, new: int, times: Times) -> Iterator[Timing | Figure]:
+def calls(model: Tyler, batch: int, new: int, times: Times, which: Sequence[str]) -> Iterator[Timing | Figure]:
     draw, part, results = random.Random(batch), new // CALLS, {}
     places = [[part * turn + draw.randrange(part // 3, part - 1) for turn in range(CALLS)] for _ in range(batch)]
     asked = prompts(batch, PROMPT)
@@ -176,11 +177,11 @@ def calls(model: Tyler, batch: int, new: int, times: Times) -> Iterator[Timing |
         "dropping caches": clocked(lambda: decoded(model, requests, DroppingCaches), results, "dropping"),
     }
     name = f"{CALLS} calls, batch {batch}"
-    timings = compete([Contest(name, ways, batch * new, "tokens")], *times)
+    timings = compete([Contest(name, {way: ways[way] for way in which}, batch * new, "tokens")], *times)
     yield from timings
-    none, engine, again, dropping = (timing.seconds for timing in timings)
-    added = [[a - b for a, b in zip(one, none, strict=True)] for one in (engine, again, dropping)]
-    for what, one in (("encoding again", added[1]), ("dropping caches", added[2])):
+    none, *others = (timing.seconds for timing in timings)
+    added = [[a - b for a, b in zip(one, none, strict=True)] for one in others]
+    for what, one in zip(which[2:], added[1:], strict=True):
         shares = [a / b for a, b in zip(one, added[0], strict=True)]
         yield Figure(name, f"{what} adds, over what the engine adds", statistics.median(shares), "times")
 
@@ -212,6 +213,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=1, help="divide layers and vocabulary of the 0.5b shape by this")
     parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32 64 (plain) and 1 8 (calls)")
     parser.add_argument("--warmups", type=int, default=1, help="rounds before those that count")
+    parser.add_argument("--ways", type=int, choices=[2, 3, 4], default=4, help="how many of the ways to call, in order")
     parser.add_argument("--new-tokens", type=int, help="by default 600, and 60 with --quick")
     parser.add_argument("--only", nargs="+", default=["plain", "first", "group", "calls", "throughput"])
     arguments = read(parser)
@@ -228,7 +230,7 @@ def main() -> None:
         report.add(group(model, new, times))
     if "calls" in arguments.only:
         for batch in arguments.batches or ([1] if arguments.quick else [1, 8]):
-            report.add(calls(model, batch, new, times))
+            report.add(calls(model, batch, new, times, CALLED[: arguments.ways]))
     if "throughput" in arguments.only and not arguments.quick:
         for slots in (1, 8, 32, 64):
             report.add(throughput(model, slots, new, times))
