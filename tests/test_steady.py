@@ -6,8 +6,10 @@ kernels and addresses, nothing of Python. A program that asked the host for anyt
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock, call, create_autospec
 
 import pytest
 import torch
@@ -166,3 +168,40 @@ def test_a_reloaded_model_decides_the_same_on_every_device(device: str, tmp_path
             found = differences(trajectory, expected("qwen3", case))
             rounding = [one for one in found if one.startswith(("log-probabilities", "the latents"))]
             assert found == ([] if device == "cpu" else rounding), case
+
+
+def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the signatures of torch's own classes, where there is no device to record on."""
+    graph = create_autospec(torch.cuda.CUDAGraph, instance=True)
+    stream = create_autospec(torch.cuda.Stream, instance=True)
+    told = Mock()
+    told.attach_mock(graph, "graph")
+    told.attach_mock(stream, "stream")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: told.current)
+    monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
+    monkeypatch.setattr(torch.cuda, "synchronize", told.synchronize)
+    recorder = steady.CudaGraphs()
+    recorder.first(told.program)
+    assert recorder.record(told.program) is graph.replay
+    recorder.forget()
+    recorder.record(told.program)
+    begun = [call.graph.capture_begin(pool=("pool", n), capture_error_mode="thread_local") for n in (1, 2)]
+    assert told.mock_calls == [
+        *(call.stream.wait_stream(told.current), call.program(), call.current.wait_stream(stream)),
+        *(call.synchronize(), begun[0], call.program(), call.graph.capture_end()),
+        *(call.synchronize(), begun[1], call.program(), call.graph.capture_end()),
+    ]
+
+
+def test_a_recording_that_fails_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = create_autospec(torch.cuda.CUDAGraph, instance=True)
+    for name in ("Stream", "graph_pool_handle", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
+    with pytest.raises(ZeroDivisionError):
+        steady.CudaGraphs().record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    graph.capture_end.assert_called_once_with()
