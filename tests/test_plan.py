@@ -19,7 +19,7 @@ from tyler import cli, costs, plan
 from tyler.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.config import load_config
 from tyler.costs import Cost, Lengths, forward, learning_costs, log_probabilities, rollout_costs, stage1_costs
-from tyler.hardware import COMPUTE, KNOWN, LAUNCH, STREAMING, Device, device_named
+from tyler.hardware import COMPUTE, KNOWN, LAUNCH, REPLAY, STREAMING, Device, device_named
 from tyler.measuring import this_device
 from tyler.memory import CHOICE, Read, Shape, Workload, rollout_memory
 from tyler.objectives import chosen_logprobs
@@ -200,6 +200,15 @@ def test_memory_and_costs_take_a_micro_batch_of_more_answers_than_a_step_has_pro
     assert Workload.of(config).replay.rows == 16
     read = Read(16, 300, 300, masked=False)
     assert learning_costs(SHAPE, config, lengths, 2)["reference"] == forward(SHAPE, read, 2) * 2
+
+
+def test_a_gpu_replays_the_layers_of_a_decoding_step_and_a_cpu_starts_them() -> None:
+    step = Cost(weights=1e9, replayed=10)
+    gpu = Device("fast", 8e9, bandwidth=1e12, bfloat16=1e15, float32=1e15, launch=2.0, source="a test")
+    assert step.seconds(gpu, "bfloat16") == pytest.approx(1e9 / 1e12 + 10 * REPLAY)
+    assert step.seconds(SLOW, "bfloat16") == pytest.approx(1e9 / 100 + 10 * 2.0)
+    assert Cost(layers=3, replayed=1).seconds(gpu, "bfloat16") == 6.0, "what is started one by one is waited for"
+    assert (step + step).replayed == (step * 2).replayed == 20
 
 
 # ------------------------------------------------------------------------------------------------- devices

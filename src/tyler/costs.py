@@ -6,7 +6,8 @@ their number, and 4 L a n m in attention. The weights are frozen, so a backward 
 
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies
 between them (norms, activations, masks, logits, caches) is read and written at the device's bandwidth; and every
-layer must be started. A GPU starts work while it does other work, so there the longer of the two counts.
+layer must be started. A GPU starts work while it does other work, so there the longer of the two counts; the layers of
+its decoding steps are replayed from a graph (`tyler.steady`), and only wait for each other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tyler.config import Config, LoraConfig, OptimizationConfig
-from tyler.hardware import Device
+from tyler.hardware import REPLAY, Device
 from tyler.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
 from tyler.sizes import positions_at_once
 
@@ -36,6 +37,8 @@ class Cost:
     """Bytes that everything between the products reads and writes."""
     layers: float = 0.0
     """How often a decoder layer is started."""
+    replayed: float = 0.0
+    """How often a decoder layer is started that a GPU replays from a graph."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -43,16 +46,20 @@ class Cost:
             self.weights + other.weights,
             self.traffic + other.traffic,
             self.layers + other.layers,
+            self.replayed + other.replayed,
         )
 
     def __mul__(self, times: float) -> Cost:
-        return Cost(self.operations * times, self.weights * times, self.traffic * times, self.layers * times)
+        parts = (self.operations, self.weights, self.traffic, self.layers, self.replayed)
+        return Cost(*(part * times for part in parts))
 
     def seconds(self, device: Device, dtype: str) -> float:
         """The roofline."""
         products = max(self.operations / device.rate(dtype), self.weights / device.bandwidth)
-        working, starting = products + self.traffic / device.bandwidth, self.layers * device.launch
-        return max(working, starting) if device.queued else working + starting
+        working = products + self.traffic / device.bandwidth
+        if device.queued:
+            return max(working + self.replayed * REPLAY, self.layers * device.launch)
+        return working + (self.layers + self.replayed) * device.launch
 
 
 Costs = Mapping[str, Cost]
@@ -168,7 +175,7 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
         operations=2 * (weights + shape.vocab * shape.dim) * slots,
         weights=(weights + shape.vocab * shape.dim) * element,
         traffic=slots * (position * (lengths.prompt + context) / 2 + shape.vocab * CHOICE),
-        layers=shape.layers + CHOICE_LAYERS,
+        replayed=shape.layers + CHOICE_LAYERS,
     )
     prompts = forward(shape, Read(slots, lengths.prompt, lengths.prompt), element)
     costs = {"prompts": prompts * rounds, "decoding": step * (decoded * rounds)}
