@@ -16,6 +16,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import itertools
 import json
 import time
 from collections import Counter
@@ -28,7 +29,7 @@ from typing import Any
 import torch
 
 import study_mini as study
-from study_mini import DEVELOPMENT, FAMILIES, SPLITS, atomic_write, compact, markdown_row, slug, wilson
+from study_mini import DEVELOPMENT, FAMILIES, SPLITS, atomic_write, compact, markdown_row, slug, surroundings, wilson
 from tyler import matching
 from tyler.config import Config, load_config
 from tyler.evaluation import evaluate
@@ -36,7 +37,6 @@ from tyler.reasoners import methods, softcot
 from tyler.reasoners.memgen import grpo as memgen_grpo
 from tyler.reasoners.memgen import sft as memgen_sft
 from tyler.reasoners.methods import Loaded
-from tyler.runs import environment
 from tyler.statistics import Paired
 from tyler.tasks import load_problems
 
@@ -56,6 +56,10 @@ FROM_STUDY = {
     "GRPO": "GRPO",
     "Tyler, Stage 1": "Stage 1, all boundaries",
     "Tyler, Stage 2": "Stage 2",
+    "Tyler, Stage 1, latents zeroed": "Stage 1, all boundaries, latents zeroed",
+    "Tyler, Stage 1, mean latents": "Stage 1, all boundaries, mean latents",
+    "Tyler, Stage 2, latents zeroed": "Stage 2, latents zeroed",
+    "Tyler, Stage 2, mean latents": "Stage 2, mean latents",
 }
 """Rows whose records the study has, under its names."""
 TARGET = "Tyler, Stage 2"
@@ -188,7 +192,7 @@ def choose(name: str, candidates: Sequence[tuple[str, ...]], score: Any, places:
         for candidate in candidates:
             print(f"choosing {name}: {' '.join(candidate) or 'as it is'}", flush=True)
             scores[" ".join(candidate)] = score(candidate)
-        told = {"name": name, "of": CHOOSING * len(DEVELOPMENT), "solved": scores, "environment": environment()}
+        told = {"name": name, "of": CHOOSING * len(DEVELOPMENT), "solved": scores, "environment": surroundings()}
         atomic_write(place, json.dumps(told) + "\n")
     scores = json.loads(place.read_text())["solved"]
     return max(candidates, key=lambda candidate: scores[" ".join(candidate)])
@@ -250,7 +254,7 @@ def measure(name: str, row: Row, seed: int, places: Places) -> dict[str, Any]:
         calls = {kind: round(mean, 3) for kind, mean in report.invocations_by_operator().items()}
         found[split] = compact(report) | {"calls": calls} | told
         del found[split]["invocations"]
-    return found | {"environment": environment()}
+    return found | {"environment": surroundings()}
 
 
 def target_of(split: str, places: Places) -> float:
@@ -297,7 +301,7 @@ def read(places: Places) -> Found:
         files = sorted(places.records.glob(f"{slug(name)}-[0-9]*.json"))
         if here := [json.loads(file.read_text()) for file in files if file.stem.rpartition("-")[0] == slug(name)]:
             found[name] = here
-    return {name: found[name] for name in sorted(found, key=lambda name: (*ORDER, *rows()).index(name))}
+    return {name: found[name] for name in sorted(found, key=lambda name: (*ORDER, *FROM_STUDY, *rows()).index(name))}
 
 
 def write(places: Places) -> str:
@@ -451,11 +455,15 @@ def sources(found: Found) -> list[str]:
     return [*lines, "", *zeroed(found), "", *ends(found)]
 
 
+INSTEAD = {", latents zeroed": "with zeros in their places", ", mean latents": "with their means over other problems"}
+"""What stands in the place of a row's latents."""
+
+
 def zeroed(found: Found) -> list[str]:
-    """The same model with its latents zeroed, problem by problem."""
+    """The same model with something else in place of its latents, problem by problem."""
     lines = []
-    for name, records in found.items():
-        plain = name.removesuffix(", latents zeroed")
+    for (ending, instead), (name, records) in itertools.product(INSTEAD.items(), found.items()):
+        plain = name.removesuffix(ending)
         if plain == name or plain not in found:
             continue
         of_seed = {record["seed"]: record for record in found[plain]}
@@ -465,8 +473,8 @@ def zeroed(found: Found) -> list[str]:
             counts = Paired.of(without, with_)
             low, high = (100 * bound for bound in counts.interval())
             lines.append(
-                f"- {plain} on `{split}`: {counts.second} of {counts.count} with its latents, {counts.first} with "
-                f"zeros in their places: {100 * counts.difference:+.1f} points (95% {low:+.1f} to {high:+.1f})."
+                f"- {plain} on `{split}`: {counts.second} of {counts.count} with its latents, {counts.first} "
+                f"{instead}: {100 * counts.difference:+.1f} points (95% {low:+.1f} to {high:+.1f})."
             )
     return lines
 

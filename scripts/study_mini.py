@@ -255,8 +255,12 @@ def measure(name: str, cell: Cell, seed: int, work: Path, splits: Mapping[str, i
     for split, max_new_tokens in splits.items():
         reasoner = TylerReasoner(name, model, cell.router, budget=cell.budget, max_new_tokens=max_new_tokens, slots=64)
         found[split] = compact(evaluate(reasoner, load_problems("mini", split)))
-    kept = {key: value for key, value in environment().items() if key != "command"}  # it names the folders of a machine
-    return found | {"environment": kept}
+    return found | {"environment": surroundings()}
+
+
+def surroundings() -> dict[str, Any]:
+    """What a record says of where it was made; not its command, which names the folders of a machine."""
+    return {key: value for key, value in environment().items() if key != "command"}
 
 
 def compact(report: Report) -> dict[str, Any]:
