@@ -104,6 +104,41 @@ def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.
     assert told.count("launch") == 20, "and no step is launched behind the last"
 
 
+@pytest.mark.parametrize("router", [Forced({4: ("global",)}), Forced({1: ("global", "state"), 9: ("procedure",)})])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_memory_grows_before_a_step_in_flight_reaches_its_end(router: Forced, slots: int) -> None:
+    model = tiny.tyler("qwen2")
+    for length in range(36, 66):
+        requests = [Request((tiny.ids(tiny.LONG) * 5)[: length + more], router, max_new_tokens=14) for more in (0, 5)]
+        plain = model.engine(slots=slots).run(requests)
+        assert all(map(same, model.engine(slots=slots, ahead=True).run(requests), plain)), length
+
+
+def test_uniform_numbers_reach_the_device_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    plain = steady.invert
+    monkeypatch.setattr(
+        steady, "invert", lambda logits, numbers: seen.extend(numbers.tolist()) or plain(logits, numbers)
+    )
+    request = ask(tiny.SHORT, router=Never(), sampling=Sampling(1.0, seed=5), max_new_tokens=6)
+    tiny.tyler("qwen2").engine(slots=1, ahead=True).run([request])
+    stream = request.sampling.stream(purpose=0)
+    assert seen == [stream.random() for _ in seen]
+    assert len(seen) == 6
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> Program:
+        raise RuntimeError("no graphs here")
+
+    monkeypatch.setattr(steady.Unrecorded, "record", refuse)
+    model, request = tiny.tyler("qwen2"), ask(tiny.MEDIUM)
+    assert same(model.engine(slots=1, ahead=True).run([request])[0], model.engine(slots=1).run([request])[0])
+    assert "no graphs here" in caplog.text
+
+
 def test_an_answer_ends_in_flight_and_its_neighbours_go_on() -> None:
     model = tiny.tyler("qwen2")
     requests = [ask(tiny.LONG, router=Never(), max_new_tokens=length) for length in (3, 17, 9, 30)]
@@ -178,12 +213,13 @@ def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatc
     told.attach_mock(graph, "graph")
     told.attach_mock(stream, "stream")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(steady, "side_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: told.current)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
     monkeypatch.setattr(torch.cuda, "synchronize", told.synchronize)
-    recorder = steady.CudaGraphs()
+    monkeypatch.setattr(torch.cuda, "empty_cache", told.empty_cache)
+    recorder = steady.CudaGraphs(torch.device("cuda"))
     recorder.first(told.program)
     assert recorder.record(told.program) is graph.replay
     recorder.forget()
@@ -192,16 +228,17 @@ def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatc
     assert told.mock_calls == [
         *(call.stream.wait_stream(told.current), call.program(), call.current.wait_stream(stream)),
         *(call.synchronize(), begun[0], call.program(), call.graph.capture_end()),
-        *(call.synchronize(), begun[1], call.program(), call.graph.capture_end()),
+        *(call.empty_cache(), call.synchronize(), begun[1], call.program(), call.graph.capture_end()),
     ]
 
 
 def test_a_recording_that_fails_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = create_autospec(torch.cuda.CUDAGraph, instance=True)
-    for name in ("Stream", "graph_pool_handle", "synchronize"):
+    for name in ("graph_pool_handle", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(steady, "side_stream", Mock())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
     with pytest.raises(ZeroDivisionError):
-        steady.CudaGraphs().record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        steady.CudaGraphs(torch.device("cuda")).record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     graph.capture_end.assert_called_once_with()

@@ -90,6 +90,8 @@ class Backbone:
         with explained(id):
             tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
+        if device.type == "cuda":  # cuDNN's attention plans anew for every length, which takes longer than many steps
+            torch.backends.cuda.enable_cudnn_sdp(False)
         align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
 

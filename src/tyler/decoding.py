@@ -31,7 +31,7 @@ from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, constants, masked_logits
 from tyler.sizes import grown, round_up
-from tyler.steady import Flight, Steady, recorder_for
+from tyler.steady import Flight, Steady, bucket, recorder_for
 from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
@@ -259,9 +259,10 @@ class Engine:
         return rows * round_up(length) * self._position_bytes
 
     def _needed(self, rows: Sequence[Row]) -> int:
-        """Positions that the longest of these rows may reach within a step."""
+        """Positions that the longest of these rows may reach within a step: one behind an action, two where a step is
+        launched ahead of the next."""
         lengths = [*self.context.lengths[: len(self.rows)], *(row.length for row in rows)]
-        return max(lengths, default=0) + self._longest_action + 1
+        return max(lengths, default=0) + self._longest_action + (1 if self._steady is None else 2)
 
     def _fits(self, joining: Sequence[Row]) -> bool:
         """Whether these rows find memory beside those that run; one row alone always does."""
@@ -285,7 +286,11 @@ class Engine:
             room = round_up(max(needed, self._spare_bytes // (rows * self._position_bytes)))
             if self.memory is not None:
                 held.resize(rows, round_up(needed))
-            elif self._is_thinned(rows) or held.capacity == 0:
+                return
+            rows = (
+                bucket(rows, self.slots) if self._steady else rows
+            )  # fewer growths, after which programs are made anew
+            if self._is_thinned(rows) or held.capacity == 0:
                 held.resize(rows, room)
             else:
                 capacity = held.capacity if needed <= held.capacity else max(grown(held.capacity, needed), room)
@@ -470,7 +475,7 @@ class Engine:
     def _stays_as_it_is(self) -> bool:
         """Whether the step to come admits, postpones and retires nobody, and needs no more memory than there is."""
         rows = len(self.rows)
-        joins = bool(self.waiting) and rows < self.slots
+        joins = bool(self.waiting) and rows < self.slots and self._fits([self.waiting[0]])
         ended = any(row.finish_reason for row in self.rows)
         return not joins and not ended and self._fits([]) and not self._is_resized(rows, self._needed([]))
 

@@ -31,21 +31,22 @@ def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     Compiled at its first call. On a CPU, where compiling makes decoding slower, and where it fails, the chain stays.
     """
-    found: list[Callable[..., Tensor]] = []
+    running: list[Callable[..., Tensor]] = []
 
     @functools.wraps(function)
     def call(x: Tensor, *others: Any) -> Tensor:
         if not x.is_cuda:
             return function(x, *others)
-        if not found:
-            try:
-                compiled = torch.compile(function, dynamic=True)
-                compiled(x, *others)
-            except Exception as error:  # whatever a compiler may lack
-                logging.getLogger(__name__).warning("%s is not compiled, and slower: %s", function.__name__, error)
-                compiled = function
-            found.append(compiled)
-        return found[0](x, *others)
+        if not running:
+            running.append(torch.compile(function, dynamic=True))
+        try:
+            return running[0](x, *others)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a compiler may lack
+            logging.getLogger(__name__).warning("%s is not compiled, and slower: %s", function.__name__, error)
+            running[0] = function
+            return function(x, *others)
 
     return call
 

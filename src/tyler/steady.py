@@ -9,9 +9,12 @@ program of each number of rows once, as a graph, and replays it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -54,10 +57,13 @@ class Unrecorded:
 
 
 class CudaGraphs:
-    """Programs are recorded as CUDA graphs that share one pool: none runs while another does."""
+    """Programs are recorded as CUDA graphs that share one pool: none runs while another does.
 
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
+    Its methods are called with the device as the current one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = side_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def first(self, program: Program) -> None:
@@ -74,17 +80,28 @@ class CudaGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 program()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # that the recording is broken is known
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph.replay
 
     def forget(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()  # a pool whose graphs are gone takes no others
+        """A pool whose graphs are gone takes no others, and recordings cannot use memory that is only cached."""
+        self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
+
+
+@functools.cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all engines: libraries keep a workspace for each stream."""
+    return torch.cuda.Stream(device)
 
 
 def recorder_for(device: torch.device) -> Recorder:
     """CUDA graphs where there are some."""
-    return CudaGraphs() if device.type == "cuda" else Unrecorded()
+    return CudaGraphs(device) if device.type == "cuda" else Unrecorded()
 
 
 class Flight:
@@ -137,6 +154,7 @@ class Steady:
         recorder: Recorder,
     ) -> None:
         slots, device = len(hidden), hidden.device
+        self._device_guard = functools.partial(torch.cuda.device_of, hidden)  # nothing on a CPU
         self._backbone, self._policy, self._recorder = backbone, policy, recorder
         self._context, self._reader, self._hidden = context, reader, hidden
         self._lengths = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -147,29 +165,40 @@ class Steady:
         self._top_k, self._top_p = torch.zeros_like(self._lengths), torch.ones(slots, device=device)
         self._uniforms = torch.zeros(slots, dtype=torch.float64, device=device)
         self._actions, self._logprobs = torch.zeros_like(self._lengths), torch.zeros(slots, device=device)
-        self._flights = [Flight(slots, device) for _ in range(2)]
+        with self._device_guard():
+            self._flights = [Flight(slots, device) for _ in range(2)]
         self._kind = Kind(0, False, False, False, False)
         self._programs: dict[Kind, Program] = {}
-        self._memory: tuple[Tensor, Tensor] | None = None
+        self._memory: list[weakref.ref[Tensor]] = []
 
     @torch.no_grad()
     def launch(self, rows: Sequence[Row], aloft: int) -> Flight:
         """Start a step of the first rows, behind `aloft` others that have not landed: none or one."""
-        if not aloft:
-            self._load(rows)
-        flight = self._flights[0]
-        self._flights.reverse()
-        if self._kind.sampled:
-            flight.uniforms[: len(rows)] = torch.tensor([row.uniforms.peek(aloft) for row in rows])
-            self._uniforms.copy_(flight.uniforms, non_blocking=True)
-        if (program := self._programs.get(self._kind)) is not None:
-            program()
-        else:
-            program = partial(self._step, self._kind)
-            self._recorder.first(program)
-            self._programs[self._kind] = self._recorder.record(program)
-        flight.send(self._actions[: len(rows)], self._logprobs[: len(rows)])
+        with self._device_guard():
+            if not aloft:
+                self._load(rows)
+            flight = self._flights[0]
+            self._flights.reverse()
+            if self._kind.sampled:
+                numbers = [row.uniforms.peek(aloft) for row in rows]
+                flight.uniforms[: len(rows)] = torch.tensor(numbers, dtype=torch.float64)
+                self._uniforms.copy_(flight.uniforms, non_blocking=True)
+            if (program := self._programs.get(self._kind)) is not None:
+                program()
+            else:
+                program = functools.partial(self._step, self._kind)
+                self._recorder.first(program)
+                self._programs[self._kind] = self._recorded(program)
+            flight.send(self._actions[: len(rows)], self._logprobs[: len(rows)])
         return flight
+
+    def _recorded(self, program: Program) -> Program:
+        """What the program is run as from now on: as it is where it cannot be recorded, which costs only time."""
+        try:
+            return self._recorder.record(program)
+        except RuntimeError as error:
+            logging.getLogger(__name__).warning("a step of decoding is not recorded, and slower: %s", error)
+            return program
 
     def _load(self, rows: Sequence[Row]) -> None:
         """Tell the device where the rows stand and how they decide; nothing of it changes until one of them does.
@@ -178,10 +207,10 @@ class Steady:
         """
         self._reader.hold(self._context.capacity)
         memory = (self._context.embeds, self._reader.cache.keys)
-        if self._memory is None or any(a is not b for a, b in zip(memory, self._memory, strict=True)):
+        if [id(known()) for known in self._memory] != [id(one) for one in memory]:
             self._programs.clear()
             self._recorder.forget()
-            self._memory = memory
+            self._memory = [weakref.ref(one) for one in memory]
         count, samplings = bucket(len(rows), self._context.rows), [row.request.sampling for row in rows]
         allowed, scales = [row.allowed for row in rows], [sampling.scale for sampling in samplings]
         last = self._context.capacity - 1
