@@ -58,7 +58,8 @@ def test_a_new_run_holds_its_config_and_its_environment(tmp_path: Path) -> None:
     with Run.create(tmp_path / "deep" / "run", CONFIG) as run:
         assert (run.path / "config.yaml").read_text() == CONFIG
         (start,) = json.loads((run.path / "environment.json").read_text())
-    assert start["packages"]["torch"] == torch.__version__
+    installed, running = (version.partition("+")[0] for version in (start["packages"]["torch"], torch.__version__))
+    assert installed == running, "a wheel's metadata may leave out what it is built for"
     assert start["threads"] == 1
     assert {"python", "platform", "device", "processor", "cores", "thread_settings", "command"} <= set(start)
 
