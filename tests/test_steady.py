@@ -18,6 +18,7 @@ from tests.test_decoding import CASES, ask, differences, expected, same
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tyler import decoding, steady
+from tyler.context import Context
 from tyler.model import Tyler
 from tyler.reasoners import soft_thinking
 from tyler.request import Request
@@ -84,6 +85,17 @@ def test_a_context_that_grows_is_recorded_anew(router: Learned | Forced, traced:
     plain = model.engine(slots=1).run(requests)[0]
     assert same(model.engine(slots=1, ahead=True).run(requests)[0], plain)
     assert traced.recorded > 1
+
+
+@pytest.mark.parametrize("slots", [3, 5, 6, 7])
+def test_memory_stays_where_it_is_while_rows_leave(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that moves is recorded anew: it moves when rows halve, not at every step after."""
+    moved: list[tuple[int, int]] = []
+    plain = Context.resize
+    monkeypatch.setattr(Context, "resize", lambda self, *shape: moved.append(shape) or plain(self, *shape))
+    requests = [ask(tiny.SHORT, router=Never(), max_new_tokens=4 * (row + 1)) for row in range(slots)]
+    tiny.tyler("qwen2").engine(slots=slots, ahead=True).run(requests)
+    assert len(set(moved)) == len(moved) <= 4, moved
 
 
 def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +179,13 @@ def test_a_request_joins_and_another_is_aborted_while_a_step_is_in_flight() -> N
     assert ends[1].finish_reason == "aborted"
     assert same(ends[0], alone[0])
     assert same(ends[2], alone[1])
+
+
+def test_a_plain_backbone_runs_ahead_too() -> None:
+    model = Tyler.start(tiny.build_backbone("smollm3"), ())
+    requests = [ask(text, router=Never()) for text in (tiny.LONG, tiny.SHORT)]
+    plain = model.engine(slots=2).run(requests)
+    assert all(map(same, model.engine(slots=2, ahead=True).run(requests), plain))
 
 
 def test_requests_with_a_chooser_are_decided_step_by_step() -> None:

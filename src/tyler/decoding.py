@@ -281,20 +281,21 @@ class Engine:
 
     def _make_room(self, joining: Sequence[Row]) -> None:
         """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
-        rows, needed, held = len(self.rows) + len(joining), self._needed(joining), self.context
-        if self._is_resized(rows, needed):
-            room = round_up(max(needed, self._spare_bytes // (rows * self._position_bytes)))
-            if self.memory is not None:
-                held.resize(rows, round_up(needed))
-                return
-            rows = (
-                bucket(rows, self.slots) if self._steady else rows
-            )  # fewer growths, after which programs are made anew
-            if self._is_thinned(rows) or held.capacity == 0:
-                held.resize(rows, room)
-            else:
-                capacity = held.capacity if needed <= held.capacity else max(grown(held.capacity, needed), room)
-                held.resize(max(rows, held.rows), capacity)
+        rows, needed, held = self._places(len(self.rows) + len(joining)), self._needed(joining), self.context
+        if not self._is_resized(rows, needed):
+            return
+        room = round_up(max(needed, self._spare_bytes // (rows * self._position_bytes)))
+        if self.memory is not None:
+            held.resize(rows, round_up(needed))
+        elif self._is_thinned(rows) or held.capacity == 0:
+            held.resize(rows, room)
+        else:
+            capacity = held.capacity if needed <= held.capacity else max(grown(held.capacity, needed), room)
+            held.resize(max(rows, held.rows), capacity)
+
+    def _places(self, rows: int) -> int:
+        """For how many rows memory is held: as many as a program has, where memory that moves is recorded anew."""
+        return rows if self._steady is None or self.memory is not None else bucket(rows, self.slots)
 
     def _is_resized(self, rows: int, needed: int) -> bool:
         return rows > self.context.rows or needed > self.context.capacity or self._is_thinned(rows)
@@ -477,7 +478,7 @@ class Engine:
         rows = len(self.rows)
         joins = bool(self.waiting) and rows < self.slots and self._fits([self.waiting[0]])
         ended = any(row.finish_reason for row in self.rows)
-        return not joins and not ended and self._fits([]) and not self._is_resized(rows, self._needed([]))
+        return not joins and not ended and self._fits([]) and not self._is_resized(self._places(rows), self._needed([]))
 
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""

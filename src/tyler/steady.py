@@ -213,18 +213,14 @@ class Steady:
             self._memory = [weakref.ref(one) for one in memory]
         count, samplings = bucket(len(rows), self._context.rows), [row.request.sampling for row in rows]
         allowed, scales = [row.allowed for row in rows], [sampling.scale for sampling in samplings]
+        top_k, top_p = limits(samplings, self._backbone.vocab_size + len(self._policy.psi), self._lengths.device)
         last = self._context.capacity - 1
         place(self._lengths, [min(length, last) for length in self._context.lengths[:count]])
         place(self._advance, [1] * len(rows) + [0] * (count - len(rows)))
         place(self._scales, scales)
         place(self._greedy, [sampling.greedy for sampling in samplings])
-        if any(map(any, allowed)):
-            place(self._allowed, allowed)
-        if any(sampling.filters for sampling in samplings):
-            for state, values in zip(
-                (self._top_k, self._top_p), limits(samplings, 2**62, self._top_k.device), strict=True
-            ):
-                state[: len(rows)] = values
+        self._allowed[: len(rows)] = torch.tensor(allowed, dtype=torch.bool)
+        self._top_k[: len(rows)], self._top_p[: len(rows)] = top_k, top_p
         self._kind = Kind(
             rows=count,
             operators=any(map(any, allowed)),
