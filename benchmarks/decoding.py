@@ -28,7 +28,7 @@ from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.architectures import PUBLISHED
 from tyler.backbone import Backbone
-from tyler.context import Context, RaggedCache, Reader
+from tyler.context import RaggedContext, RaggedReader, position_bytes
 from tyler.decoding import Engine
 from tyler.measuring import best_clock
 
@@ -115,8 +115,8 @@ def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
 def bare(model: Tyler, asked: Tokens, new: int) -> Tokens:
     """The forward of every step and nothing else; the buffers have their full size from the start."""
     backbone, rows, length = model.backbone, range(len(asked)), len(asked[0])
-    context = Context(len(asked), backbone.dim, backbone.dtype, backbone.device)
-    reader = Reader(model.policy.decoder(), context)
+    context = RaggedContext(len(asked), backbone.dim, backbone.dtype, backbone.device)
+    reader = RaggedReader(model.policy.decoder(), context)
     context.reserve(length + new)
     for row, prompt in enumerate(asked):
         context.append(row, backbone.embed(torch.tensor(prompt)))
@@ -201,7 +201,7 @@ def throughput(model: Tyler, slots: int, new: int, times: Times) -> Iterator[Tim
 
 
 def memory(model: Tyler) -> Iterator[Figure]:
-    cache = RaggedCache.position_bytes(model.backbone.model.config, model.backbone.dtype)
+    cache = position_bytes(model.backbone.model.config, model.backbone.dtype)
     yield Figure("memory", "caches of both streams", 2 * cache, "bytes a position")
     yield Figure("memory", "context", model.backbone.dim * model.backbone.dtype.itemsize, "bytes a position")
 

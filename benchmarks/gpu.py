@@ -15,10 +15,12 @@ all shapes is ample.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from transformers import GenerationConfig, Qwen3Config
@@ -29,7 +31,7 @@ from tyler import Forced, Never, Request, Tyler
 from tyler.backbone import resolve_dtype
 from tyler.config import load_config
 from tyler.costs import Lengths, rollout_costs, total_seconds
-from tyler.decoding import Timings
+from tyler.decoding import Engine, Timings
 from tyler.measuring import this_device
 from tyler.memory import Shape
 from tyler.request import InvocationEvent, TokenEvent
@@ -104,14 +106,23 @@ def requests(amounts: Amounts, count: int, new_tokens: int, calls: int) -> list[
     return [Request([5 + row] * amounts.prompt, router, max_new_tokens=new_tokens + calls) for row in range(count)]
 
 
+class Engines(Protocol):
+    """An engine of so many slots, ahead of the host or not: the same one while a contest lasts, as a server has."""
+
+    def __call__(self, slots: int, ahead: bool | None) -> Engine: ...
+
+    def cache_clear(self) -> None: ...
+
+
 def decode(
-    model: Tyler, amounts: Amounts, rows: int, new_tokens: int, calls: int = 0, *, ahead: bool | None = None
+    engines: Engines, amounts: Amounts, rows: int, new_tokens: int, calls: int = 0, *, ahead: bool | None = None
 ) -> Timings:
-    """Decode `rows` answers at once, recording of graphs included; returns where the host's time went.
+    """Decode `rows` answers at once; returns where the host's time went.
 
     Synthesis ends when the device has done it. What the host does while the device decodes costs nothing.
     """
-    engine = model.engine(slots=rows, ahead=ahead)
+    engine = engines(rows, ahead)
+    engine.timings = Timings()
     answers = engine.run(requests(amounts, rows, new_tokens, calls))
     assert all(answer.num_visible == new_tokens and answer.num_invocations == calls for answer in answers)
     return engine.timings
@@ -129,17 +140,17 @@ def generate(model: Tyler, amounts: Amounts, rows: int, **settings: object) -> N
     assert out.shape[1] == amounts.prompt + amounts.plain
 
 
-def first_token(model: Tyler, amounts: Amounts) -> None:
-    """Until the first token of an answer is there."""
-    for event in model.engine(slots=1).stream(requests(amounts, 1, 2, 0)):
-        if isinstance(event, TokenEvent):
-            return
+def first_token(engines: Engines, amounts: Amounts) -> None:
+    """Until the first token of an answer is there, and the answer is over."""
+    events = list(engines(1, None).stream(requests(amounts, 1, 1, 0)))
+    assert isinstance(events[0], TokenEvent)
 
 
-def call_seconds(model: Tyler, length: int) -> float:
+def call_seconds(engines: Engines, length: int) -> float:
     """The median seconds of a call 8 tokens after the last, at a given context; the first call reads it all."""
     router = Forced({8 * place: ("state",) for place in range(1, 6)})
-    engine, spent, seconds = model.engine(slots=1), 0.0, []
+    engine, seconds = engines(1, None), []
+    engine.timings, spent = Timings(), 0.0
     for event in engine.stream([Request([5] * length, router, max_new_tokens=54)]):
         if isinstance(event, InvocationEvent):
             seconds.append(engine.timings.synthesis - spent)
@@ -147,11 +158,12 @@ def call_seconds(model: Tyler, length: int) -> float:
     return statistics.median(seconds[1:])
 
 
-def fits(what: str, work: Callable[[], object]) -> bool:
+def fits(what: str, work: Callable[[], object], engines: Engines) -> bool:
     """Whether the device has the memory; tried once, which also warms up."""
     try:
         work()
     except torch.OutOfMemoryError:
+        engines.cache_clear()
         note(f"{what}: left out, it does not fit this device")
         return False
     finally:
@@ -164,14 +176,14 @@ def fits(what: str, work: Callable[[], object]) -> bool:
 # ----------------------------------------------------------------------------------------------------------- a shape
 
 
-def plain_contests(model: Tyler, amounts: Amounts, shape: str) -> list[Contest]:
+def plain_contests(model: Tyler, engines: Engines, amounts: Amounts, shape: str) -> list[Contest]:
     """Plain decoding, the engine against generate."""
     caches = {"generate, dynamic cache": {"cache_implementation": None}}
     if model.backbone.device.type == "cuda":  # compiling pays there, and only there
         caches["generate, static cache, compiled"] = {"cache_implementation": "static"}
 
     def ours(rows: int, ahead: bool | None = None) -> Work:
-        return lambda: decode(model, amounts, rows, amounts.plain, ahead=ahead)
+        return lambda: decode(engines, amounts, rows, amounts.plain, ahead=ahead)
 
     def theirs(rows: int, settings: dict[str, object]) -> Work:
         return lambda: generate(model, amounts, rows, **settings)
@@ -185,26 +197,26 @@ def plain_contests(model: Tyler, amounts: Amounts, shape: str) -> list[Contest]:
             "tokens",
         )
         for rows in amounts.batches
-        if fits(f"{shape}, batch {rows}", ours(rows))
+        if fits(f"{shape}, batch {rows}", ours(rows), engines)
     ]
 
 
-def call_contests(model: Tyler, amounts: Amounts, shape: str, shares: list[float]) -> list[Contest]:
+def call_contests(engines: Engines, amounts: Amounts, shape: str, shares: list[float]) -> list[Contest]:
     """An answer with calls against one without, one call at several contexts, and the first token."""
 
     def answer(calls: int) -> Work:
         def work() -> None:
-            spent = decode(model, amounts, 1, amounts.answer, calls)
+            spent = decode(engines, amounts, 1, amounts.answer, calls)
             if calls:
                 shares.append(spent.synthesis / spent.total)
 
         return work
 
     def part() -> None:
-        decode(model, amounts, 1, amounts.answer // 6)
+        decode(engines, amounts, 1, amounts.answer // 6)
 
     def call(length: int) -> Work:
-        return lambda: call_seconds(model, length)
+        return lambda: call_seconds(engines, length)
 
     return [
         Contest(
@@ -214,20 +226,20 @@ def call_contests(model: Tyler, amounts: Amounts, shape: str, shares: list[float
             "tokens",
         ),
         Contest(f"{shape}, one call", {f"context {length:,}": call(length) for length in amounts.contexts}),
-        Contest(f"{shape}, first token", {"engine": lambda: first_token(model, amounts)}),
+        Contest(f"{shape}, first token", {"engine": lambda: first_token(engines, amounts)}),
     ]
 
 
-def slot_contests(model: Tyler, amounts: Amounts, shape: str) -> list[Contest]:
+def slot_contests(engines: Engines, amounts: Amounts, shape: str) -> list[Contest]:
     """As many answers as slots, without operators."""
 
     def work(slots: int) -> Work:
-        return lambda: decode(model, amounts, slots, amounts.plain)
+        return lambda: decode(engines, amounts, slots, amounts.plain)
 
     return [
         Contest(f"{shape}, {slots} slots", {"engine": work(slots)}, slots * amounts.plain, "tokens")
         for slots in amounts.slots
-        if fits(f"{shape}, {slots} slots", work(slots))
+        if fits(f"{shape}, {slots} slots", work(slots), engines)
     ]
 
 
@@ -237,7 +249,7 @@ def judged(
     """The figures that have targets, and the plan beside the measured answer."""
     median = {(one.work, one.way): statistics.median(one.seconds) for one in timings}
     answer = f"{shape}, {amounts.answer} tokens, batch 1"
-    # What an answer costs once (engine, prompt, recording) is no part of a step.
+    # What an answer costs once (the prompt) is no part of a step.
     sixth = amounts.answer // 6
     per_token = (median[answer, "no calls"] - median[answer, "a sixth of it"]) / (amounts.answer - sixth)
     read = sum(one.nbytes for one in {id(one): one for one in model.backbone.model.parameters()}.values())
@@ -283,9 +295,11 @@ def measure(shape: str, arguments: argparse.Namespace, amounts: Amounts, copied:
     """Everything about one shape."""
     note(f"{shape}: drawing weights")
     model, shares = build(shape, arguments.device), []
-    contests = plain_contests(model, amounts, shape)
-    contests += call_contests(model, amounts, shape, shares)
-    contests += slot_contests(model, amounts, shape)
+    # Two are in a contest; each holds folded maps and caches of its own.
+    engines = functools.lru_cache(maxsize=2)(lambda slots, ahead: model.engine(slots=slots, ahead=ahead))
+    contests = plain_contests(model, engines, amounts, shape)
+    contests += call_contests(engines, amounts, shape, shares)
+    contests += slot_contests(engines, amounts, shape)
     timings = compete(contests, arguments.rounds)
     return [*timings, *judged(model, amounts, shape, timings, shares, copied)]
 

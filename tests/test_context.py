@@ -1,4 +1,4 @@
-"""The two readers of x_t: reading in pieces, ragged rows, swaps and rewinds give what one full pass gives."""
+"""The readers of x_t, in rows and in pages: pieces, ragged rows, swaps and rewinds give what one full pass gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from tests import tiny
 from torch import Tensor, nn
 
-from tyler.context import Context, Reader
+from tyler.context import Context, RaggedContext, RaggedReader, Reader
+from tyler.paging import PagedContext, PagedReader
+from tyler.recording import Unrecorded
 from tyler.sizes import BLOCK, round_up
 
 ROWS = 4
@@ -24,9 +26,35 @@ def full_pass(decoder: nn.Module, embeds: Tensor) -> Tensor:
     return decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0]
 
 
+@pytest.fixture(autouse=True, params=["rows", "pages"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the readers here hold their caches in."""
+    tiny.small_pages(monkeypatch)
+    monkeypatch.setattr(HOLDING, "pages", request.param == "pages")
+    return str(request.param)
+
+
+class HOLDING:
+    """Set by the fixture, so that whoever starts a reader need not be told."""
+
+    pages = False
+
+
 def started(decoder: nn.Module, rows: int = ROWS) -> tuple[Context, Reader]:
-    context = Context(rows, decoder.config.hidden_size, torch.float32, torch.device("cpu"))
-    return context, Reader(decoder, context)
+    shape = (rows, decoder.config.hidden_size, torch.float32, torch.device("cpu"))
+    context = PagedContext(*shape, tiny.MAX_POSITIONS, most=None) if HOLDING.pages else RaggedContext(*shape)
+    return context, reader_of(decoder, context)
+
+
+def reader_of(decoder: nn.Module, context: Context) -> Reader:
+    if isinstance(context, PagedContext):
+        return PagedReader(decoder, context, Unrecorded())
+    return RaggedReader(decoder, context)
+
+
+def truncate(context: Context, reader: Reader, row: int, length: int) -> None:
+    context.truncate(row, length)
+    reader.rewind(row, length)
 
 
 def noise(length: int, seed: int) -> Tensor:
@@ -52,7 +80,8 @@ def test_reading_in_pieces_is_one_full_pass(family: str) -> None:
         start = context.lengths[0]
         context.append(0, whole[start : start + random.choice([1, 1, 2, 5, 40])])
         found += read(reader, range(1))
-    assert context.capacity > 2 * BLOCK, "the buffers grew while they were in use"
+    grown = context.in_use == 10 if isinstance(context, PagedContext) else context.capacity > 2 * BLOCK
+    assert grown, "the buffers grew while they were in use"
     assert close(torch.cat(found), full_pass(decoder, whole))
 
 
@@ -89,19 +118,33 @@ def test_a_row_with_nothing_new_reads_its_last_position_again() -> None:
     assert len(second) == 3
 
 
+def entries(context: Context, reader: Reader) -> list[Tensor]:
+    """Keys and values [2, layers, length, kv_heads, head_dim] of every row."""
+    found = []
+    for row, length in enumerate(context.lengths):
+        if isinstance(reader, PagedReader):
+            places = reader.pages.places(torch.tensor(row), torch.arange(length))
+            found.append(torch.stack([states.flatten(1, 2)[:, places] for states in (reader.keys, reader.values)]))
+        else:
+            pair = (reader.cache.keys, reader.cache.values)
+            found.append(torch.stack([states[:, row, :, :length].transpose(1, 2) for states in pair]).clone())
+    return found
+
+
 def test_rows_outside_the_range_are_left_alone() -> None:
     decoder = decoder_of("qwen3")
     context, reader = started(decoder)
     for row in range(ROWS):
         context.append(row, noise(20 + row, seed=row))
     read(reader, range(ROWS))
-    keys, values = reader.cache.keys.clone(), reader.cache.values.clone()
+    before = entries(context, reader)
     for row in (1, 2):
         context.append(row, noise(4, seed=9))
     read(reader, range(1, 3))
-    for row in (0, 3):
-        assert torch.equal(reader.cache.keys[:, row], keys[:, row])
-        assert torch.equal(reader.cache.values[:, row], values[:, row])
+    after = entries(context, reader)
+    for row in range(ROWS):
+        stays = torch.equal(after[row][:, :, : before[row].shape[2]], before[row])
+        assert stays and (after[row].shape == before[row].shape) == (row in (0, 3))
     assert reader.read_to == [20, 25, 26, 23]
 
 
@@ -122,7 +165,7 @@ def test_swapped_rows_go_on_where_they_were(family: str) -> None:
         context.append(row, whole[-5:])
     for row, (states, whole) in enumerate(zip(read(reader, range(3)), moved, strict=True)):
         assert close(states, full_pass(decoder, whole)[-5:])
-        assert torch.equal(context.embeds[row, : len(whole)], whole)
+        assert torch.equal(context.of(row), whole)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -169,7 +212,7 @@ def test_rewinding_never_goes_forward() -> None:
 def test_two_readers_of_one_context_do_not_meet() -> None:
     model = tiny.tyler("qwen2")
     context, reader = started(model.policy.decoder(), rows=1)
-    lagging = Reader(model.synthesizer.decoder(), context)
+    lagging = reader_of(model.synthesizer.decoder(), context)
     whole = noise(100, seed=4)
     context.append(0, whole[:30])
     read(reader, range(1))
@@ -184,14 +227,14 @@ def test_appending_to_each_row_is_appending_to_one_after_the_other() -> None:
         context.append(row, noise(length, seed=row))
     context.append_each([2, 1], noise(2, seed=7))
     assert context.lengths == [3, BLOCK + 1, 11]
-    assert torch.equal(context.embeds[2, 10], noise(2, seed=7)[0])
-    assert torch.equal(context.embeds[1, BLOCK], noise(2, seed=7)[1])
-    assert torch.equal(context.embeds[1, :BLOCK], noise(BLOCK, seed=1)), "growing keeps what is there"
+    assert torch.equal(context.of(2)[10], noise(2, seed=7)[0])
+    assert torch.equal(context.of(1)[BLOCK], noise(2, seed=7)[1])
+    assert torch.equal(context.of(1)[:BLOCK], noise(BLOCK, seed=1)), "growing keeps what is there"
 
 
 def test_capacities_are_multiples_of_a_block_and_grow_by_a_quarter() -> None:
     assert [round_up(length) for length in (0, 1, BLOCK, BLOCK + 1)] == [0, BLOCK, BLOCK, 2 * BLOCK]
-    context, _ = started(decoder_of("qwen2"), rows=1)
+    context = RaggedContext(1, 32, torch.float32, torch.device("cpu"))
     context.append(0, noise(8 * BLOCK, seed=0))
     context.append(0, noise(1, seed=1))
     assert context.capacity == 10 * BLOCK
@@ -216,7 +259,8 @@ def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch
     monkeypatch.setattr("tyler.context.CHUNK", 60)
     for states, whole in zip(read(reader, range(3)), wholes, strict=True):
         assert close(states, full_pass(decoder, whole))
-    assert widths == [60, 60, 60, 30]
+    packed = [20 + 9 + 20, 20 + 1 + 13, 20 + 1 + 1, 10 + 1 + 1]  # nothing is repeated for the longest row
+    assert widths == (packed if HOLDING.pages else [60, 60, 60, 30])
 
 
 def test_a_shared_prompt_is_read_once_and_goes_two_ways() -> None:
@@ -237,7 +281,8 @@ def test_a_shared_prompt_is_read_once_and_goes_two_ways() -> None:
 
 def test_memory_can_be_given_back_without_losing_what_is_read() -> None:
     decoder = decoder_of("qwen2")
-    context, reader = started(decoder, rows=4)
+    context = RaggedContext(4, 32, torch.float32, torch.device("cpu"))
+    reader = RaggedReader(decoder, context)
     whole = noise(30, seed=1)
     for row in range(4):
         context.append(row, whole[:25])

@@ -10,7 +10,7 @@ from tests import tiny
 from torch import Tensor, nn
 
 from tyler import lean
-from tyler.context import Context, Reader
+from tyler.context import RaggedContext, RaggedReader
 from tyler.lean import LeanDecoder, Norm, Product, adjoin, are_neighbours
 from tyler.lora import LoraSettings, add_lora, decoder_stack
 
@@ -28,8 +28,8 @@ def by_transformers(decoder: nn.Module, inputs: Tensor) -> Tensor:
 
 def by_reader(decoder: nn.Module, inputs: Tensor, pieces: int = 1) -> Tensor:
     """The same hidden states, read in so many pieces."""
-    context = Context(1, inputs.shape[1], inputs.dtype, inputs.device)
-    reader = Reader(decoder, context)
+    context = RaggedContext(1, inputs.shape[1], inputs.dtype, inputs.device)
+    reader = RaggedReader(decoder, context)
     found = []
     for piece in inputs.chunk(pieces):
         context.append(0, piece)

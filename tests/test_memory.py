@@ -11,7 +11,7 @@ from allocations import Allocations
 from tyler.architectures import PUBLISHED
 from tyler.backbone import Backbone
 from tyler.config import Config, LoraConfig, load_config
-from tyler.context import Context, Reader
+from tyler.context import RaggedContext, RaggedReader
 from tyler.lora import LoraSettings, folded_view
 from tyler.memory import (
     Read,
@@ -131,7 +131,7 @@ def test_what_layers_keep_is_predicted(
 @pytest.mark.parametrize("prompt, context", [(1, 1), (60, 64), (65, 66), (100, 300), (128, 129), (70, 2048)])
 def test_the_capacity_of_a_cache_is_the_one_it_grows_to(prompt: int, context: int) -> None:
     backbone = tiny.build_backbone("qwen3")
-    grown = Context(2, backbone.dim, backbone.dtype, backbone.device)
+    grown = RaggedContext(2, backbone.dim, backbone.dtype, backbone.device)
     grown.append(0, torch.zeros(prompt, backbone.dim))
     for _ in range(context - prompt):
         grown.append_each([0], torch.zeros(1, backbone.dim))
@@ -143,7 +143,7 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     slots, prompt, context = 3, 40, 70
     engine = model.engine(slots=slots)
     for reader in (engine.policy_reader, engine.synthesis_reader):
-        assert isinstance(reader, Reader)
+        assert isinstance(reader, RaggedReader)
         reader.cache.resize(slots, cache_capacity(prompt, context))
     engine.context.reserve(prompt)
     engine.context.reserve(prompt + 25)

@@ -23,7 +23,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler import recompute
+from tyler import decoding, paging, recompute, sizes
 from tyler.backbone import Backbone
 from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
@@ -186,3 +186,9 @@ def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(recompute, "checkpoint", counted)
     return seen
+
+
+def small_pages(monkeypatch: pytest.MonkeyPatch, size: int = 16) -> None:
+    """Let short rows have several pages."""
+    for module in (sizes, paging, decoding):
+        monkeypatch.setattr(module, "PAGE", size)

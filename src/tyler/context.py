@@ -1,14 +1,18 @@
 """x_t, the decoding context of every row: embeddings, lengths, and the caches that read them.
 
-One buffer of embeddings is the truth; policy and synthesizer are two readers with a KV cache each. A reader feeds
-only what it has not read yet, so a prompt, one decoded token, a block of latents and a synthesizer that lags a hundred
-tokens behind are the same operation. Rows have their own lengths: nothing is padded in the caches. A pass runs over
-neighbouring rows, so that it works on views; whoever needs other rows swaps them together first.
+The embeddings are the truth; policy and synthesizer are two readers with a KV cache each. A reader feeds only what it
+has not read yet, so a prompt, one decoded token, a block of latents and a synthesizer that lags a hundred tokens behind
+are the same operation. Rows have their own lengths: nothing is padded in the caches. A pass runs over neighbouring
+rows, so that it works on views; whoever needs other rows swaps them together first.
+
+Here rows lie behind each other in one buffer, which is fastest on a CPU; in `paging.py` they have pages.
 """
 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -22,12 +26,55 @@ CHUNK = 2048
 """Positions, over all rows, that go through a decoder at once: what is longer is read in pieces, in bounded memory."""
 
 
-class Context:
-    """The embeddings x_t [rows, capacity, dim] and the length T_t of every row."""
+class Context(ABC):
+    """x_t of every row and its length T_t, and where the embeddings of all rows are held."""
+
+    embeds: Tensor
+
+    def __init__(self, rows: int) -> None:
+        self.lengths = [0] * rows
+
+    def append(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
+        """x_{t+1} = [x_t; embeds], Eq. lcf-transition: of tokens and of latents alike."""
+        self.stage(row, embeds)
+        self.lengths[row] += len(embeds)
+
+    def of(self, row: int) -> Float[Tensor, "length dim"]:
+        """A copy of x_t of one row."""
+        device = self.embeds.device
+        return self.at(torch.tensor(row, device=device), torch.arange(self.lengths[row], device=device))
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget what lies beyond `length`."""
+        self.lengths[row] = min(self.lengths[row], length)
+
+    @abstractmethod
+    def append_each(self, rows: list[int], embeds: Float[Tensor, "rows dim"]) -> None:
+        """Append one embedding to each of several rows."""
+
+    @abstractmethod
+    def stage(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
+        """Write [x_t; embeds] without making `embeds` part of the context: how queries Q_k are placed after x_t."""
+
+    @abstractmethod
+    def at(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Float[Tensor, "... dim"]:
+        """The embeddings at some positions of some rows."""
+
+    @abstractmethod
+    def swap(self, first: int, second: int) -> None:
+        """Exchange two rows."""
+
+    @abstractmethod
+    def positions_for(self, lengths: Sequence[int]) -> int:
+        """Positions that must be held for rows of these lengths."""
+
+
+class RaggedContext(Context):
+    """Embeddings [rows, capacity, dim]: all rows have the capacity of the longest."""
 
     def __init__(self, rows: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(rows)
         self.embeds: Float[Tensor, "rows capacity dim"] = torch.zeros(rows, 0, dim, dtype=dtype, device=device)
-        self.lengths = [0] * rows
 
     @property
     def capacity(self) -> int:
@@ -43,17 +90,24 @@ class Context:
         if length > self.capacity:
             self.resize(self.rows, grown(self.capacity, length))
 
+    def fit(self, lengths: Sequence[int], exact: bool, shrinks: bool) -> None:
+        """Hold memory for rows of these lengths: with room to grow unless `exact`, less than before where it `shrinks`
+        and most rows have gone."""
+        rows, needed = len(lengths), max(lengths, default=0)
+        thinned = shrinks and 0 < 2 * rows <= self.rows
+        if rows <= self.rows and needed <= self.capacity and not thinned:
+            return
+        if exact or thinned or self.capacity == 0:
+            self.resize(rows, round_up(needed))
+        else:
+            capacity = self.capacity if needed <= self.capacity else grown(self.capacity, needed)
+            self.resize(max(rows, self.rows), capacity)
+
     def resize(self, rows: int, capacity: int) -> None:
         """Hold memory for this many rows of this many positions; what lies beyond is lost."""
         self.embeds = resized(self.embeds, rows, capacity, dims=(0, 1))
 
-    def append(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
-        """x_{t+1} = [x_t; embeds], Eq. lcf-transition: of tokens and of latents alike."""
-        self.stage(row, embeds)
-        self.lengths[row] += len(embeds)
-
     def append_each(self, rows: list[int], embeds: Float[Tensor, "rows dim"]) -> None:
-        """Append one embedding to each of several rows."""
         lengths = [self.lengths[row] for row in rows]
         self.reserve(max(lengths) + 1)
         if len(set(lengths)) == 1 and rows == list(range(rows[0], rows[0] + len(rows))):
@@ -64,18 +118,20 @@ class Context:
             self.lengths[row] += 1
 
     def stage(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
-        """Write [x_t; embeds] without making `embeds` part of the context: how queries Q_k are placed after x_t."""
         start = self.lengths[row]
         self.reserve(start + len(embeds))
         self.embeds[row, start : start + len(embeds)] = embeds.to(self.embeds.dtype)
 
-    def truncate(self, row: int, length: int) -> None:
-        self.lengths[row] = min(self.lengths[row], length)
+    def at(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Float[Tensor, "... dim"]:
+        return self.embeds[rows, positions]
 
     def swap(self, first: int, second: int) -> None:
         length = max(self.lengths[first], self.lengths[second])
         exchange(self.embeds[:, :length], first, second)
         self.lengths[first], self.lengths[second] = self.lengths[second], self.lengths[first]
+
+    def positions_for(self, lengths: Sequence[int]) -> int:
+        return len(lengths) * round_up(max(lengths, default=0))
 
 
 class RaggedCache:
@@ -93,11 +149,6 @@ class RaggedCache:
         if (rows, capacity) != (self.keys.shape[1], self.keys.shape[3]):
             self.keys = resized(self.keys, rows, capacity, dims=(1, 3))
             self.values = resized(self.values, rows, capacity, dims=(1, 3))
-
-    @staticmethod
-    def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-        """Bytes that one position of one row takes."""
-        return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * dtype.itemsize
 
     def swap(self, first: int, second: int, length: int) -> None:
         for states in (self.keys, self.values):
@@ -131,7 +182,7 @@ class Window:
         if alike:
             into = (keys[:, :, :, starts[0] : self.end], values[:, :, :, starts[0] : self.end])
         else:
-            into, self._place = (keys, values), (down(len(rows), device), slice(None), self.positions)
+            into, self._place = (keys, values), (down(range(len(rows)), device), slice(None), self.positions)
         self._into = [states.transpose(2, 3).unbind(0) if alike else states.unbind(0) for states in into]
         self._seen = [states[:, :, :, : self.end].unbind(0) for states in (keys, values)]
         self._from_scratch = alike and starts[0] == 0 and self.seq > 1
@@ -190,31 +241,20 @@ class Window:
         return unfolded.reshape(rows * seq, heads * dim)
 
 
-class OpenWindow(Window):
-    """One new position in each of the first rows, at places that only the device knows.
+Feed = Callable[[Int[Tensor, "..."], Int[Tensor, "rows seq"], Tensor], Tensor]
 
-    Everything has the shape of the whole cache: a row sees all of its capacity, and a mask hides what lies behind.
+
+class Reader(ABC):
+    """A decoder that reads the context with its own cache, and how far it has read each row.
+
+    `feed` says what the decoder is given at (rows, positions) instead of their embeddings, where it is not these.
     """
-
-    def __init__(self, cache: RaggedCache, places: Int[Tensor, " rows"]) -> None:
-        self.rows, self.seq, self.end = range(len(places)), 1, cache.keys.shape[3]
-        self.positions = places[:, None]
-        keys, values = (states[:, : len(places)] for states in (cache.keys, cache.values))
-        self._place = (down(len(places), places.device), slice(None), self.positions)
-        self._into = [states.unbind(0) for states in (keys, values)]
-        self._seen = self._into
-        self._from_scratch, self._groups = False, 0
-        self._mask = self._causal_mask(keys.dtype)
-
-
-class Reader:
-    """A decoder that reads the context with its own cache, and how far it has read each row."""
 
     def __init__(self, decoder: PreTrainedModel, context: Context) -> None:
         self.decoder = decoder
         self.lean = LeanDecoder(decoder)
         self.context = context
-        self.cache = RaggedCache(decoder.config, len(context.lengths), context.embeds.dtype, context.embeds.device)
+        self.feed: Feed | None = None
         self.read_to = [0] * len(context.lengths)
 
     @torch.no_grad()
@@ -226,41 +266,78 @@ class Reader:
         """
         starts = [min(self.read_to[row], end - 1) for row, end in zip(rows, ends, strict=True)]
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
-        self.hold(max(ends))
+        self.hold(rows, ends)
         size, pieces = max(1, CHUNK // len(rows)), []
         for first in range(0, max(counts), size):
             here = [min(start + first, end - 1) for start, end in zip(starts, ends, strict=True)]
             there = [min(start + first + size, end) for start, end in zip(starts, ends, strict=True)]
-            window = Window(self.cache, rows, here, there)
-            pieces.append(self.lean(self.inputs(rows, window.positions), window))
+            pieces.append(self._read_piece(rows, here, there))
         self.read_to[rows.start : rows.stop] = ends
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), counts
 
-    def inputs(self, rows: range, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
-        """What the decoder is fed at the given positions of neighbouring rows."""
-        embeds = self.context.embeds[rows.start : rows.stop]
-        return embeds[down(len(rows), embeds.device), positions]
-
-    def hold(self, length: int) -> None:
-        """Let the cache hold what the context holds, and `length` positions at least."""
-        self.cache.resize(self.context.rows, max(round_up(length), self.context.capacity))
-
-    def share(self, source: int, row: int, length: int) -> None:
-        """Take over what `source` has read of the first `length` positions, which the two rows have in common."""
-        self.hold(length)
-        for states in (self.cache.keys, self.cache.values):
-            states[:, row, :, :length] = states[:, source, :, :length]
-        self.read_to[row] = length
+    def inputs(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
+        """What the decoder is fed at the given positions of some rows."""
+        embeds = self.context.at(rows, positions)
+        return embeds if self.feed is None else self.feed(rows, positions, embeds)
 
     def rewind(self, row: int, length: int) -> None:
         """Forget what lies beyond `length`; the entries are overwritten when the row is read again."""
         self.read_to[row] = min(self.read_to[row], length)
 
+    @abstractmethod
+    def hold(self, rows: range, ends: Sequence[int]) -> None:
+        """Have memory for these rows up to their ends."""
+
+    @abstractmethod
+    def share(self, source: int, row: int, length: int) -> None:
+        """Take over what `source` has read of the first `length` positions, which the two rows have in common."""
+
+    @abstractmethod
     def swap(self, first: int, second: int) -> None:
+        """Exchange two rows."""
+
+    @abstractmethod
+    def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
+        """The last hidden states from each row's start to its end, the last one repeated in shorter rows."""
+
+
+class RaggedReader(Reader):
+    """A reader whose rows lie behind each other, all with the capacity of the context."""
+
+    def __init__(self, decoder: PreTrainedModel, context: RaggedContext) -> None:
+        super().__init__(decoder, context)
+        self._ragged = context
+        self.cache = RaggedCache(decoder.config, len(context.lengths), context.embeds.dtype, context.embeds.device)
+
+    def hold(self, rows: range, ends: Sequence[int]) -> None:
+        """Have memory for these rows up to their ends, and for all that the context holds."""
+        self._hold(max(ends))
+
+    def share(self, source: int, row: int, length: int) -> None:
+        """Copy what `source` has read of the first `length` positions."""
+        self._hold(length)
+        for states in (self.cache.keys, self.cache.values):
+            states[:, row, :, :length] = states[:, source, :, :length]
+        self.read_to[row] = length
+
+    def swap(self, first: int, second: int) -> None:
+        """Exchange the entries of two rows."""
         if length := max(self.read_to[first], self.read_to[second]):
-            self.hold(length)
+            self._hold(length)
             self.cache.swap(first, second, length)
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
+
+    def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
+        window = Window(self.cache, rows, starts, ends)
+        return self.lean(self.inputs(down(rows, self.context.embeds.device), window.positions), window)
+
+    def _hold(self, length: int) -> None:
+        self.cache.resize(self._ragged.rows, max(round_up(length), self._ragged.capacity))
+
+
+def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes that the keys and values of one position take."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * dtype.itemsize
 
 
 def resized(states: Tensor, rows: int, capacity: int, dims: tuple[int, int]) -> Tensor:
@@ -274,9 +351,9 @@ def resized(states: Tensor, rows: int, capacity: int, dims: tuple[int, int]) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def down(rows: int, device: torch.device) -> Int[Tensor, "rows 1"]:
-    """0, 1, ... as a column."""
-    return torch.arange(rows, device=device)[:, None]
+def down(rows: range, device: torch.device) -> Int[Tensor, "rows 1"]:
+    """The numbers of neighbouring rows as a column."""
+    return torch.arange(rows.start, rows.stop, device=device)[:, None]
 
 
 def exchange(rows: Tensor, first: int, second: int) -> None:

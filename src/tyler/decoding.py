@@ -6,8 +6,9 @@ The policy and the synthesizer are two readers of one context (`context.py`): a 
 new since the row's last call, plus the queries. Rows are kept in the order running, parked, so that every pass runs
 over neighbouring rows.
 
-On a GPU the host would be late for every step. There, while nothing but tokens happens, decide and read are one program
-on the device, which is launched a step ahead of what the host knows (`steady.py`).
+On a GPU the host would be late for every step. There caches are in pages and short passes are recorded (`paging.py`),
+and while nothing but tokens happens, decide and read are one program, which is launched a step ahead of what the host
+knows (`steady.py`).
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
 from tyler.choosing import Chooser
-from tyler.context import Context, RaggedCache, Reader
+from tyler.context import Context, RaggedContext, RaggedReader, Reader, position_bytes
+from tyler.lean import has_fixed_angles
 from tyler.operators import Operator
+from tyler.paging import PagedContext, PagedReader
 from tyler.policy import Policy
+from tyler.recording import recorder_for
 from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, constants, masked_logits
-from tyler.sizes import grown, round_up
-from tyler.steady import Flight, Steady, bucket, recorder_for
+from tyler.sizes import PAGE
+from tyler.steady import Flight, Steady
 from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
@@ -88,9 +93,6 @@ class Engine:
         self.slots = slots
         self.coalesce = (0 if slots <= 8 else 16) if coalesce is None else coalesce
         self.timings = Timings()
-        self.context = Context(slots, backbone.dim, backbone.dtype, backbone.device)
-        self.policy_reader = Reader(policy.decoder(), self.context)
-        self.synthesis_reader = Reader(synthesizer.decoder(), self.context)
         self.memory = memory
         self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
         self.rows: list[Row] = []
@@ -102,16 +104,27 @@ class Engine:
         # Looked up once: transformers finds each of these anew, and a step asks for them often.
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
-        self._position_bytes = 2 * RaggedCache.position_bytes(backbone.model.config, backbone.dtype)
+        self._position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
         self._position_bytes += backbone.dim * backbone.dtype.itemsize
         self._steady: Steady | None = None
-        self._spare_bytes = 0  # that may be held beyond need
-        if (self._device.type == "cuda" if ahead is None else ahead) and self.policy_reader.lean.has_fixed_angles:
-            parts = (backbone, policy, self.context, self.policy_reader, self.hidden)
-            self._steady = Steady(*parts, recorder_for(self._device))
-            # Programs are recorded anew when memory grows, and read all that is held. A 32nd of the weights is little.
-            self._spare_bytes = sum(weight.nbytes for weight in backbone.model.parameters()) // 32
+        self._build_readers(policy.decoder(), synthesizer.decoder(), ahead)
         self._flight: Flight | None = None  # a step of the running rows that has been launched and has not landed
+
+    def _build_readers(self, policy: PreTrainedModel, synthesizer: PreTrainedModel, ahead: bool | None) -> None:
+        """The context and who reads it: in pages where the device runs ahead of the host."""
+        shape, decoders = (self.slots, self.backbone.dim, self.backbone.dtype, self._device), (policy, synthesizer)
+        self.policy_reader: Reader
+        self.synthesis_reader: Reader
+        if (self._device.type == "cuda" if ahead is None else ahead) and all(map(has_fixed_angles, decoders)):
+            most = None if self.memory is None else self.memory // (PAGE * self._position_bytes) - 1
+            pages, recorder = PagedContext(*shape, self._max_positions, most), recorder_for(self._device)
+            self.context: Context = pages
+            reader, self.synthesis_reader = (PagedReader(one, pages, recorder) for one in decoders)
+            self._steady = Steady(self.backbone, self.policy, reader, self.hidden, recorder)
+            self.policy_reader = reader
+        else:
+            self.context = rows = RaggedContext(*shape)
+            self.policy_reader, self.synthesis_reader = (RaggedReader(one, rows) for one in decoders)
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its index.
@@ -222,7 +235,6 @@ class Engine:
         """Give a row the next place, with its prompt or with the context it had when it was postponed."""
         slot = len(self.rows)
         self.rows.append(row)
-        self._forget(slot, 0)
         self.context.append(slot, self._embed_prompt(row.request) if row.kept is None else row.kept)
         row.started, row.kept = row.started or time.perf_counter(), None
 
@@ -247,62 +259,44 @@ class Engine:
         if self.memory is None:
             return
         positions = len(request.prompt_ids) + request.max_new_tokens + self._longest_action
-        needed = self._bytes(1, min(positions, self.backbone.max_positions))
+        needed = self._bytes([min(positions, self.backbone.max_positions)])
         if needed > self.memory:
             raise ValueError(
                 f"a prompt of {len(request.prompt_ids)} tokens with max_new_tokens={request.max_new_tokens} needs "
                 f"{needed:,} bytes of context and caches, and memory={self.memory:,}; lower max_new_tokens or raise it"
             )
 
-    def _bytes(self, rows: int, length: int) -> int:
-        """What context and caches of this many rows take, each with room for `length` positions."""
-        return rows * round_up(length) * self._position_bytes
+    def _bytes(self, lengths: Sequence[int]) -> int:
+        """What context and caches of rows of these lengths take."""
+        return self.context.positions_for(lengths) * self._position_bytes
 
-    def _needed(self, rows: Sequence[Row]) -> int:
-        """Positions that the longest of these rows may reach within a step: one behind an action, two where a step is
+    def _reach(self, rows: Sequence[Row] = ()) -> list[int]:
+        """Positions that the running rows and these may reach within a step: one behind an action, two where a step is
         launched ahead of the next."""
-        lengths = [*self.context.lengths[: len(self.rows)], *(row.length for row in rows)]
-        return max(lengths, default=0) + self._longest_action + (1 if self._steady is None else 2)
+        beyond = self._longest_action + (1 if self._steady is None else 2)
+        return [length + beyond for length in (*self.context.lengths[: len(self.rows)], *(row.length for row in rows))]
 
     def _fits(self, joining: Sequence[Row]) -> bool:
         """Whether these rows find memory beside those that run; one row alone always does."""
-        rows = len(self.rows) + len(joining)
-        return self.memory is None or rows == 1 or self._bytes(rows, self._needed(joining)) <= self.memory
+        reach = self._reach(joining)
+        return self.memory is None or len(reach) == 1 or self._bytes(reach) <= self.memory
 
     def _postpone_youngest(self) -> None:
         """Send the rows that came last back to the queue, with their context, until the others have room to grow."""
         while len(self.rows) > 1 and not self._fits([]):
             slot = max(range(len(self.rows)), key=lambda place: self.rows[place].index)
             row = self.rows[slot]
-            row.kept = self.context.embeds[slot, : self.context.lengths[slot]].clone()
+            row.kept = self.context.of(slot)
             self.waiting.appendleft(row)
             self._swap(slot, len(self.rows) - 1)
-            self.rows.pop()
+            self._drop_last()
 
     def _make_room(self, joining: Sequence[Row]) -> None:
         """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
-        rows, needed, held = self._places(len(self.rows) + len(joining)), self._needed(joining), self.context
-        if not self._is_resized(rows, needed):
-            return
-        room = round_up(max(needed, self._spare_bytes // (rows * self._position_bytes)))
-        if self.memory is not None:
-            held.resize(rows, round_up(needed))
-        elif self._is_thinned(rows) or held.capacity == 0:
-            held.resize(rows, room)
+        if isinstance(self.context, RaggedContext):
+            self.context.fit(self._reach(joining), exact=self.memory is not None, shrinks=not self.waiting)
         else:
-            capacity = held.capacity if needed <= held.capacity else max(grown(held.capacity, needed), room)
-            held.resize(max(rows, held.rows), capacity)
-
-    def _places(self, rows: int) -> int:
-        """For how many rows memory is held: as many as a program has, where memory that moves is recorded anew."""
-        return rows if self._steady is None or self.memory is not None else bucket(rows, self.slots)
-
-    def _is_resized(self, rows: int, needed: int) -> bool:
-        return rows > self.context.rows or needed > self.context.capacity or self._is_thinned(rows)
-
-    def _is_thinned(self, rows: int) -> bool:
-        """Whether most rows have gone, and nobody waits to take their place."""
-        return 0 < 2 * rows <= self.context.rows and not self.waiting
+            self.policy_reader.hold(range(len(self.rows)), self._reach())
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
@@ -333,7 +327,7 @@ class Engine:
     def _park_scheduled(self) -> None:
         """Park the rows in which a fixed schedule places an operator at or before the present position."""
         for row in self.rows:
-            while row.call is None and (call := row.schedule.due()) is not None:
+            while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
                 if row.may_call and call.operator in self.heads:
                     row.park(call, logprob=0.0)
 
@@ -475,10 +469,11 @@ class Engine:
 
     def _stays_as_it_is(self) -> bool:
         """Whether the step to come admits, postpones and retires nobody, and needs no more memory than there is."""
+        assert isinstance(self.context, PagedContext)
         rows = len(self.rows)
         joins = bool(self.waiting) and rows < self.slots and self._fits([self.waiting[0]])
         ended = any(row.finish_reason for row in self.rows)
-        return not joins and not ended and self._fits([]) and not self._is_resized(self._places(rows), self._needed([]))
+        return not joins and not ended and self._fits([]) and not self.context.lacks(range(rows), self._reach())
 
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
@@ -561,9 +556,14 @@ class Engine:
             row = self.rows[slot]
             if row.finish_reason:
                 self._swap(slot, len(self.rows) - 1)
-                self.rows.pop()
+                self._drop_last()
                 finished.append(FinishEvent(row.index, row.trajectory(self._vocab_size)))
         return finished
+
+    def _drop_last(self) -> None:
+        """Let the row in the last place go, and what was held for it."""
+        self.rows.pop()
+        self._forget(len(self.rows), 0)
 
     def _read_running(self) -> None:
         running = range(len(self.rows) - len(self._arrange()))

@@ -76,9 +76,12 @@ def gated(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "positions 
 class Attention(Protocol):
     """Where a pass writes its keys and values, and what its queries see."""
 
-    positions: Int[Tensor, "rows seq"]
-    end: int
-    """One more than the last of the positions."""
+    @property
+    def positions(self) -> Int[Tensor, "rows seq"]: ...
+
+    @property
+    def end(self) -> int:
+        """No position is this or more."""
 
     def attend(
         self,
@@ -171,12 +174,7 @@ class LeanDecoder:
         self.kv_heads: int = config.num_key_value_heads
         self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads) for module in cast(Any, decoder).layers]
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
-        self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim)
-
-    @property
-    def has_fixed_angles(self) -> bool:
-        """Whether a position's rotary angles never depend on how long the context is."""
-        return not self.rotation.follows_length
+        self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim, not has_fixed_angles(decoder))
 
     @torch.no_grad()
     def __call__(self, embeds: Float[Tensor, "rows seq dim"], attention: Attention) -> Float[Tensor, "rows seq dim"]:
@@ -208,6 +206,11 @@ class LeanDecoder:
             qk = turns.applied_to(qk)
         queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=2)
         layer.output.add_to(x, attention.attend(index, queries, keys, values))
+
+
+def has_fixed_angles(decoder: PreTrainedModel) -> bool:
+    """Whether a position's rotary angles never depend on how long the context is."""
+    return cast(Any, decoder).rotary_emb.rope_type not in ("dynamic", "longrope")
 
 
 def head_dim(config: PreTrainedConfig) -> int:
@@ -251,9 +254,9 @@ class Turns:
 class Rotation:
     """Rotary embeddings by table: row t holds cos and signed sin of position t, from the model's own module."""
 
-    def __init__(self, module: nn.Module, head_dim: int) -> None:
+    def __init__(self, module: nn.Module, head_dim: int, follows_length: bool) -> None:
         self._module = module
-        self.follows_length = cast(Any, module).rope_type in ("dynamic", "longrope")
+        self.follows_length = follows_length
         self._head_dim = head_dim
         self._table = torch.empty(0)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 BLOCK = 64
 """Capacities and KV views are multiples of this many positions: few shapes, and little attention in vain."""
 
+PAGE: int = 256
+"""Positions in a page of a paged cache: FlashAttention takes multiples of this."""
+
 PRODUCTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Maps of a decoder layer that read the same input: decoding multiplies with each group at once (`tyler.lean`)."""
 
@@ -21,6 +24,27 @@ def round_up(length: int) -> int:
 def grown(capacity: int, length: int) -> int:
     """The capacity that makes room for `length`: a quarter more than before, or as much as is needed."""
     return round_up(max(length, capacity + capacity // 4))
+
+
+def doubled(count: int, least: int = 1) -> int:
+    """The first of least, 2 least, 4 least, ... that is no less."""
+    return max(least, 1 << (count - 1).bit_length() if count else 0)
+
+
+def bucket(rows: int, most: int) -> int:
+    """How many rows a program is made for: 1, 2, 4 or a multiple of 8, so that there are few."""
+    return min(most, next(size for size in (1, 2, 4, -(-rows // 8) * 8) if size >= rows))
+
+
+def pages_for(length: int) -> int:
+    """Pages that a row of this length takes."""
+    return -(-length // PAGE)
+
+
+def grown_pages(pages: int, needed: int, most: int | None) -> int:
+    """How many there are made when more are needed: half again as many, up to `most` where that is enough."""
+    half_again = pages + pages // 2
+    return max(needed, half_again if most is None else min(half_again, most))
 
 
 def siblings(name: str) -> list[str]:

@@ -12,10 +12,9 @@ from collections import defaultdict
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.context import Context, Reader
+from tyler.context import RaggedContext, RaggedReader
 from tyler.decoding import Engine
 from tyler.operators import Operator
 from tyler.policy import Policy
@@ -23,20 +22,6 @@ from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_deli
 from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
 from tyler.reasoners.memgen.weaver import Weaver
 from tyler.request import Row
-
-
-class WeaverReader(Reader):
-    """A reader of r2w(X); the queries, which lie behind the context, are fed as they are."""
-
-    def __init__(self, decoder: PreTrainedModel, context: Context, weaver: Weaver) -> None:
-        super().__init__(decoder, context)
-        self.weaver = weaver
-
-    def inputs(self, rows: range, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
-        embeds = super().inputs(rows, positions)
-        lengths = torch.tensor(self.context.lengths[rows.start : rows.stop], device=embeds.device)
-        is_context = positions < lengths[:, None]
-        return torch.where(is_context[..., None], self.weaver.map_inputs(embeds), embeds)
 
 
 class MemGenEngine(Engine):
@@ -61,11 +46,18 @@ class MemGenEngine(Engine):
         policy = Policy(backbone, len(operators)).eval()
         ahead = ahead if trigger is None else False
         super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, ahead=ahead)
-        self.synthesis_reader = WeaverReader(self.synthesis_reader.decoder, self.context, weaver)
-        self.trigger = trigger
-        self.visible = Context(slots, backbone.dim, backbone.dtype, backbone.device)
-        self.trigger_reader = Reader(trigger.decoder() if trigger else policy.decoder(), self.visible)
+        self.synthesis_reader.feed = self._weave
+        self.weaver, self.trigger = weaver, trigger
+        self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
+        self.trigger_reader = RaggedReader(trigger.decoder() if trigger else policy.decoder(), self.visible)
         self.consultations: defaultdict[int, list[Consultation]] = defaultdict(list)
+
+    def _weave(
+        self, rows: Int[Tensor, "..."], positions: Int[Tensor, "rows seq"], embeds: Float[Tensor, "rows seq dim"]
+    ) -> Float[Tensor, "rows seq dim"]:
+        """r2w(X); the queries, which lie behind the context, are fed as they are."""
+        lengths = torch.tensor(self.context.lengths, device=embeds.device)
+        return torch.where((positions < lengths[rows])[..., None], self.weaver.map_inputs(embeds), embeds)
 
     def _park_scheduled(self) -> None:
         for row in self.rows:
