@@ -114,6 +114,11 @@ class Engines(Protocol):
     def cache_clear(self) -> None: ...
 
 
+def engines_of(model: Tyler) -> Engines:
+    """The two engines of a contest are kept; each holds folded maps and caches of its own."""
+    return functools.lru_cache(maxsize=2)(lambda slots, ahead: model.engine(slots=slots, ahead=ahead))
+
+
 def decode(
     engines: Engines, amounts: Amounts, rows: int, new_tokens: int, calls: int = 0, *, ahead: bool | None = None
 ) -> Timings:
@@ -295,8 +300,7 @@ def measure(shape: str, arguments: argparse.Namespace, amounts: Amounts, copied:
     """Everything about one shape."""
     note(f"{shape}: drawing weights")
     model, shares = build(shape, arguments.device), []
-    # Two are in a contest; each holds folded maps and caches of its own.
-    engines = functools.lru_cache(maxsize=2)(lambda slots, ahead: model.engine(slots=slots, ahead=ahead))
+    engines = engines_of(model)
     contests = plain_contests(model, engines, amounts, shape)
     contests += call_contests(engines, amounts, shape, shares)
     contests += slot_contests(engines, amounts, shape)

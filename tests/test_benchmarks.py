@@ -87,19 +87,22 @@ def test_the_gpu_script_works_from_end_to_end_on_a_tiny_shape(
 
 
 def test_the_gpu_script_decodes_the_tokens_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, asked = gpu.build("tiny", "cpu"), gpu.requests
-    assert gpu.decode(model, gpu.LITTLE, rows=2, new_tokens=6, calls=2).synthesis > 0
+    engines, asked = gpu.engines_of(gpu.build("tiny", "cpu")), gpu.requests
+    assert gpu.decode(engines, gpu.LITTLE, rows=2, new_tokens=6, calls=2).synthesis > 0
     monkeypatch.setattr(gpu, "requests", lambda amounts, rows, tokens, calls: asked(amounts, rows, tokens - 1, calls))
     with pytest.raises(AssertionError):
-        gpu.decode(model, gpu.LITTLE, rows=1, new_tokens=6, calls=2)
+        gpu.decode(engines, gpu.LITTLE, rows=1, new_tokens=6, calls=2)
 
 
 def test_what_does_not_fit_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     def too_much() -> None:
         raise torch.OutOfMemoryError("no room")
 
-    assert not gpu.fits("a large shape", too_much)
-    assert gpu.fits("a small one", lambda: None)
+    engines = gpu.engines_of(gpu.build("tiny", "cpu"))
+    first = engines(1, None)
+    assert gpu.fits("a small one", lambda: None, engines) and engines(1, None) is first
+    assert not gpu.fits("a large shape", too_much, engines)
+    assert engines(1, None) is not first, "what it held is free"
     assert capsys.readouterr().err == "a large shape: left out, it does not fit this device\n"
 
 
