@@ -7,7 +7,7 @@ their number, and 4 L a n m in attention. The weights are frozen, so a backward 
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies
 between them (norms, activations, masks, logits, caches) is read and written at the device's bandwidth; and every
 layer must be started. A GPU starts work while it does other work, so there the longer of the two counts; the layers of
-its decoding steps are replayed from a graph (`tyler.steady`), and only wait for each other.
+its decoding steps and of short passes are replayed from a graph (`tyler.recording`), and only wait for each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tyler.config import Config, LoraConfig, OptimizationConfig
 from tyler.hardware import REPLAY, Device
 from tyler.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
-from tyler.sizes import positions_at_once
+from tyler.sizes import RECORDED, positions_at_once
 
 CHOICE_LAYERS = 2
 """Choosing and bookkeeping of a decoding step, in layers' worth of starting work."""
@@ -180,13 +180,15 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
     prompts = forward(shape, Read(slots, lengths.prompt, lengths.prompt), element)
     costs = {"prompts": prompts * rounds, "decoding": step * (decoded * rounds)}
     if lengths.calls:
-        calls = answers * lengths.calls
-        passes = calls / together(config, slots, lengths)
+        calls, at_once = answers * lengths.calls, together(config, slots, lengths)
+        passes, positions = calls / at_once, at_once * (context + latents) / lengths.calls
+        started = shape.layers * passes
         costs["synthesis"] = Cost(
             operations=2 * weights * answers * (context + 2 * latents),
             weights=2 * passes * weights * element,
             traffic=calls * position * context,
-            layers=2 * passes * shape.layers,
+            layers=0 if positions <= RECORDED else started,
+            replayed=2 * started if positions <= RECORDED else started,
         )
     return costs
 

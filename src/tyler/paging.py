@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from tyler.context import CHUNK, Context, Reader
 from tyler.recording import Programs, Recorder
-from tyler.sizes import PAGE, bucket, doubled, grown_pages, pages_for
+from tyler.sizes import PAGE, RECORDED, bucket, doubled, grown_pages, pages_for
 
 NOBODY = 0
 """The page that belongs to no row: what fills a pass up is written there."""
@@ -28,8 +28,6 @@ FEWEST = 8
 """Packed positions of the smallest program."""
 TOLERANCE = 0.02
 """How far two ways to attend to normally distributed values may lie apart, in 16 bits."""
-RECORDED = 512
-"""Passes over more positions keep a device busy for longer than the host needs to launch them."""
 
 
 class PagedContext(Context):

@@ -8,6 +8,9 @@ BLOCK = 64
 PAGE: int = 256
 """Positions in a page of a paged cache: FlashAttention takes multiples of this."""
 
+RECORDED = 512
+"""Passes over more positions keep a device busy for longer than the host needs to launch them: none is recorded."""
+
 PRODUCTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Maps of a decoder layer that read the same input: decoding multiplies with each group at once (`tyler.lean`)."""
 
