@@ -164,9 +164,7 @@ def test_calls_cost_a_second_reading_of_the_context_and_their_passes(config) -> 
     latents = 2 * 16 / 3
     assert found.operations == pytest.approx(2 * WEIGHTS * (30 + latents + 2 * latents))
     passes = 2 * 2
-    assert (found.layers, found.replayed) == (0, 2 * passes), (
-        "a call is a pass of the synthesizer and one of the policy"
-    )
+    assert (found.layers, found.replayed) == (0, 2 * passes), "a pass of the synthesizer and one of the policy"
     far = rollout_costs(SHAPE, config, Lengths(prompt=10, target=1, answer=2000, calls=2), answers=1, element=2)
     assert (far["synthesis"].layers, far["synthesis"].replayed) == (passes, passes), "long passes are not recorded"
 
