@@ -165,6 +165,34 @@ def test_what_cannot_be_recorded_runs_as_it_is(
     assert "no graphs here" in caplog.text
 
 
+def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memory_moves() -> None:
+    told, recorder = [], Mock(spec=recording.Unrecorded)
+    recorder.first.side_effect = lambda program: program()
+    recorder.record.side_effect = lambda program: lambda: told.append("replayed")
+    programs, memory = recording.Programs(recorder, patience=2), [torch.zeros(1), torch.zeros(1)]
+    for _ in range(5):
+        programs.run("short", lambda: told.append("run"), memory)
+    programs.run("other", lambda: told.append("other"), memory)
+    assert told == ["run"] * 3 + ["replayed"] * 2 + ["other"]
+    assert recorder.forget.call_count == 0
+    memory[1] = torch.zeros(2)
+    for _ in range(2):
+        programs.run("short", lambda: told.append("run"), memory)
+    assert told[6:] == ["run", "replayed"], "what is known to come again is recorded at once"
+    assert recorder.forget.call_count == 1
+
+
+def test_a_calls_two_passes_are_replayed(traced: Traced) -> None:
+    model = tiny.tyler("qwen3")
+    request = ask(tiny.MEDIUM, router=Forced({place: ("state",) for place in range(2, 50, 2)}), max_new_tokens=60)
+    plain = model.engine(slots=1).run([request])[0]
+    engine = model.engine(slots=1, ahead=True)
+    assert same(engine.run([request])[0], plain)
+    for reader in (engine.policy_reader, engine.synthesis_reader):
+        assert reader._programs._recorded
+    assert len(plain.invocations) > 10
+
+
 def test_an_answer_ends_in_flight_and_its_neighbours_go_on() -> None:
     model = tiny.tyler("qwen2")
     requests = [ask(tiny.LONG, router=Never(), max_new_tokens=length) for length in (3, 17, 9, 30)]

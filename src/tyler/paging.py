@@ -322,7 +322,7 @@ def flash(queries: Tensor, keys: Tensor, values: Tensor, window: PagedWindow) ->
     """
     one = window.longest == 1
     found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
-        *(queries, keys, values, window.starts, torch.zeros_like(window.starts)),
+        *(queries, keys, values, window.starts, window.starts),  # where keys start says the table
         *(window.longest, window.table.shape[1] * PAGE),
         *(0.0, not one, False),
         window_size_left=-1,

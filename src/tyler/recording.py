@@ -104,14 +104,15 @@ class Programs:
 
     def run(self, kind: Hashable, program: Program, memory: Sequence[Tensor]) -> None:
         """Run a program of this kind, which works on this memory and on what never moves."""
-        self._keep_true(memory)
-        if (recorded := self._recorded.get(kind)) is not None:
-            recorded()
-            return
-        self._recorder.first(program)
-        self._runs[kind] += 1
-        if self._runs[kind] > self._patience:
-            self._recorded[kind] = self._recording(program)
+        with torch.cuda.device_of(memory[0]):  # nothing on a CPU
+            self._keep_true(memory)
+            if (recorded := self._recorded.get(kind)) is not None:
+                recorded()
+                return
+            self._recorder.first(program)
+            self._runs[kind] += 1
+            if self._runs[kind] > self._patience:
+                self._recorded[kind] = self._recording(program)
 
     def _keep_true(self, memory: Sequence[Tensor]) -> None:
         """Forget everything when the memory has moved."""
