@@ -34,6 +34,7 @@ from tyler.costs import Lengths, rollout_costs, total_seconds
 from tyler.decoding import Engine, Timings
 from tyler.measuring import this_device
 from tyler.memory import Shape
+from tyler.recording import PATIENCE
 from tyler.request import InvocationEvent, TokenEvent
 
 SHAPES = {
@@ -248,12 +249,24 @@ def slot_contests(engines: Engines, amounts: Amounts, shape: str) -> list[Contes
     ]
 
 
+def timed_if_it_fits(contest: Contest, rounds: int, engines: Engines) -> list[Timing]:
+    """One contest after the other, so that its engines stay: by the end of the warm-up all they need is recorded."""
+    try:
+        return compete([contest], rounds, warmups=PATIENCE + 1)
+    except torch.OutOfMemoryError:
+        engines.cache_clear()
+        note(f"{contest.name}: left out, one of its ways does not fit this device")
+        return []
+
+
 def judged(
     model: Tyler, amounts: Amounts, shape: str, timings: list[Timing], shares: list[float], copied: float
 ) -> list[Figure]:
     """The figures that have targets, and the plan beside the measured answer."""
     median = {(one.work, one.way): statistics.median(one.seconds) for one in timings}
     answer = f"{shape}, {amounts.answer} tokens, batch 1"
+    if (answer, "no calls") not in median:
+        return []
     # What an answer costs once (the prompt) is no part of a step.
     sixth = amounts.answer // 6
     per_token = (median[answer, "no calls"] - median[answer, "a sixth of it"]) / (amounts.answer - sixth)
@@ -299,12 +312,13 @@ def planned(model: Tyler, amounts: Amounts) -> float:
 def measure(shape: str, arguments: argparse.Namespace, amounts: Amounts, copied: float) -> list[Timing | Figure]:
     """Everything about one shape."""
     note(f"{shape}: drawing weights")
+    torch.compiler.reset()  # what was compiled for another shape counts towards the same limit
     model, shares = build(shape, arguments.device), []
     engines = engines_of(model)
     contests = plain_contests(model, engines, amounts, shape)
     contests += call_contests(engines, amounts, shape, shares)
     contests += slot_contests(engines, amounts, shape)
-    timings = compete(contests, arguments.rounds)
+    timings = [timing for contest in contests for timing in timed_if_it_fits(contest, arguments.rounds, engines)]
     return [*timings, *judged(model, amounts, shape, timings, shares, copied)]
 
 
@@ -323,7 +337,7 @@ def main() -> None:
     report.add([Figure("copy", arguments.device, copied / 1e9, "GB/s, read and written")])
     for shape in arguments.shape:
         report.add(measure(shape, arguments, amounts, copied))
-    report.publish(arguments.json)
+        report.publish(arguments.json)  # after each, so that whoever is stopped has something
 
 
 if __name__ == "__main__":

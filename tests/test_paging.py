@@ -74,9 +74,19 @@ def test_a_row_without_positions_has_no_pages(context: PagedContext) -> None:
     assert context.in_use == 0 and context.pages == 5, "pages that were made stay, for whoever needs them"
 
 
-def test_pages_are_made_by_halves_and_up_to_a_bound() -> None:
-    assert [grown_pages(0, 3, None), grown_pages(8, 9, None), grown_pages(8, 30, None)] == [3, 12, 30]
-    assert [grown_pages(8, 9, most=10), grown_pages(8, 9, most=4)] == [10, 9]
+def test_where_memory_is_bounded_all_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.small_pages(monkeypatch)
+    bounded = PagedContext(2, 8, torch.float32, CPU, 64, most=7)
+    bounded.append(0, torch.randn(3, 8))
+    assert bounded.pages == 1 + 7
+    few = PagedContext(2, 8, torch.float32, CPU, 64, most=10**6)
+    few.append(0, torch.randn(3, 8))
+    assert few.pages == 1 + 2 * (64 // 16 + 1), "no more than all rows may ever have"
+
+
+def test_pages_are_made_by_halves_or_all_at_once() -> None:
+    assert [grown_pages(0, 3, None), grown_pages(8, 9, None), grown_pages(8, 30, None)] == [4, 12, 30]
+    assert [grown_pages(0, 1, most=10), grown_pages(10, 11, most=10)] == [10, 11]
     assert [doubled(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
     assert [doubled(3, least=8), pages_for(0), pages_for(1), pages_for(PAGE), pages_for(PAGE + 1)] == [8, 0, 1, 1, 2]
 

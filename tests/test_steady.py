@@ -169,7 +169,7 @@ def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memor
     told, recorder = [], Mock(spec=recording.Unrecorded)
     recorder.first.side_effect = lambda program: program()
     recorder.record.side_effect = lambda program: lambda: told.append("replayed")
-    programs, memory = recording.Programs(recorder, patience=2), [torch.zeros(1), torch.zeros(1)]
+    programs, memory = recording.Programs(recorder), [torch.zeros(1), torch.zeros(1)]
     for _ in range(5):
         programs.run("short", lambda: told.append("run"), memory)
     programs.run("other", lambda: told.append("other"), memory)
@@ -180,6 +180,11 @@ def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memor
         programs.run("short", lambda: told.append("run"), memory)
     assert told[6:] == ["run", "replayed"], "what is known to come again is recorded at once"
     assert recorder.forget.call_count == 1
+    for kind in range(recording.KEPT):
+        for _ in range(3):
+            programs.run(kind, lambda: None, memory)
+    programs.run("short", lambda: told.append("run"), memory)
+    assert told[-1] == "run", "what has not come for long has made room"
 
 
 def test_a_calls_two_passes_are_replayed(traced: Traced) -> None:
@@ -282,6 +287,7 @@ def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
     monkeypatch.setattr(torch.cuda, "synchronize", told.synchronize)
     monkeypatch.setattr(torch.cuda, "empty_cache", told.empty_cache)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", told.clear, raising=False)
     recorder = recording.CudaGraphs(torch.device("cuda"))
     recorder.first(told.program)
     assert recorder.record(told.program) is graph.replay
@@ -290,18 +296,28 @@ def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatc
     begun = [call.graph.capture_begin(pool=("pool", n), capture_error_mode="thread_local") for n in (1, 2)]
     assert told.mock_calls == [
         *(call.stream.wait_stream(told.current), call.program(), call.current.wait_stream(stream)),
-        *(call.synchronize(), begun[0], call.program(), call.graph.capture_end()),
-        *(call.empty_cache(), call.synchronize(), begun[1], call.program(), call.graph.capture_end()),
+        *(call.synchronize(), call.clear(), begun[0], call.program(), call.graph.capture_end(), call.clear()),
+        call.empty_cache(),
+        *(call.synchronize(), call.clear(), begun[1], call.program(), call.graph.capture_end(), call.clear()),
     ]
 
 
-def test_a_recording_that_fails_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = create_autospec(torch.cuda.CUDAGraph, instance=True)
-    for name in ("graph_pool_handle", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, Mock())
+def test_a_recording_that_fails_is_ended_and_leaves_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, ended = (
+        create_autospec(torch.cuda.CUDAGraph, instance=True),
+        Mock(side_effect=RuntimeError("nothing to end")),
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", Mock())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", Mock(), raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
     monkeypatch.setattr(recording, "side_stream", Mock())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
+    recorder = recording.CudaGraphs(torch.device("cuda"))
     with pytest.raises(ZeroDivisionError):
-        recording.CudaGraphs(torch.device("cuda")).record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        recorder.record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     graph.capture_end.assert_called_once_with()
+    assert ended.call_args.args[1] == ("pool", 1)
+    recorder.record(lambda: None)
+    assert graph.capture_begin.call_args.kwargs["pool"] == ("pool", 2)

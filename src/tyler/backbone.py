@@ -54,6 +54,8 @@ class Backbone:
         check_tokenizer(self.id, self.tokenizer, self.vocab_size)
         self.model.requires_grad_(False)
         self.model.eval()
+        if self.device.type == "cuda":  # cuDNN's attention plans anew for every length, for longer than many steps take
+            torch.backends.cuda.enable_cudnn_sdp(False)
 
     @classmethod
     def load(
@@ -90,8 +92,6 @@ class Backbone:
         with explained(id):
             tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
-        if device.type == "cuda":  # cuDNN's attention plans anew for every length, which takes longer than many steps
-            torch.backends.cuda.enable_cudnn_sdp(False)
         align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
 

@@ -258,7 +258,7 @@ class Engine:
         """Raise ValueError for a request whose answer could not be finished even alone."""
         if self.memory is None:
             return
-        positions = len(request.prompt_ids) + request.max_new_tokens + self._longest_action
+        positions = len(request.prompt_ids) + request.max_new_tokens - 1 + self._beyond
         needed = self._bytes([min(positions, self.backbone.max_positions)])
         if needed > self.memory:
             raise ValueError(
@@ -271,14 +271,22 @@ class Engine:
         return self.context.positions_for(lengths) * self._position_bytes
 
     def _reach(self, rows: Sequence[Row] = ()) -> list[int]:
-        """Positions that the running rows and these may reach within a step: one behind an action, two where a step is
-        launched ahead of the next."""
-        beyond = self._longest_action + (1 if self._steady is None else 2)
-        return [length + beyond for length in (*self.context.lengths[: len(self.rows)], *(row.length for row in rows))]
+        """Positions that the running rows and these may reach within a step."""
+        lengths = (*self.context.lengths[: len(self.rows)], *(row.length for row in rows))
+        return [length + self._beyond for length in lengths]
+
+    @property
+    def _beyond(self) -> int:
+        """How far a step goes: one position behind an action, two where a step is launched ahead of the next."""
+        return self._longest_action + (1 if self._steady is None else 2)
 
     def _fits(self, joining: Sequence[Row]) -> bool:
-        """Whether these rows find memory beside those that run; one row alone always does."""
-        reach = self._reach(joining)
+        """Whether these rows find memory beside those that run; one row alone always does.
+
+        Who joins leaves a page to grow into for each row, where there are pages, or the youngest would soon go again.
+        """
+        spare = PAGE if joining and self._steady is not None else 0
+        reach = [length + spare for length in self._reach(joining)]
         return self.memory is None or len(reach) == 1 or self._bytes(reach) <= self.memory
 
     def _postpone_youngest(self) -> None:

@@ -47,7 +47,7 @@ class PagedContext(Context):
         self.table: Int[Tensor, "rows columns"] = torch.zeros(rows + 1, columns, dtype=torch.int32, device=device)
         self._pages: list[list[int]] = [[] for _ in range(rows)]
         self._free: list[int] = []
-        self._most = most
+        self._most = None if most is None else min(most, rows * columns)
 
     @property
     def pages(self) -> int:
@@ -75,9 +75,9 @@ class PagedContext(Context):
         for row, end in zip(rows, ends, strict=True):
             if missing := self._missing(row, end):
                 given, self._free[-missing:] = self._free[-missing:], []
-                first, self._pages[row] = len(self._pages[row]), [*self._pages[row], *given]
-                pages = torch.tensor(given, dtype=torch.int32, device=self.table.device)
-                self.table[row, first : first + missing] = pages
+                for place, page in enumerate(given, start=len(self._pages[row])):
+                    self.table[row, place].fill_(page)  # which, unlike a copy, waits for nothing that is in flight
+                self._pages[row] += given
 
     def at(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Float[Tensor, "... dim"]:
         """The embeddings at some positions of some rows."""
@@ -133,15 +133,20 @@ class PagedContext(Context):
 
     def _grow(self, count: int) -> None:
         """Hold `count` pages, and nobody's; those that are there keep their numbers."""
-        self._free += range(count, self.pages - 1, -1)
+        there = self.pages
         self.embeds = with_pages(self.embeds, count + 1, dim=0)
+        self._free += range(count, there - 1, -1)
 
 
 def with_pages(states: Tensor, count: int, dim: int) -> Tensor:
     """Pages, with as many of zeros behind them as are missing."""
-    shape = list(states.shape)
-    shape[dim] = count - shape[dim]
-    return torch.cat([states, states.new_zeros(shape)], dim=dim) if shape[dim] else states
+    shape, there = list(states.shape), states.shape[dim]
+    if there == count:
+        return states
+    shape[dim] = count
+    more = states.new_zeros(shape)
+    more.narrow(dim, 0, there).copy_(states)
+    return more
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,7 @@ class PagedReader(Reader):
         shape = (len(lean.layers), 0, PAGE, lean.kv_heads, lean.head_dim)
         self.keys: Float[Tensor, "layers pages page kv_heads head_dim"] = embeds.new_zeros(shape)
         self.values: Float[Tensor, "layers pages page kv_heads head_dim"] = embeds.new_zeros(shape)
-        self._programs = Programs(recorder, patience=2)
+        self._programs = Programs(recorder)
         self._table = torch.zeros_like(context.table)
         self._fed = embeds.new_zeros(1, max(CHUNK, doubled(rows)), embeds.shape[-1])
         self._found = torch.zeros_like(self._fed)
@@ -240,7 +245,8 @@ class PagedReader(Reader):
     def hold(self, rows: range, ends: Sequence[int]) -> None:
         """Have pages for these rows up to their ends."""
         self.pages.hold(rows, ends)
-        self.keys, self.values = (with_pages(states, self.pages.pages, dim=1) for states in (self.keys, self.values))
+        self.keys = with_pages(self.keys, self.pages.pages, dim=1)  # one after the other, so that one old is there
+        self.values = with_pages(self.values, self.pages.pages, dim=1)
 
     def share(self, source: int, row: int, length: int) -> None:
         """Copy the pages that `source` has filled with the first `length` positions."""
@@ -261,7 +267,8 @@ class PagedReader(Reader):
     def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
         firsts = [0, *itertools.accumulate(counts)]
-        size, places = doubled(firsts[-1], least=FEWEST), bucket(len(rows), len(self.read_to))
+        size = doubled(firsts[-1], least=FEWEST) if firsts[-1] <= RECORDED else firsts[-1]
+        places = bucket(len(rows), len(self.read_to))
         owners = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
         positions = [one for start, end in zip(starts, ends, strict=True) for one in range(start, end)]
         fill, idle = [0] * (size - len(owners)), places - len(rows)
@@ -272,15 +279,22 @@ class PagedReader(Reader):
         self._table[: len(rows)] = self.pages.table[rows.start : rows.stop]
         of, at = self._layout[: len(owners)], self._layout[size : size + len(owners)]
         self._fed[0, : len(owners)] = self.inputs(of, at)
-        kind = Pass(size, places, doubled(pages_for(max(ends))))
+        # FlashAttention takes no longer for a wider table, and one width is one program.
+        width = self._table.shape[1] if self.attention is flash else doubled(pages_for(max(ends)))
+        spread = self._spread(firsts, counts)  # sent before the device works, which it would wait for
+        kind = Pass(size, places, width)
         program = functools.partial(self._run, kind)
         if size > RECORDED:
             program()
         else:
             self._programs.run(kind, program, self.memory)
-        ends_of = zip(firsts, counts, strict=False)
-        spread = [[first + min(k, count - 1) for k in range(max(counts))] for first, count in ends_of]
-        return self._found[0, torch.tensor(spread, device=device)]
+        return self._found[0, spread]
+
+    def _spread(self, firsts: list[int], counts: list[int]) -> Int[Tensor, "rows seq"]:
+        """Where in the pass each row's positions lie, the last repeated in shorter rows."""
+        each = zip(firsts, counts, strict=False)
+        spread = [[first + min(k, count - 1) for k in range(max(counts))] for first, count in each]
+        return torch.tensor(spread, device=self._found.device)
 
     def _run(self, kind: Pass) -> None:
         """The decoder over the packed positions that `_fed` holds and `_layout` describes."""

@@ -9,8 +9,8 @@ import contextlib
 import functools
 import logging
 import weakref
-from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -65,16 +65,33 @@ class CudaGraphs:
     def record(self, program: Program) -> Program:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), self._own_workspaces():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 program()
+                graph.capture_end()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # that the recording is broken is known
-                    graph.capture_end()
+                self._abandon(graph)
                 raise
-            graph.capture_end()
         return graph.replay
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _own_workspaces() -> Iterator[None]:
+        """Let a recording make cuBLAS's workspaces in its pool: those in ordinary memory, others may free."""
+        torch._C._cuda_clearCublasWorkspaces()
+        try:
+            yield
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a recording that failed, and leave its pool, which takes no others."""
+        with contextlib.suppress(RuntimeError):  # that it is broken is known
+            graph.capture_end()
+        with contextlib.suppress(RuntimeError):  # where the recording ended as it should, nothing is left to end
+            torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def forget(self) -> None:
         """A pool whose graphs are gone takes no others, and recordings cannot use memory that is only cached."""
@@ -93,12 +110,18 @@ def recorder_for(device: torch.device) -> Recorder:
     return CudaGraphs(device) if device.type == "cuda" else Unrecorded()
 
 
-class Programs:
-    """Programs by what they compute. One that was run `patience` times is recorded when it runs again."""
+PATIENCE = 2
+"""How often a program is run before it is recorded: a recording takes as long as some runs."""
+KEPT = 64
+"""Recordings of one kind of work that are kept; the one that has not run for longest makes room."""
 
-    def __init__(self, recorder: Recorder, patience: int = 0) -> None:
-        self._recorder, self._patience = recorder, patience
-        self._recorded: dict[Hashable, Program] = {}
+
+class Programs:
+    """Programs by what they compute, recorded when they come again and again."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._recorded: OrderedDict[Hashable, Program] = OrderedDict()
         self._runs: Counter[Hashable] = Counter()
         self._memory: list[weakref.ref[Tensor]] = []
 
@@ -107,12 +130,15 @@ class Programs:
         with torch.cuda.device_of(memory[0]):  # nothing on a CPU
             self._keep_true(memory)
             if (recorded := self._recorded.get(kind)) is not None:
+                self._recorded.move_to_end(kind)
                 recorded()
                 return
             self._recorder.first(program)
             self._runs[kind] += 1
-            if self._runs[kind] > self._patience:
+            if self._runs[kind] > PATIENCE:
                 self._recorded[kind] = self._recording(program)
+                if len(self._recorded) > KEPT:
+                    self._recorded.popitem(last=False)
 
     def _keep_true(self, memory: Sequence[Tensor]) -> None:
         """Forget everything when the memory has moved."""

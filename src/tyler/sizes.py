@@ -8,6 +8,9 @@ BLOCK = 64
 PAGE: int = 256
 """Positions in a page of a paged cache: FlashAttention takes multiples of this."""
 
+FEWEST_PAGES = 4
+"""Pages that are made at first, where nobody says how many there may be."""
+
 RECORDED = 512
 """Passes over more positions keep a device busy for longer than the host needs to launch them: none is recorded."""
 
@@ -45,9 +48,8 @@ def pages_for(length: int) -> int:
 
 
 def grown_pages(pages: int, needed: int, most: int | None) -> int:
-    """How many there are made when more are needed: half again as many, up to `most` where that is enough."""
-    half_again = pages + pages // 2
-    return max(needed, half_again if most is None else min(half_again, most))
+    """How many there are made when more are needed: as many as there may ever be, or half again as many."""
+    return max(needed, FEWEST_PAGES, pages + pages // 2) if most is None else max(needed, most)
 
 
 def siblings(name: str) -> list[str]:
