@@ -2,7 +2,7 @@
 
     python scripts/compare_mini.py run                                # everything; a killed comparison goes on
     python scripts/compare_mini.py run --rows MemGen --seeds 42       # one row, what it is trained from included
-    python scripts/compare_mini.py report                             # docs/results/baselines.md from the records
+    python scripts/compare_mini.py report                             # docs/results/baselines-tables.md from the records
 
 CoT, SFT, GRPO and Tyler are read from the records of `study_mini.py`. Where a row has candidates, those of seed 42
 answer development problems first (`dev` and `dev-harder`), and the best is what every seed is run with. Records go to
@@ -305,10 +305,10 @@ def read(places: Places) -> Found:
 
 
 def write(places: Places) -> str:
-    """docs/results/baselines.md."""
+    """docs/results/baselines-tables.md."""
     found = read(places)
     lines = [
-        "# Tyler and the baselines on mini",
+        "# Tyler and the baselines on mini: tables",
         "",
         "Written by `python scripts/compare_mini.py report`, from docs/results/baselines (`python "
         "scripts/compare_mini.py run`) and, for CoT, SFT, GRPO and Tyler, from docs/results/mini (`python "
@@ -508,7 +508,7 @@ def main() -> None:
     if args.command == "run":
         run(args.rows, args.seeds, places)
     else:
-        atomic_write(places.records.parent / "baselines.md", write(places))
+        atomic_write(places.records.parent / "baselines-tables.md", write(places))
 
 
 if __name__ == "__main__":
