@@ -2,7 +2,7 @@
 
     python scripts/compare_mini.py run                                # everything; a killed comparison goes on
     python scripts/compare_mini.py run --rows MemGen --seeds 42       # one row, what it is trained from included
-    python scripts/compare_mini.py report                             # docs/results/baselines-tables.md from the records
+    python scripts/compare_mini.py report                             # docs/results/baselines-tables.md from records
 
 CoT, SFT, GRPO and Tyler are read from the records of `study_mini.py`. Where a row has candidates, those of seed 42
 answer development problems first (`dev` and `dev-harder`), and the best is what every seed is run with. Records go to
