@@ -285,9 +285,11 @@ class Engine:
 
         Who joins leaves a page to grow into for each row, where there are pages, or the youngest would soon go again.
         """
+        if self.memory is None:
+            return True
         spare = PAGE if joining and self._steady is not None else 0
         reach = [length + spare for length in self._reach(joining)]
-        return self.memory is None or len(reach) == 1 or self._bytes(reach) <= self.memory
+        return len(reach) == 1 or self._bytes(reach) <= self.memory
 
     def _postpone_youngest(self) -> None:
         """Send the rows that came last back to the queue, with their context, until the others have room to grow."""
