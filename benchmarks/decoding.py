@@ -187,17 +187,17 @@ def calls(model: Tyler, batch: int, new: int, times: Times, which: Sequence[str]
 
 
 def throughput(model: Tyler, slots: int, new: int, times: Times) -> Iterator[Timing | Figure]:
-    draw, new, results = random.Random(0), min(new, 100), {}
+    draw, new, results, count = random.Random(0), min(new, 100), {}, max(64, slots)
     requests = [
         Request(one, Forced({draw.randrange(new): ("state",) for _ in range(CALLS)}), max_new_tokens=new + CALLS)
-        for one in prompts(64, 60)
+        for one in prompts(count, 60)
     ]
 
     def way(steps: int) -> Work:
         return clocked(lambda: decoded(model, requests, slots=slots, coalesce=steps), results, str(steps))
 
     ways = {f"coalesce {steps}": way(steps) for steps in (0, 16)}
-    yield from compete([Contest(f"64 requests, {slots} slots", ways, 64 * new, "tokens")], *times)
+    yield from compete([Contest(f"{count} requests, {slots} slots", ways, count * new, "tokens")], *times)
 
 
 def memory(model: Tyler) -> Iterator[Figure]:
@@ -232,7 +232,7 @@ def main() -> None:
         for batch in arguments.batches or ([1] if arguments.quick else [1, 8]):
             report.add(calls(model, batch, new, times, CALLED[: arguments.ways]))
     if "throughput" in arguments.only and not arguments.quick:
-        for slots in (1, 8, 32, 64):
+        for slots in (1, 8, 32, 64, 128):
             report.add(throughput(model, slots, new, times))
     report.publish(arguments.json)
 

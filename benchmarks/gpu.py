@@ -6,10 +6,10 @@
 First the bandwidth of a copy, which is the floor of decoding. Then for each shape, in bfloat16: plain decoding, a step
 ahead of the host with CUDA graphs and step by step, against `transformers` generate (dynamic cache, and static cache
 compiled) at batch 1, 8, 32 and 64; time to first token; an answer of 600 tokens with 5 calls against none, and the
-share of synthesis in it; one call at contexts of 128 to 8,192; tokens a second with 1 to 128 slots; and `tyler plan`'s
-estimate beside what was measured. Targets stand in the table. A shape needs its weights twice over the adapted maps and
-the caches of 128 rows: 20 GB for Qwen2.5-1.5B, 60 GB for Qwen3-4B; what does not fit is left out and named. An hour for
-all shapes is ample.
+share of synthesis in it; one call at contexts of 128 to 8,192; tokens a second with 1 to 128 slots, without calls and
+with calls that wait for others or do not; and `tyler plan`'s estimate beside what was measured. Targets stand in the
+table. A shape needs its weights twice over the adapted maps and the caches of 128 rows: 20 GB for Qwen2.5-1.5B, 60 GB
+for Qwen3-4B; what does not fit is left out and named. An hour for all shapes is ample.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ TARGETS = {
     "throughput": "at least 25 x with 64",
 }
 """For Qwen3-4B on an H100, in bfloat16."""
+WAITING = {"at once": 0, "after up to 16 steps": 16}
+"""Steps that a call may wait for others."""
 COPIED = 2**32
 """Bytes of the copy that shows the bandwidth."""
 
@@ -100,11 +102,15 @@ def copy_bandwidth(device: str, size: int = COPIED) -> float:
 
 
 def requests(amounts: Amounts, count: int, new_tokens: int, calls: int) -> list[Request]:
-    """Answers whose calls are at even places; `max_new_tokens` counts actions, so calls come on top."""
+    """Answers whose calls are at even places, in each row at others. `max_new_tokens` counts actions: calls on top."""
     gap = new_tokens // (calls + 1)
     names = ("global", "state", "procedure")
-    router = Forced({gap * (place + 1): (names[place % 3],) for place in range(calls)}) if calls else Never()
-    return [Request([5 + row] * amounts.prompt, router, max_new_tokens=new_tokens + calls) for row in range(count)]
+
+    def router(row: int) -> Forced | Never:
+        places = (gap * (place + 1) + row * 7 % gap for place in range(calls))
+        return Forced({place: (names[nth % 3],) for nth, place in enumerate(places)}) if calls else Never()
+
+    return [Request([5 + row] * amounts.prompt, router(row), max_new_tokens=new_tokens + calls) for row in range(count)]
 
 
 class Engines(Protocol):
@@ -121,14 +127,21 @@ def engines_of(model: Tyler) -> Engines:
 
 
 def decode(
-    engines: Engines, amounts: Amounts, rows: int, new_tokens: int, calls: int = 0, *, ahead: bool | None = None
+    engines: Engines,
+    amounts: Amounts,
+    rows: int,
+    new_tokens: int,
+    calls: int = 0,
+    *,
+    ahead: bool | None = None,
+    coalesce: int = 0,
 ) -> Timings:
     """Decode `rows` answers at once; returns where the host's time went.
 
     Synthesis ends when the device has done it. What the host does while the device decodes costs nothing.
     """
     engine = engines(rows, ahead)
-    engine.timings = Timings()
+    engine.timings, engine.coalesce = Timings(), coalesce
     answers = engine.run(requests(amounts, rows, new_tokens, calls))
     assert all(answer.num_visible == new_tokens and answer.num_invocations == calls for answer in answers)
     return engine.timings
@@ -237,13 +250,17 @@ def call_contests(engines: Engines, amounts: Amounts, shape: str, shares: list[f
 
 
 def slot_contests(engines: Engines, amounts: Amounts, shape: str) -> list[Contest]:
-    """As many answers as slots, without operators."""
+    """As many answers as slots: without operators, and with calls that are served at once or wait for others."""
 
-    def work(slots: int) -> Work:
-        return lambda: decode(engines, amounts, slots, amounts.plain)
+    def work(slots: int, calls: int = 0, coalesce: int = 0) -> Work:
+        return lambda: decode(engines, amounts, slots, amounts.plain, calls, coalesce=coalesce)
+
+    def ways(slots: int) -> dict[str, Work]:
+        calls = {f"{amounts.calls} calls, {how}": work(slots, amounts.calls, steps) for how, steps in WAITING.items()}
+        return {"engine": work(slots)} | calls
 
     return [
-        Contest(f"{shape}, {slots} slots", {"engine": work(slots)}, slots * amounts.plain, "tokens")
+        Contest(f"{shape}, {slots} slots", ways(slots), slots * amounts.plain, "tokens")
         for slots in amounts.slots
         if fits(f"{shape}, {slots} slots", work(slots), engines)
     ]
@@ -276,7 +293,7 @@ def judged(
         slots: one.rate.median
         for slots in amounts.slots
         for one in timings
-        if one.work == f"{shape}, {slots} slots" and one.rate
+        if (one.work, one.way) == (f"{shape}, {slots} slots", "engine") and one.rate
     }
     targets = TARGETS if shape == "qwen3-4b" else dict.fromkeys(TARGETS, "")
     figures = [
