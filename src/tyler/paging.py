@@ -108,8 +108,7 @@ class PagedContext(Context):
         self.embeds.flatten(0, 1)[places] = embeds.to(self.embeds.dtype)
 
     def copy(self, states: Tensor, source: int, row: int, length: int) -> None:
-        """Fill a row's pages of a cache [layers, pages, ...] with what `source` has in its first positions."""
-        self.hold(range(row, row + 1), [length])
+        """Fill a row's pages of a cache [layers, pages, ...], which it holds, with the first that `source` has."""
         count = pages_for(length)
         states[:, self._pages[row][:count]] = states[:, self._pages[source][:count]]
 
