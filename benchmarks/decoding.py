@@ -46,7 +46,7 @@ class EncodingAgain(Engine):
 
     def _synthesize(self, parked: range) -> list[torch.Tensor]:
         for slot in parked:
-            self.synthesis_reader.rewind(slot, 0)
+            self.batch.synthesis_reader.rewind(slot, 0)
         return super()._synthesize(parked)
 
 
@@ -56,7 +56,7 @@ class DroppingCaches(EncodingAgain):
     def _synthesize(self, parked: range) -> list[torch.Tensor]:
         latents = super()._synthesize(parked)
         for slot in range(len(self.rows)):
-            self.policy_reader.rewind(slot, 0)
+            self.batch.policy_reader.rewind(slot, 0)
         return latents
 
 

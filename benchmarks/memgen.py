@@ -88,7 +88,7 @@ def configured_model(name: str) -> MemGen:
 def on_the_engine(model: MemGen, setting: Setting) -> Measurement:
     engine = model.engine(slots=len(setting.prompts))
     fed = {"policy": 0, "weaver": 0}
-    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
+    for name, reader in (("policy", engine.batch.policy_reader), ("weaver", engine.batch.synthesis_reader)):
         count_positions(reader, fed, name)
     requests = [
         Request(prompt, Planned(len(places), places=places), max_new_tokens=setting.new_tokens)

@@ -15,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import tiny
+
+from tyler.model import Tyler
 
 torch.set_num_threads(1)
 
@@ -42,6 +45,15 @@ def _seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=[False, True], ids=["step by step", "ahead"])
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whatever uses this holds for both loops, with caches in rows and in pages that are soon full."""
+    tiny.small_pages(monkeypatch)
+    made = Tyler.engine
+    monkeypatch.setattr(Tyler, "engine", lambda *args, **settings: made(*args, **{"ahead": request.param, **settings}))
+    return bool(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -2,116 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from tests import reference, tiny
-from tests.reference import Answer
-from torch import Tensor
+from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
 
 from tyler.decoding import Engine
 from tyler.model import Tyler
-from tyler.paging import PagedContext, PagedReader
 from tyler.replay import pack_for, replay_logprobs
-from tyler.request import Event, FinishEvent, InvocationEvent, Request, SoftPrompt, TokenEvent
+from tyler.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.routing import AtBoundaries, Forced, Learned, Never
 from tyler.sampling import Sampling
-from tyler.sizes import pages_for
 from tyler.trajectory import Trajectory
 
-TOLERANCE = 1e-5
-ACTIONS = 24
-
-
-def ask(text: str, **settings: object) -> Request:
-    return Request(prompt_ids=tiny.ids(text), **{"max_new_tokens": ACTIONS, **settings})  # type: ignore[arg-type]
-
-
-CASES = {
-    "greedy": ask(tiny.MEDIUM),
-    "greedy, long prompt, budget 1": ask(tiny.LONG, budget=1),
-    "greedy, other prompt, no budget": ask(tiny.ODD),
-    "sampled, one-token prompt": ask(tiny.SHORT, sampling=Sampling(1.0, seed=1)),
-    "sampled, budget 3": ask(tiny.LONG, sampling=Sampling(0.7, seed=2), budget=3),
-    "sampled, budget 0": ask(tiny.ODD, sampling=Sampling(0.7, seed=3), budget=0),
-    "top-k": ask(tiny.MEDIUM, sampling=Sampling(1.0, top_k=6, seed=4)),
-    "top-k and top-p": ask(tiny.ODD, sampling=Sampling(0.8, top_k=20, top_p=0.7, seed=5)),
-    "top-p, short": ask(tiny.SHORT, sampling=Sampling(1.3, top_p=0.9, seed=6), max_new_tokens=9),
-    "boundaries": ask(tiny.LONG, router=AtBoundaries()),
-    "boundaries, sampled": ask(tiny.MEDIUM, router=AtBoundaries(), sampling=Sampling(1.0, seed=7), max_new_tokens=40),
-    "boundaries, sampled, temperature 0.7": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.7, seed=23)),
-    "boundaries, several at one token": ask(
-        tiny.LONG, router=AtBoundaries(), sampling=Sampling(1.0, seed=26), max_new_tokens=40
-    ),
-    "boundaries, long waits": ask(
-        tiny.MEDIUM, router=AtBoundaries(), sampling=Sampling(1.0, seed=33), max_new_tokens=40
-    ),
-    "half of the boundaries": ask(tiny.SHORT, router=AtBoundaries(rate=0.5), sampling=Sampling(1.0, seed=8)),
-    "boundaries, budget 2": ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(0.9, seed=9), budget=2),
-    "boundaries, one operator": ask(
-        tiny.LONG, router=AtBoundaries(only=("procedure",)), sampling=Sampling(1.0, seed=10)
-    ),
-    "never": ask(tiny.LONG, router=Never(), sampling=Sampling(1.0, seed=11)),
-    "forced": ask(tiny.SHORT, router=Forced({0: ("global",), 3: ("state", "procedure"), 4: ("state", "state")})),
-}
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["step by step", "ahead"])
-def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Everything here holds for both loops, with caches in rows and in pages that are soon full."""
-    tiny.small_pages(monkeypatch)
-    made = Tyler.engine
-    monkeypatch.setattr(Tyler, "engine", lambda *args, **settings: made(*args, **{"ahead": request.param, **settings}))
-    return bool(request.param)
-
+pytestmark = pytest.mark.usefixtures("ahead")
 
 ENGINES = [(1, 0), (2, 3), (3, 1), (3, 16), (8, 0), (32, 16)]
 """(slots, coalesce): alone, fewer slots than requests, and one for each."""
-
-
-@functools.cache
-def expected(family: str, case: str) -> Answer:
-    return reference.decode(tiny.tyler(family), CASES[case])
-
-
-def differences(trajectory: Trajectory, answer: Answer) -> list[str]:
-    """What differs between the engine's answer and the transcription's."""
-    found = []
-    if trajectory.actions != answer.actions:
-        found.append(f"actions {trajectory.actions} instead of {answer.actions}")
-    elif (error := distance(trajectory.logprobs, answer.logprobs)) > TOLERANCE:
-        found.append(f"log-probabilities differ by {error}")
-    calls = [(one.operator, one.position, one.num_latents, one.action) for one in trajectory.invocations]
-    if calls != answer.invocations:
-        found.append(f"invocations {calls} instead of {answer.invocations}")
-    elif any(not torch.allclose(a, b, atol=TOLERANCE) for a, b in zip(trajectory.latents, answer.latents, strict=True)):
-        found.append("the latents differ")
-    if trajectory.text != answer.text:
-        found.append(f"text {trajectory.text!r} instead of {answer.text!r}")
-    if trajectory.finish_reason != answer.finish_reason:
-        found.append(f"finish reason {trajectory.finish_reason} instead of {answer.finish_reason}")
-    return found
-
-
-def distance(first: Sequence[float], second: Sequence[float]) -> float:
-    return max((abs(a - b) for a, b in zip(first, second, strict=True)), default=0.0)
-
-
-def same(first: Trajectory, second: Trajectory) -> bool:
-    return (
-        first.actions == second.actions
-        and first.invocations == second.invocations
-        and (first.text, first.finish_reason) == (second.text, second.finish_reason)
-        and distance(first.logprobs, second.logprobs) < TOLERANCE
-    )
-
-
-def run(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Trajectory]:
-    return model.engine(slots=slots, coalesce=coalesce).run(requests)
 
 
 def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Event]:
@@ -497,140 +407,6 @@ def test_parked_calls_are_served_together_when_they_may_wait() -> None:
 
     assert calls(0) == [1, 1, 1, 1]
     assert calls(16) == [4]
-
-
-# ------------------------------------------------------------------------------------- one prompt, many rows
-
-
-def fed_positions(engine: Engine) -> dict[str, int]:
-    """Counts the positions that go through each decoder from now on."""
-    fed = {"policy": 0, "synthesizer": 0}
-    for name, reader in (("policy", engine.policy_reader), ("synthesizer", engine.synthesis_reader)):
-
-        def counted(rows: range, positions: Tensor, name: str = name, inputs: Any = reader.inputs) -> Tensor:
-            fed[name] += positions.numel()
-            return inputs(rows, positions)
-
-        reader.inputs = counted  # type: ignore[method-assign]
-    return fed
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_a_group_reads_its_prompt_once_in_both_streams(family: str) -> None:
-    model = tiny.tyler(family)
-    requests = [ask(tiny.LONG, router=Forced({0: ("global",), 3: ("state",)}), max_new_tokens=6)] * 4
-    engine = model.engine(slots=4)
-    fed = fed_positions(engine)
-    answers = engine.run(requests)
-    length = len(requests[0].prompt_ids)
-    longest = max(len(one.actions) + one.num_latents for one in answers)
-    assert fed["policy"] <= length + 4 * longest
-    assert fed["synthesizer"] <= length + 4 * (longest + 8)
-    assert not differences(answers[3], reference.decode(model, requests[0]))
-
-
-@pytest.mark.parametrize("slots", [2, 5, 9])
-def test_rollouts_of_a_group_are_what_each_would_be_alone(slots: int) -> None:
-    model = tiny.tyler("qwen3")
-    texts = [tiny.MEDIUM, tiny.LONG, tiny.MEDIUM, tiny.MEDIUM, tiny.LONG, tiny.ODD, tiny.MEDIUM, tiny.LONG, tiny.SHORT]
-    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed, text in enumerate(texts)]
-    alone = [run(model, [request], slots=1)[0] for request in requests]
-    for one, other in zip(alone, run(model, requests, slots, coalesce=2), strict=True):
-        assert same(one, other)
-
-
-def test_prompts_with_different_soft_vectors_are_not_shared() -> None:
-    model = tiny.tyler("qwen2")
-    draw = torch.Generator().manual_seed(0)
-    softs = [SoftPrompt((1, 2), torch.randn(2, 32, generator=draw)) for _ in range(2)]
-    requests = [ask(tiny.MEDIUM, router=Never(), soft_prompt=soft) for soft in (softs[0], softs[1], softs[0], None)]
-    together, alone = run(model, requests), [run(model, [request])[0] for request in requests]
-    assert all(same(one, other) for one, other in zip(together, alone, strict=True))
-    assert distance(together[0].logprobs[:1], together[1].logprobs[:1]) > 1e-3
-
-
-# ---------------------------------------------------------------------------------------------------- memory
-
-
-def bytes_held(engine: Engine) -> int:
-    readers = (engine.policy_reader, engine.synthesis_reader)
-    caches = [reader if isinstance(reader, PagedReader) else reader.cache for reader in readers]
-    return engine.context.embeds.nbytes + sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
-
-
-def memory_for(model: Tyler, rows: int, positions: int) -> int:
-    config = model.backbone.model.config
-    cache = 2 * config.num_hidden_layers * config.num_key_value_heads * getattr(config, "head_dim", 8) * 4
-    return rows * positions * (2 * cache + 32 * 4)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_requests_wait_for_memory_and_answers_do_not_change(rows: int) -> None:
-    model = tiny.tyler("qwen3")
-    requests = [replace(request, max_new_tokens=min(request.max_new_tokens, ACTIONS)) for request in CASES.values()]
-    bound = memory_for(model, rows, 4 * 64)
-    engine = model.engine(slots=8, memory=bound)
-    for request in requests:
-        engine.submit(request)
-    found, most = {}, 0
-    while engine.rows or engine.waiting:
-        for event in engine.step():
-            if isinstance(event, FinishEvent):
-                found[event.index] = event.trajectory
-        assert bytes_held(engine) <= bound
-        most = max(most, len(engine.rows))
-    assert rows <= most and (most < 8 or isinstance(engine.context, PagedContext))
-    free = run(model, requests)
-    assert all(same(free[index], found[index]) for index in range(len(requests)))
-
-
-@pytest.mark.parametrize("router", [Learned(), AtBoundaries(), Forced({2: ("state",), 30: ("global", "procedure")})])
-def test_a_row_that_was_postponed_goes_on_where_it_was(router: Learned | AtBoundaries | Forced) -> None:
-    """All start in one block of positions and grow out of it, which is more than the memory holds."""
-    model = tiny.tyler("qwen2")
-    requests = [ask(tiny.MEDIUM, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=90) for s in range(6)]
-    engine = model.engine(slots=6, memory=memory_for(model, 3, 128))
-    for request in requests:
-        engine.submit(request)
-    events, postponed = [], 0
-    while engine.rows or engine.waiting:
-        before = {row.index for row in engine.rows}
-        events += engine.step()
-        postponed += sum(row.index in before for row in engine.waiting)
-    assert postponed >= 1
-    finished = {event.index: event.trajectory for event in events if isinstance(event, FinishEvent)}
-    free = run(model, requests)
-    for index, one in enumerate(free):
-        assert same(one, finished[index])
-        shown = "".join(event.text for event in events if isinstance(event, TokenEvent) and event.index == index)
-        assert shown == one.text
-
-
-def test_what_never_fits_the_memory_is_refused() -> None:
-    model = tiny.tyler("qwen3")
-    engine = model.engine(slots=2, memory=memory_for(model, 1, 64))
-    with pytest.raises(ValueError, match=r"max_new_tokens=100 needs [\d,]+ bytes.*memory=[\d,]+; lower"):
-        engine.submit(ask(tiny.SHORT, max_new_tokens=100))
-    assert len(engine.run([ask(tiny.SHORT, max_new_tokens=20, router=Never())])[0].actions) <= 20
-    with pytest.raises(ValueError, match="memory=0"):
-        model.engine(memory=0)
-
-
-def test_memory_follows_the_rows_that_are_left() -> None:
-    model = tiny.tyler("qwen2")
-    engine = model.engine(slots=8)
-    for index in range(8):
-        engine.submit(ask(tiny.LONG if index else tiny.SHORT, router=Never(), max_new_tokens=2 if index else 40))
-    engine.step()
-    full = engine.context.embeds.nbytes
-    for _ in range(10):
-        engine.step()
-    if isinstance(engine.context, PagedContext):
-        assert engine.context.embeds.nbytes == full, "nothing moves"
-        assert engine.context.in_use == pages_for(engine.context.lengths[0] + 7)
-        return
-    assert engine.context.rows == 1 and engine.policy_reader.cache.keys.shape[1] == 1
-    assert engine.context.embeds.nbytes <= full / 8
 
 
 # ----------------------------------------------------------------------------------------------------- abort

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests import reference, tiny
-from tests.test_decoding import differences
+from tests.asking import differences
 
 from tyler.model import Tyler
 from tyler.request import Request

@@ -142,12 +142,12 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     model = tiny.build("qwen3")
     slots, prompt, context = 3, 40, 70
     engine = model.engine(slots=slots)
-    for reader in (engine.policy_reader, engine.synthesis_reader):
+    for reader in (engine.batch.policy_reader, engine.batch.synthesis_reader):
         assert isinstance(reader, RaggedReader)
         reader.cache.resize(slots, cache_capacity(prompt, context))
     engine.context.reserve(prompt)
     engine.context.reserve(prompt + 25)
-    held = [engine.policy_reader.cache, engine.synthesis_reader.cache]
+    held = [engine.batch.policy_reader.cache, engine.batch.synthesis_reader.cache]
     caches = sum(cache.keys.nbytes + cache.values.nbytes for cache in held) + engine.context.embeds.nbytes
     config = Config(operators=tiny.OPERATORS)
     work = Workload(Read(1, 1, 1), Read(1, 1, 1), Read(1, 1, 1), 1, slots, prompt, context, Read(1, 1, 1), 1)

@@ -14,15 +14,15 @@ from unittest.mock import Mock, call, create_autospec
 import pytest
 import torch
 from tests import tiny
-from tests.test_decoding import CASES, ask, differences, distance, expected, same
+from tests.asking import CASES, ask, differences, distance, expected, same
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tyler import decoding, recording, steady
+from tyler import batch, recording, steady
 from tyler.model import Tyler
 from tyler.paging import PagedReader
 from tyler.reasoners import soft_thinking
 from tyler.recording import Program
-from tyler.request import Request
+from tyler.request import FinishEvent, Request
 from tyler.routing import Forced, Learned, Never
 from tyler.sampling import Sampling
 from tyler.sizes import bucket
@@ -67,7 +67,7 @@ class Traced:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Traced:
     recorder = Traced()
-    monkeypatch.setattr(decoding, "recorder_for", lambda device: recorder)
+    monkeypatch.setattr(batch, "recorder_for", lambda device: recorder)
     return recorder
 
 
@@ -193,7 +193,7 @@ def test_a_calls_two_passes_are_replayed(traced: Traced) -> None:
     plain = model.engine(slots=1).run([request])[0]
     engine = model.engine(slots=1, ahead=True)
     assert same(engine.run([request])[0], plain)
-    for reader in (engine.policy_reader, engine.synthesis_reader):
+    for reader in (engine.batch.policy_reader, engine.batch.synthesis_reader):
         assert reader._programs._recorded
     assert len(plain.invocations) > 10
 
@@ -214,15 +214,15 @@ def test_a_request_joins_and_another_is_aborted_while_a_step_is_in_flight() -> N
     engine.submit(first), engine.submit(second)
     for _ in range(4):
         engine.step()
-    assert engine._flight is not None
+    assert engine.batch.aloft
     engine.submit(third)
     for _ in range(3):
         engine.step()
-    assert engine._flight is not None
+    assert engine.batch.aloft
     engine.abort(1)
     ends = {}
     while engine.rows or engine.waiting:
-        ends |= {event.index: event.trajectory for event in engine.step() if isinstance(event, decoding.FinishEvent)}
+        ends |= {event.index: event.trajectory for event in engine.step() if isinstance(event, FinishEvent)}
     assert ends[1].finish_reason == "aborted"
     assert same(ends[0], alone[0])
     assert same(ends[2], alone[1])

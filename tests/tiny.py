@@ -23,7 +23,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler import decoding, paging, recompute, sizes
+from tyler import admission, batch, paging, recompute, sizes
 from tyler.backbone import Backbone
 from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
@@ -190,5 +190,5 @@ def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def small_pages(monkeypatch: pytest.MonkeyPatch, size: int = 16) -> None:
     """Let short rows have several pages."""
-    for module in (sizes, paging, decoding):
+    for module in (sizes, paging, batch, admission):
         monkeypatch.setattr(module, "PAGE", size)

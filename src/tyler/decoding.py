@@ -2,9 +2,8 @@
 
 Every row is one request. A step serves the operator calls that are due, lets each running row choose an action in V',
 and reads what was appended. A row that chose an operator is parked until its call is served, together with others.
-The policy and the synthesizer are two readers of one context (`context.py`): a call feeds the synthesizer only what is
-new since the row's last call, plus the queries. Rows are kept in the order running, parked, so that every pass runs
-over neighbouring rows.
+The rows and what has been read of them are the batch (`batch.py`), who may join them is its own question
+(`admission.py`). A call feeds the synthesizer only what is new since the row's last call, plus the queries.
 
 On a GPU the host would be late for every step. There caches are in pages and short passes are recorded (`paging.py`),
 and while nothing but tokens happens, decide and read are one program, which is launched a step ahead of what the host
@@ -14,7 +13,6 @@ knows (`steady.py`).
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,21 +20,17 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import PreTrainedModel
 
+from tyler.admission import Admission
 from tyler.backbone import Backbone
+from tyler.batch import Batch
 from tyler.choosing import Chooser
-from tyler.context import Context, RaggedContext, RaggedReader, Reader, position_bytes
-from tyler.lean import has_fixed_angles
 from tyler.operators import Operator
-from tyler.paging import PagedContext, PagedReader
 from tyler.policy import Policy
-from tyler.recording import recorder_for
 from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, constants, masked_logits
-from tyler.sizes import PAGE
-from tyler.steady import Flight, Steady
+from tyler.steady import Flight
 from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
@@ -90,41 +84,19 @@ class Engine:
             raise ValueError(f"memory={memory}; it is a number of bytes, or None for no bound")
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
-        self.slots = slots
         self.coalesce = (0 if slots <= 8 else 16) if coalesce is None else coalesce
         self.timings = Timings()
-        self.memory = memory
-        self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
-        self.rows: list[Row] = []
-        self.waiting: deque[Row] = deque()
-        self._aborted: list[Row] = []  # while they waited
         self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
         self._longest_action = max((self.heads[name].num_latents for name in self.heads), default=1)
-        self._submitted = 0
         # Looked up once: transformers finds each of these anew, and a step asks for them often.
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
-        self._position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
-        self._position_bytes += backbone.dim * backbone.dtype.itemsize
-        self._steady: Steady | None = None
-        self._build_readers(policy.decoder(), synthesizer.decoder(), ahead)
-        self._flight: Flight | None = None  # a step of the running rows that has been launched and has not landed
-
-    def _build_readers(self, policy: PreTrainedModel, synthesizer: PreTrainedModel, ahead: bool | None) -> None:
-        """The context and who reads it: in pages where the device runs ahead of the host."""
-        shape, decoders = (self.slots, self.backbone.dim, self.backbone.dtype, self._device), (policy, synthesizer)
-        self.policy_reader: Reader
-        self.synthesis_reader: Reader
-        if (self._device.type == "cuda" if ahead is None else ahead) and all(map(has_fixed_angles, decoders)):
-            most = None if self.memory is None else self.memory // (PAGE * self._position_bytes) - 1
-            pages, recorder = PagedContext(*shape, self._max_positions, most), recorder_for(self._device)
-            self.context: Context = pages
-            reader, self.synthesis_reader = (PagedReader(one, pages, recorder) for one in decoders)
-            self._steady = Steady(self.backbone, self.policy, reader, self.hidden, recorder)
-            self.policy_reader = reader
-        else:
-            self.context = rows = RaggedContext(*shape)
-            self.policy_reader, self.synthesis_reader = (RaggedReader(one, rows) for one in decoders)
+        ahead = self._device.type == "cuda" if ahead is None else ahead
+        self.batch = Batch(backbone, policy, synthesizer.decoder(), slots=slots, memory=memory, ahead=ahead)
+        self.admission = Admission(self.batch, self._longest_action)
+        self.rows, self.waiting, self.context = self.batch.rows, self.admission.waiting, self.batch.context
+        self._aborted: list[Row] = []  # while they waited
+        self._submitted = 0
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its index.
@@ -137,7 +109,7 @@ class Engine:
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
                 f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
             )
-        self._check_memory(request)
+        self.admission.check(request)
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
@@ -197,134 +169,33 @@ class Engine:
         self._decide()
         return served
 
-    # -- admit ---------------------------------------------------------------------------------------------------
-
     def _admit(self) -> None:
-        """Fill free rows from the queue, as far as there is memory, and read their prompts.
-
-        Rows that start from the same prompt, as those of a group, read it once: the others copy what the first read.
-        """
-        if self._flight and not self._stays_as_it_is():
+        """Fill free rows from the queue, as far as there is memory, and read their prompts."""
+        if self.batch.aloft and self.admission.disturbs():
             self._settle()
-        self._postpone_youngest()
-        while self.waiting and self.waiting[0].finish_reason:
-            self._aborted.append(self.waiting.popleft())
-        joining: list[Row] = []
-        while self.waiting and len(self.rows) + len(joining) < self.slots and self._fits([*joining, self.waiting[0]]):
-            joining.append(self.waiting.popleft())
-        self._make_room(joining)
-        if not joining:
-            return
-        with self.timings.clock("prefill"):
-            leaders: list[Row] = []
-            for row in joining:
-                known = [one for one in (*self.rows, *leaders) if row.kept is None and one.has_prompt_of(row)]
-                leaders += [] if known else [row]
-            first = len(self.rows)
-            followers = [row for row in joining if row not in leaders]
-            for row in (*leaders, *followers):
-                self._enter(row)
-            if leaders:
-                self._read(range(first, first + len(leaders)))
-            for slot, row in enumerate(leaders, start=first):
-                row.after_prompt = self.hidden[slot].clone() if row.after_prompt is None else row.after_prompt
-            for slot, row in enumerate(followers, start=first + len(leaders)):
-                self._follow(slot, row)
-
-    def _enter(self, row: Row) -> None:
-        """Give a row the next place, with its prompt or with the context it had when it was postponed."""
-        slot = len(self.rows)
-        self.rows.append(row)
-        self.context.append(slot, self._embed_prompt(row.request) if row.kept is None else row.kept)
-        row.started, row.kept = row.started or time.perf_counter(), None
-
-    def _follow(self, slot: int, row: Row) -> None:
-        """Start a row where another one stood after the same prompt."""
-        source = next(place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row))
-        self.policy_reader.share(source, slot, len(row.request.prompt_ids))
-        after_prompt = self.rows[source].after_prompt
-        assert after_prompt is not None, "whoever runs has read its prompt"
-        self.hidden[slot] = row.after_prompt = after_prompt
-
-    def _embed_prompt(self, request: Request) -> Float[Tensor, "seq dim"]:
-        embeds = self.backbone.embed(torch.tensor(request.prompt_ids, device=self._device))
-        if request.soft_prompt is not None:
-            embeds[list(request.soft_prompt.positions)] = request.soft_prompt.embeds.to(embeds)
-        return embeds
-
-    # -- memory --------------------------------------------------------------------------------------------------
-
-    def _check_memory(self, request: Request) -> None:
-        """Raise ValueError for a request whose answer could not be finished even alone."""
-        if self.memory is None:
-            return
-        positions = len(request.prompt_ids) + request.max_new_tokens - 1 + self._beyond
-        needed = self._bytes([min(positions, self.backbone.max_positions)])
-        if needed > self.memory:
-            raise ValueError(
-                f"a prompt of {len(request.prompt_ids)} tokens with max_new_tokens={request.max_new_tokens} needs "
-                f"{needed:,} bytes of context and caches, and memory={self.memory:,}; lower max_new_tokens or raise it"
-            )
-
-    def _bytes(self, lengths: Sequence[int]) -> int:
-        """What context and caches of rows of these lengths take."""
-        return self.context.positions_for(lengths) * self._position_bytes
-
-    def _reach(self, rows: Sequence[Row] = ()) -> list[int]:
-        """Positions that the running rows and these may reach within a step."""
-        lengths = (*self.context.lengths[: len(self.rows)], *(row.length for row in rows))
-        return [length + self._beyond for length in lengths]
-
-    @property
-    def _beyond(self) -> int:
-        """How far a step goes: one position behind an action, two where a step is launched ahead of the next."""
-        return self._longest_action + (1 if self._steady is None else 2)
-
-    def _fits(self, joining: Sequence[Row]) -> bool:
-        """Whether these rows find memory beside those that run; one row alone always does.
-
-        Who joins leaves a page to grow into for each row, where there are pages, or the youngest would soon go again.
-        """
-        if self.memory is None:
-            return True
-        spare = PAGE if joining and self._steady is not None else 0
-        reach = [length + spare for length in self._reach(joining)]
-        return len(reach) == 1 or self._bytes(reach) <= self.memory
-
-    def _postpone_youngest(self) -> None:
-        """Send the rows that came last back to the queue, with their context, until the others have room to grow."""
-        while len(self.rows) > 1 and not self._fits([]):
-            slot = max(range(len(self.rows)), key=lambda place: self.rows[place].index)
-            row = self.rows[slot]
-            row.kept = self.context.of(slot)
-            self.waiting.appendleft(row)
-            self._swap(slot, len(self.rows) - 1)
-            self._drop_last()
-
-    def _make_room(self, joining: Sequence[Row]) -> None:
-        """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
-        if isinstance(self.context, RaggedContext):
-            self.context.fit(self._reach(joining), exact=self.memory is not None, shrinks=not self.waiting)
-        else:
-            self.policy_reader.hold(range(len(self.rows)), self._reach())
+        self.admission.postpone_youngest()
+        self._aborted += self.admission.withdrawn()
+        if joining := self.admission.admit():
+            with self.timings.clock("prefill"):
+                self.batch.join(joining)
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> list[InvocationEvent]:
         """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows, once their calls are due."""
         self._park_scheduled()
-        parked = self._arrange()
+        parked = self.batch.arrange()
         if not parked or not self._due(parked):
             return []
         if self._settle():
-            parked = self._arrange()
+            parked = self.batch.arrange()
         started = time.perf_counter()
         held = [self._hold_back(slot) for slot in parked]
         latents = self._synthesize(parked)
         for slot, block, tokens in zip(parked, latents, held, strict=True):
             self._append_latents(slot, block)
             self._append_held(slot, tokens)
-        hidden, counts = self._read(parked)
+        hidden, counts = self.batch.read(parked)
         self._score_held(parked, held, hidden, counts)
         self._wait_for_device()
         elapsed = time.perf_counter() - started
@@ -351,36 +222,22 @@ class Engine:
         """Take the tokens behind the call's position out of the context: a structure's opening token waits."""
         held, start = self.rows[slot].hold_back()
         if held:
-            self._forget(slot, start)
+            self.batch.forget(slot, start)
         return held
 
     def _synthesize(self, parked: range) -> list[Float[Tensor, "latents dim"]]:
         """Stage Q_k behind x_t, read both with the synthesizer, project the query positions, forget the queries."""
-        self._share_prompts(parked)
+        self.batch.share_prompts(parked)
         heads = [self.heads[self.rows[slot].call.operator] for slot in parked]  # type: ignore[union-attr]
         for slot, head in zip(parked, heads, strict=True):
             self.context.stage(slot, head.queries)
         ends = [self.context.lengths[slot] + head.num_latents for slot, head in zip(parked, heads, strict=True)]
-        hidden, counts = self.synthesis_reader.read(parked, ends)
+        hidden, counts = self.batch.synthesis_reader.read(parked, ends)
         latents = []
         for row, (slot, head) in enumerate(zip(parked, heads, strict=True)):
             latents.append(head(hidden[row, counts[row] - head.num_latents : counts[row]]))
-            self.synthesis_reader.rewind(slot, self.context.lengths[slot])
+            self.batch.synthesis_reader.rewind(slot, self.context.lengths[slot])
         return latents
-
-    def _share_prompts(self, parked: range) -> None:
-        """Let the synthesizer, too, read a prompt once for all rows that start from it."""
-        reader = self.synthesis_reader
-        for slot in parked:
-            row = self.rows[slot]
-            length = len(row.request.prompt_ids)
-            if reader.read_to[slot]:
-                continue
-            others = [place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row)]
-            if readers := [place for place in others if reader.read_to[place] >= length]:
-                reader.share(readers[0], slot, length)
-            elif any(place in parked for place in others):
-                reader.read(range(slot, slot + 1), [length])
 
     def _append_latents(self, slot: int, latents: Float[Tensor, "latents dim"]) -> None:
         row = self.rows[slot]
@@ -435,7 +292,7 @@ class Engine:
 
     def _may_run_ahead(self, running: list[int]) -> bool:
         """Whether these rows are all that are not parked, and decide in the plain way: the steady program is theirs."""
-        if self._steady is None or any(row.finish_reason for row in self.rows):
+        if self.batch.steady is None or any(row.finish_reason for row in self.rows):
             return False
         return running[-1] == len(running) - 1 and all(self.rows[slot].request.chooser is None for slot in running)
 
@@ -444,12 +301,13 @@ class Engine:
 
         Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in flight.
         """
-        assert self._steady is not None
+        steady = self.batch.steady
+        assert steady is not None
         with self.timings.clock("decode"):
             rows = self.rows[:running]
-            flight = self._flight or self._steady.launch(rows, aloft=0)
+            flight = steady.flight or steady.launch(rows, aloft=0)
             last = any(self._counted(row) + 1 >= row.request.max_new_tokens for row in rows)
-            self._flight = None if last else self._steady.launch(rows, aloft=1)
+            steady.flight = None if last else steady.launch(rows, aloft=1)
             self._land(flight)
             self._park_scheduled()
             if any(row.call is not None or row.finish_reason for row in rows):
@@ -465,30 +323,23 @@ class Engine:
             self._act(slot, action, logprob, appended)
             if appended:  # the step has embedded and read it
                 self.context.lengths[slot] += 1
-                self.policy_reader.read_to[slot] = self.context.lengths[slot]
+                self.batch.policy_reader.read_to[slot] = self.context.lengths[slot]
             self._finish_if_full(slot)
 
     def _settle(self) -> bool:
         """Land what is in flight, if anything is."""
-        if self._flight is None:
+        steady = self.batch.steady
+        if steady is None or steady.flight is None:
             return False
-        flight, self._flight = self._flight, None
+        flight, steady.flight = steady.flight, None
         self._land(flight)
         self._park_scheduled()
         return True
 
-    def _stays_as_it_is(self) -> bool:
-        """Whether the step to come admits, postpones and retires nobody, and needs no more memory than there is."""
-        assert isinstance(self.context, PagedContext)
-        rows = len(self.rows)
-        joins = bool(self.waiting) and rows < self.slots and self._fits([self.waiting[0]])
-        ended = any(row.finish_reason for row in self.rows)
-        return not joins and not ended and self._fits([]) and not self.context.lacks(range(rows), self._reach())
-
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
         rows = [self.rows[slot] for slot in running]
-        logits = self._masked(self._hidden_of(running), rows)
+        logits = self._masked(self.batch.hidden_of(running), rows)
         chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
         appended: list[tuple[int, int]] = []
         for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
@@ -500,7 +351,7 @@ class Engine:
     def _decide_by(self, chooser: Chooser, running: list[int]) -> None:
         """A token to record and a vector to read, as the chooser says."""
         rows = [self.rows[slot] for slot in running]
-        logits = self.policy.token_logits(self._hidden_of(running))
+        logits = self.policy.token_logits(self.batch.hidden_of(running))
         choices = chooser.choose(logits, [row.choosing for row in rows], [row.uniforms.take() for row in rows])
         for slot, row, choice in zip(running, rows, choices.each(), strict=True):
             ends = choice.token in self._eos_ids
@@ -526,10 +377,6 @@ class Engine:
             row.schedule.observe(row.visible)
             row.find_stop()
             appended.append((slot, action))
-
-    def _hidden_of(self, slots: list[int]) -> Float[Tensor, "rows dim"]:
-        """The last hidden states of some rows; those of all rows are not gathered."""
-        return self.hidden[: len(slots)] if slots[-1] == len(slots) - 1 else self.hidden[slots]
 
     def _masked(self, hidden: Float[Tensor, "rows dim"], rows: list[Row]) -> Float[Tensor, "rows actions"]:
         """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
@@ -565,57 +412,17 @@ class Engine:
         for slot in reversed(range(len(self.rows))):
             row = self.rows[slot]
             if row.finish_reason:
-                self._swap(slot, len(self.rows) - 1)
-                self._drop_last()
+                self.batch.leave(slot)
                 finished.append(FinishEvent(row.index, row.trajectory(self._vocab_size)))
         return finished
 
-    def _drop_last(self) -> None:
-        """Let the row in the last place go, and what was held for it."""
-        self.rows.pop()
-        self._forget(len(self.rows), 0)
-
     def _read_running(self) -> None:
-        running = range(len(self.rows) - len(self._arrange()))
-        if any(self.policy_reader.read_to[slot] < self.context.lengths[slot] for slot in running):
+        running = range(len(self.rows) - len(self.batch.arrange()))
+        if any(self.batch.policy_reader.read_to[slot] < self.context.lengths[slot] for slot in running):
             with self.timings.clock("decode"):
-                self._read(running)
-
-    def _read(self, rows: range) -> tuple[Float[Tensor, "rows seq dim"], list[int]]:
-        """Let the policy read what is new in these rows; keep each row's last hidden state for its next decision."""
-        hidden, counts = self.policy_reader.read(rows, self.context.lengths[rows.start : rows.stop])
-        alike = len(set(counts)) == 1
-        last = hidden[:, -1] if alike else hidden[range(len(rows)), [count - 1 for count in counts]]
-        self.hidden[rows.start : rows.stop] = last
-        return hidden, counts
-
-    def _arrange(self) -> range:
-        """Bring the rows into the order running, parked; return where the parked ones are."""
-        first, last = 0, len(self.rows) - 1
-        while True:
-            while first <= last and self.rows[first].call is None:
-                first += 1
-            while first <= last and self.rows[last].call is not None:
-                last -= 1
-            if first > last:
-                return range(first, len(self.rows))
-            self._swap(first, last)
-
-    def _swap(self, first: int, second: int) -> None:
-        if first != second:
-            assert self._flight is None, "a step in flight knows its rows by their places"
-            self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
-            self.hidden[[first, second]] = self.hidden[[second, first]]
-            for part in (self.context, self.policy_reader, self.synthesis_reader):
-                part.swap(first, second)
+                self.batch.read(running)
 
     def _wait_for_device(self) -> None:
         """Let the clock of a part stop when the device is done with it."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-
-    def _forget(self, slot: int, length: int) -> None:
-        """Shorten a row's context to `length` positions."""
-        self.context.truncate(slot, length)
-        self.policy_reader.rewind(slot, length)
-        self.synthesis_reader.rewind(slot, length)

@@ -92,6 +92,8 @@ class Steady:
         self._numbers = torch.arange(slots + 1, dtype=torch.int32, device=device)
         self._kind = Kind(0, 0, False, False, False, False)
         self._programs = Programs(recorder)
+        self.flight: Flight | None = None
+        """The step that has been launched and has not landed."""
 
     @torch.no_grad()
     def launch(self, rows: Sequence[Row], aloft: int) -> Flight:

@@ -227,7 +227,7 @@ def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     model = shared("qwen3")
     engine = model.engine(slots=1)
     fed = {"policy": 0, "weaver": 0}
-    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
+    for name, reader in (("policy", engine.batch.policy_reader), ("weaver", engine.batch.synthesis_reader)):
         inputs = reader.inputs
 
         def count(rows: range, positions: Tensor, name: str = name, inputs: Any = inputs) -> Tensor:

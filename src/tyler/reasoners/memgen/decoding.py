@@ -8,6 +8,7 @@ to the present only when it is asked.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -46,10 +47,10 @@ class MemGenEngine(Engine):
         policy = Policy(backbone, len(operators)).eval()
         ahead = ahead if trigger is None else False
         super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, ahead=ahead)
-        self.synthesis_reader.feed = self._weave
+        self.batch.synthesis_reader.feed = self._weave
         self.weaver, self.trigger = weaver, trigger
-        self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
-        self.trigger_reader = RaggedReader(trigger.decoder() if trigger else policy.decoder(), self.visible)
+        self.trigger_context = None if trigger is None else TriggerContext(trigger, backbone, slots)
+        self.batch.companions += [self.trigger_context] if self.trigger_context else []
         self.consultations: defaultdict[int, list[Consultation]] = defaultdict(list)
 
     def _weave(
@@ -71,40 +72,45 @@ class MemGenEngine(Engine):
 
     def _consult(self, asked: list[int]) -> None:
         """Let the trigger read the asked rows' visible tokens up to the present, and answer."""
-        assert self.trigger is not None, "only an active trigger is asked"
+        assert self.trigger is not None and self.trigger_context is not None, "only an active trigger is asked"
         with self.timings.clock("choice"):
             for place, slot in enumerate(asked):
-                self._swap(place, slot)
-            rows = range(len(asked))
-            for slot in rows:
-                self._show_trigger(slot)
-            hidden, counts = self.trigger_reader.read(rows, self.visible.lengths[: len(asked)])
-            logits = self.trigger.logits(hidden[rows, [count - 1 for count in counts]])
-            for row, choice in zip(self.rows, logits, strict=False):
+                self.batch.swap(place, slot)
+            rows = self.rows[: len(asked)]
+            for row, choice in zip(rows, self.trigger.logits(self.trigger_context.read(rows)), strict=True):
                 schedule = schedule_of(row)
                 decision, logprob = decide(choice, schedule.router.temperature, schedule.random)
                 self.consultations[row.index].append(Consultation(len(row.visible), decision, logprob))
                 schedule.answer(decision == YES)
 
-    def _show_trigger(self, slot: int) -> None:
-        """Append the visible tokens that the trigger's context does not hold yet."""
-        row = self.rows[slot]
-        new = [*row.request.prompt_ids, *row.visible.tokens][self.visible.lengths[slot] :]
-        self.visible.append(slot, self.backbone.embed(torch.tensor(new, device=self.backbone.device)))
-
     def _counted(self, row: Row) -> int:
         return len(row.visible)
 
-    def _swap(self, first: int, second: int) -> None:
-        super()._swap(first, second)
-        if first != second:
-            self.visible.swap(first, second)
-            self.trigger_reader.swap(first, second)
 
-    def _forget(self, slot: int, length: int) -> None:
-        super()._forget(slot, length)
+class TriggerContext:
+    """What the trigger reads of every row: its visible tokens without latents. A companion of the batch."""
+
+    def __init__(self, trigger: Trigger, backbone: Backbone, slots: int) -> None:
+        self.backbone = backbone
+        self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
+        self.reader = RaggedReader(trigger.decoder(), self.visible)
+
+    def read(self, rows: Sequence[Row]) -> Float[Tensor, "rows dim"]:
+        """Read what the first rows have shown up to the present; the trigger's last hidden state of each."""
+        for slot, row in enumerate(rows):
+            new = [*row.request.prompt_ids, *row.visible.tokens][self.visible.lengths[slot] :]
+            self.visible.append(slot, self.backbone.embed(torch.tensor(new, device=self.backbone.device)))
+        hidden, counts = self.reader.read(range(len(rows)), self.visible.lengths[: len(rows)])
+        return hidden[range(len(rows)), [count - 1 for count in counts]]
+
+    def swap(self, first: int, second: int) -> None:
+        self.visible.swap(first, second)
+        self.reader.swap(first, second)
+
+    def forget(self, slot: int, length: int) -> None:
+        """Forget the row altogether: which visible tokens are left is not told by a length with latents in it."""
         self.visible.truncate(slot, 0)
-        self.trigger_reader.rewind(slot, 0)
+        self.reader.rewind(slot, 0)
 
 
 def schedule_of(row: Row) -> DelimiterSchedule:

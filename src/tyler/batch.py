@@ -1,0 +1,192 @@
+"""The rows that are decoded together: x_t of each, what policy and synthesizer have read of it, and who stands where.
+
+Policy and synthesizer are two readers of one context (`context.py`). Every pass runs over neighbouring rows, so rows
+are kept in the order running, parked, and whoever leaves gives way to the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tyler.backbone import Backbone
+from tyler.context import Context, RaggedContext, RaggedReader, Reader, position_bytes
+from tyler.lean import has_fixed_angles
+from tyler.paging import PagedContext, PagedReader
+from tyler.policy import Policy
+from tyler.recording import recorder_for
+from tyler.request import Request, Row
+from tyler.sizes import PAGE
+from tyler.steady import Steady
+
+
+class Companion(Protocol):
+    """Something else that is kept for every row and moves with it."""
+
+    def swap(self, first: int, second: int) -> None: ...
+
+    def forget(self, slot: int, length: int) -> None: ...
+
+
+class Batch:
+    """Up to `slots` rows. With `ahead` their caches are in pages, and `steady` runs their plain steps.
+
+    `memory` bounds the bytes of context and caches; `admission.py` keeps to it, and pages are made by it.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        policy: Policy,
+        synthesizer: PreTrainedModel,
+        *,
+        slots: int,
+        memory: int | None,
+        ahead: bool,
+    ) -> None:
+        self.backbone, self.slots, self.memory = backbone, slots, memory
+        self.rows: list[Row] = []
+        self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
+        """Of each row the policy's last hidden state, from which its next action follows."""
+        self.companions: list[Companion] = []
+        self.position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
+        self.position_bytes += backbone.dim * backbone.dtype.itemsize
+        self.steady: Steady | None = None
+        self._build_readers(policy, synthesizer, ahead)
+
+    def _build_readers(self, policy: Policy, synthesizer: PreTrainedModel, ahead: bool) -> None:
+        """The context and who reads it: in pages where the device runs ahead of the host."""
+        backbone, decoders = self.backbone, (policy.decoder(), synthesizer)
+        shape = (self.slots, backbone.dim, backbone.dtype, backbone.device)
+        self.policy_reader: Reader
+        self.synthesis_reader: Reader
+        if ahead and all(map(has_fixed_angles, decoders)):
+            most = None if self.memory is None else self.memory // (PAGE * self.position_bytes) - 1
+            pages, recorder = PagedContext(*shape, backbone.max_positions, most), recorder_for(backbone.device)
+            self.context: Context = pages
+            reader, self.synthesis_reader = (PagedReader(one, pages, recorder) for one in decoders)
+            self.steady = Steady(backbone, policy, reader, self.hidden, recorder)
+            self.policy_reader = reader
+        else:
+            self.context = rows = RaggedContext(*shape)
+            self.policy_reader, self.synthesis_reader = (RaggedReader(one, rows) for one in decoders)
+
+    # -- who is here ---------------------------------------------------------------------------------------------
+
+    def join(self, joining: Sequence[Row]) -> None:
+        """Give rows the next places and read their prompts.
+
+        Rows that start from the same prompt, as those of a group, read it once: the others copy what the first read.
+        """
+        leaders: list[Row] = []
+        for row in joining:
+            known = [one for one in (*self.rows, *leaders) if row.kept is None and one.has_prompt_of(row)]
+            leaders += [] if known else [row]
+        first = len(self.rows)
+        followers = [row for row in joining if row not in leaders]
+        for row in (*leaders, *followers):
+            self._enter(row)
+        if leaders:
+            self.read(range(first, first + len(leaders)))
+        for slot, row in enumerate(leaders, start=first):
+            row.after_prompt = self.hidden[slot].clone() if row.after_prompt is None else row.after_prompt
+        for slot, row in enumerate(followers, start=first + len(leaders)):
+            self._follow(slot, row)
+
+    def _enter(self, row: Row) -> None:
+        """Give a row the next place, with its prompt or with the context it had when it was postponed."""
+        slot = len(self.rows)
+        self.rows.append(row)
+        self.context.append(slot, self._embed_prompt(row.request) if row.kept is None else row.kept)
+        row.started, row.kept = row.started or time.perf_counter(), None
+
+    def _follow(self, slot: int, row: Row) -> None:
+        """Start a row where another one stood after the same prompt."""
+        source = next(place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row))
+        self.policy_reader.share(source, slot, len(row.request.prompt_ids))
+        after_prompt = self.rows[source].after_prompt
+        assert after_prompt is not None, "whoever runs has read its prompt"
+        self.hidden[slot] = row.after_prompt = after_prompt
+
+    def _embed_prompt(self, request: Request) -> Float[Tensor, "seq dim"]:
+        embeds = self.backbone.embed(torch.tensor(request.prompt_ids, device=self.backbone.device))
+        if request.soft_prompt is not None:
+            embeds[list(request.soft_prompt.positions)] = request.soft_prompt.embeds.to(embeds)
+        return embeds
+
+    def leave(self, slot: int) -> None:
+        """Let a row go; the last one takes its place."""
+        self.swap(slot, len(self.rows) - 1)
+        self.rows.pop()
+        self.forget(len(self.rows), 0)
+
+    def arrange(self) -> range:
+        """Bring the rows into the order running, parked; return where the parked ones are."""
+        first, last = 0, len(self.rows) - 1
+        while True:
+            while first <= last and self.rows[first].call is None:
+                first += 1
+            while first <= last and self.rows[last].call is not None:
+                last -= 1
+            if first > last:
+                return range(first, len(self.rows))
+            self.swap(first, last)
+
+    def swap(self, first: int, second: int) -> None:
+        """Exchange two rows."""
+        if first != second:
+            assert not self.aloft, "a step in flight knows its rows by their places"
+            self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
+            self.hidden[[first, second]] = self.hidden[[second, first]]
+            self.context.swap(first, second)
+            for reader in (self.policy_reader, self.synthesis_reader):
+                reader.swap(first, second)
+            for companion in self.companions:
+                companion.swap(first, second)
+
+    @property
+    def aloft(self) -> bool:
+        """Whether a step has been launched and has not landed."""
+        return self.steady is not None and self.steady.flight is not None
+
+    # -- what is read of them ------------------------------------------------------------------------------------
+
+    def read(self, rows: range) -> tuple[Float[Tensor, "rows seq dim"], list[int]]:
+        """Let the policy read what is new in these rows; keep each row's last hidden state for its next decision."""
+        hidden, counts = self.policy_reader.read(rows, self.context.lengths[rows.start : rows.stop])
+        alike = len(set(counts)) == 1
+        last = hidden[:, -1] if alike else hidden[range(len(rows)), [count - 1 for count in counts]]
+        self.hidden[rows.start : rows.stop] = last
+        return hidden, counts
+
+    def hidden_of(self, slots: list[int]) -> Float[Tensor, "rows dim"]:
+        """The last hidden states of some rows; those of all rows are not gathered."""
+        return self.hidden[: len(slots)] if slots[-1] == len(slots) - 1 else self.hidden[slots]
+
+    def forget(self, slot: int, length: int) -> None:
+        """Shorten a row's context to `length` positions."""
+        self.context.truncate(slot, length)
+        self.policy_reader.rewind(slot, length)
+        self.synthesis_reader.rewind(slot, length)
+        for companion in self.companions:
+            companion.forget(slot, length)
+
+    def share_prompts(self, parked: range) -> None:
+        """Let the synthesizer, too, read a prompt once for all rows that start from it."""
+        reader = self.synthesis_reader
+        for slot in parked:
+            row = self.rows[slot]
+            length = len(row.request.prompt_ids)
+            if reader.read_to[slot]:
+                continue
+            others = [place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row)]
+            if readers := [place for place in others if reader.read_to[place] >= length]:
+                reader.share(readers[0], slot, length)
+            elif any(place in parked for place in others):
+                reader.read(range(slot, slot + 1), [length])
