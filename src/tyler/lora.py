@@ -18,7 +18,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import view
@@ -147,3 +147,47 @@ def fold(lora: PeftModel, decoder: PreTrainedModel) -> None:
         theta = cast(nn.Linear, layer.get_base_layer()).weight
         folded = theta.float() + layer.get_delta_weight(ADAPTER).float()
         cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
+
+
+class Folded:
+    """The folded view of one adapter: made when it is first asked for, brought up to date each time.
+
+    It is no torch module, so that theta is no part of what whoever holds it trains or saves.
+    """
+
+    def __init__(self, backbone: PreTrainedModel) -> None:
+        self.backbone = backbone
+        self._view: PreTrainedModel | None = None
+
+    def decoder(self, lora: PeftModel) -> PreTrainedModel:
+        """The decoder stack with the adapter's present weights."""
+        if self._view is None:
+            self._view = folded_view(lora, self.backbone)
+        fold(lora, self._view)
+        return cast(PreTrainedModel, self._view.base_model)
+
+
+class Adapted(nn.Module):
+    """A LoRA on the frozen backbone; what else is trained with it, a subclass adds."""
+
+    def __init__(self, backbone: PreTrainedModel, lora: PeftModel) -> None:
+        super().__init__()
+        self.lora = lora
+        self._folded = Folded(backbone)
+
+    @property
+    def training_decoder(self) -> PreTrainedModel:
+        """The peft view's decoder stack: embeddings in, hidden states after the final norm out, the LoRA trainable."""
+        return decoder_stack(self.lora)
+
+    def decoder(self) -> PreTrainedModel:
+        """The folded decoder stack, brought up to date with the LoRA."""
+        return self._folded.decoder(self.lora)
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The parameters that training moves, in a fixed order."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the LoRA, by name."""
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("lora.")}

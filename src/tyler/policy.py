@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
+from tyler.lora import Folded, LoraSettings, add_lora, decoder_stack
 
 
 class Policy(nn.Module):
@@ -25,16 +25,15 @@ class Policy(nn.Module):
         super().__init__()
         self.lora = lora
         self.psi = nn.Parameter(torch.zeros(num_operators, backbone.dim, device=backbone.device))
-        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
-        self._folded: list[PreTrainedModel] = []
+        self._folded = Folded(backbone.model)
 
     def add_lora(self, settings: LoraSettings) -> None:
         """Give the policy its own LoRA eta, starting equal to the backbone."""
-        self.lora = add_lora(self._theta[0], settings)
+        self.lora = add_lora(self._folded.backbone, settings)
 
     @property
     def head(self) -> Float[Tensor, "vocab dim"]:
-        return cast(nn.Linear, self._theta[0].get_output_embeddings()).weight
+        return cast(nn.Linear, self._folded.backbone.get_output_embeddings()).weight
 
     @property
     def training_decoder(self) -> PreTrainedModel:
@@ -44,16 +43,11 @@ class Policy(nn.Module):
     @property
     def reference_decoder(self) -> PreTrainedModel:
         """The backbone's decoder stack: the policy at the start of Stage 2, where eta adds nothing."""
-        return cast(PreTrainedModel, self._theta[0].base_model)
+        return cast(PreTrainedModel, self._folded.backbone.base_model)
 
     def decoder(self) -> PreTrainedModel:
         """The decoder stack for rollouts: folded, brought up to date with eta."""
-        if self.lora is None:
-            return self.reference_decoder
-        if not self._folded:
-            self._folded.append(folded_view(self.lora, self._theta[0]))
-        fold(self.lora, self._folded[0])
-        return cast(PreTrainedModel, self._folded[0].base_model)
+        return self.reference_decoder if self.lora is None else self._folded.decoder(self.lora)
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""

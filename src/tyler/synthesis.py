@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
+from tyler.lora import Adapted, LoraSettings, add_lora
 from tyler.operators import Operator
 
 
@@ -75,16 +75,13 @@ def mean_square(table: Float[Tensor, "rows dim"], rows: int = 16384) -> Float[Te
     return torch.stack(parts).sum()
 
 
-class Synthesizer(nn.Module):
+class Synthesizer(Adapted):
     """Phi = {phi, {Q_k, Proj_k}}: everything Stage 1 trains. All operators share the LoRA phi."""
 
     def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
-        super().__init__()
-        self.lora = lora
+        super().__init__(backbone.model, lora)
         self.heads = nn.ModuleDict({op.name: Head(op.num_latents, backbone.dim) for op in operators})
         self.heads.to(backbone.device)
-        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
-        self._folded: list[PreTrainedModel] = []
 
     @classmethod
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
@@ -93,25 +90,9 @@ class Synthesizer(nn.Module):
             start_head(head, backbone)
         return synthesizer.eval()
 
-    @property
-    def training_decoder(self) -> PreTrainedModel:
-        """The peft view's decoder stack: embeddings in, hidden states after the final norm out, phi trainable."""
-        return decoder_stack(self.lora)
-
-    def decoder(self) -> PreTrainedModel:
-        """The folded decoder stack, brought up to date with phi."""
-        if not self._folded:
-            self._folded.append(folded_view(self.lora, self._theta[0]))
-        fold(self.lora, self._folded[0])
-        return cast(PreTrainedModel, self._folded[0].base_model)
-
     def mapping(self) -> dict[str, Head]:
         """Every operator with its own head."""
         return {name: cast(Head, head) for name, head in self.heads.items()}
-
-    def trainable(self) -> list[nn.Parameter]:
-        """The parameters of Phi, in a fixed order."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
 
 Heads = Mapping[str, LatentHead]

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, add_lora, decoder_stack, fold, folded_view
+from tyler.lora import Adapted, LoraSettings, add_lora
 from tyler.operators import Operator
 
 PROMPT, INFERENCE = "prompt", "inference"
@@ -47,15 +46,14 @@ class QueryHead(nn.Module):
         return output(hidden.to(output.weight.dtype)).to(hidden.dtype)
 
 
-class Weaver(nn.Module):
+class Weaver(Adapted):
     """Everything that weaver training moves: LoRA, queries with their norms and scales, and both maps, in float32.
 
     The start is the release's: torch's own for the maps, standard normal queries, scale 1.
     """
 
     def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
-        super().__init__()
-        self.lora = lora
+        super().__init__(backbone.model, lora)
         self.reasoner_to_weaver = nn.Linear(backbone.dim, backbone.dim)
         self.weaver_to_reasoner = nn.Linear(backbone.dim, backbone.dim)
         self.heads = nn.ModuleDict(
@@ -63,8 +61,6 @@ class Weaver(nn.Module):
         )
         for module in (self.reasoner_to_weaver, self.weaver_to_reasoner, self.heads):
             module.to(backbone.device)
-        self._theta = (backbone.model,)  # in a tuple: theta is no part of what this module trains or saves
-        self._folded: list[PreTrainedModel] = []
 
     @classmethod
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Weaver:
@@ -75,25 +71,5 @@ class Weaver(nn.Module):
         """Embeddings of the context, tokens and latents alike, in the weaver's space."""
         return self.reasoner_to_weaver(embeds.to(self.reasoner_to_weaver.weight.dtype)).to(embeds.dtype)
 
-    @property
-    def training_decoder(self) -> PreTrainedModel:
-        """The decoder stack with a trainable LoRA."""
-        return decoder_stack(self.lora)
-
-    def decoder(self) -> PreTrainedModel:
-        """The folded decoder stack, brought up to date with the LoRA."""
-        if not self._folded:
-            self._folded.append(folded_view(self.lora, self._theta[0]))
-        fold(self.lora, self._folded[0])
-        return cast(PreTrainedModel, self._folded[0].base_model)
-
     def mapping(self) -> dict[str, QueryHead]:
         return {name: cast(QueryHead, head) for name, head in self.heads.items()}
-
-    def trainable(self) -> list[nn.Parameter]:
-        """The parameters that training moves, in a fixed order."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but the LoRA, by name."""
-        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("lora.")}
