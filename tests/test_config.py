@@ -116,6 +116,10 @@ def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
     [
         ("stage1.batch_size=0", ["stage1.batch_size = 0", "greater than or equal to 1"]),
         ("stage1.batch_size=yes", ["stage1.batch_size = true", "valid integer"]),
+        ("stage1.seed=9223372036854775808", ["stage1.seed = 9223372036854775808", "less than"]),
+        ("data.seed=-1", ["data.seed = -1"]),
+        ("lora.target_modules=[q_porj]", ['lora.target_modules.0 = "q_porj"', "'q_proj', 'k_proj'"]),
+        ("lora.target_modules=[lm_head]", ["lm_head"]),
         ("stage1.batch_size=8.0", ["stage1.batch_size = 8.0", "integer"]),
         ("stage1.scheduler=cosin", ['stage1.scheduler = "cosin"', "'cosine' or 'constant'"]),
         ("stage1.learning_rate=.nan", ["stage1.learning_rate", "finite"]),
@@ -181,6 +185,16 @@ def test_files_that_are_not_configs_are_refused(write) -> None:
     assert "is not YAML" in refusal(write("a: [1"))
     assert "holds list" in refusal(write("- 1"))
     assert "did you mean 'stage1'?" in refusal(write("satge1:\n  steps: 3"))
+
+
+def test_a_key_that_comes_twice_is_refused(write) -> None:
+    assert "'stage1' is there twice" in refusal(write("stage1: {steps: 1}\nstage1: {batch_size: 2}"))
+    assert "'steps' is there twice" in refusal(write("stage1: {steps: 1, steps: 2}"))
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes("# caf\xe9\n".encode("latin-1"))
+    assert "latin.yaml is not UTF-8" in refusal(str(tmp_path / "latin.yaml"))
 
 
 def test_an_empty_file_is_the_papers_config_on_mini(write) -> None:

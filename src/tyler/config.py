@@ -31,6 +31,9 @@ TaskName = Annotated[str, AfterValidator(task_name)]
 Weight = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""The linear maps of a decoder layer, by the names that all supported families give them."""
 
 
 class ConfigError(ValueError):
@@ -61,7 +64,7 @@ class LoraConfig(Section):
     rank: Count = 8
     alpha: Count = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    target_modules: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "v_proj")
+    target_modules: Annotated[tuple[Linear, ...], Field(min_length=1)] = ("q_proj", "v_proj")
 
 
 class DevelopmentConfig(Section):
@@ -91,7 +94,7 @@ class DataConfig(Section):
     """The file, or the folder that holds it; null for the Hub."""
     count: Count | None = None
     """null takes all."""
-    seed: int = 42
+    seed: Seed = 42
     development: DevelopmentConfig | None = None
     """null for none."""
     held_out: tuple[HeldOutConfig, ...] | None = None
@@ -148,7 +151,7 @@ class OptimizationConfig(Section):
     """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
     checkpoint_every: Count | None = 100
     """Steps between checkpoints; null for the last one only. A killed run resumes from its newest checkpoint."""
-    seed: int = 42
+    seed: Seed = 42
 
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps over `num_examples` examples; the last batch of an epoch may be smaller."""
@@ -473,7 +476,15 @@ def dump(config: Config) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML, and 1e-5 is a number: YAML 1.1 reads it as text for want of a dot."""
+    """YAML, and 1e-5 is a number: YAML 1.1 reads it as text for want of a dot. A key that comes twice is refused."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if repeated := sorted({key for key in keys if keys.count(key) > 1}):
+            raise yaml.MarkedYAMLError(
+                problem=f"{repeated[0]!r} is there twice, and the first would be lost", problem_mark=node.start_mark
+            )
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -497,7 +508,11 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     path = path.resolve()
     if path in seen:
         raise ConfigError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*seen, path))}")
-    settings = _parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it so") from error
+    settings = _parse_yaml(text, str(path))
     if (base := settings.pop("extends", None)) is None:
         return settings
     return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
