@@ -91,6 +91,12 @@ def test_an_unknown_shape_is_refused_with_those_that_are_known() -> None:
         architecture("Qwen/Qwen9-900B")
 
 
+@pytest.mark.parametrize("length", [-1, 0, 5])
+def test_a_length_without_room_for_an_answer_is_refused(shape: Path, length: int) -> None:
+    with pytest.raises(ValueError, match=rf"length={length} leaves a trace no room behind its prompt of \d+ tokens"):
+        dry_run.run(config_for(shape), tokenizer=shape, length=length)
+
+
 def test_another_family_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match="supported are causal language models of type"):

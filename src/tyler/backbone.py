@@ -177,7 +177,10 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
 def check_tokenizer(id: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
     """Raise ValueError unless the tokenizer has pieces, and a row of the embedding table for each of its tokens."""
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # what transformers makes of a folder without a tokenizer
-        raise ValueError(f"backbone {id!r} has no tokenizer; put its tokenizer.json and tokenizer_config.json there")
+        raise ValueError(
+            f"backbone {id!r} has no tokenizer; put its tokenizer.json, tokenizer_config.json and, where it has one, "
+            "chat_template.jinja there"
+        )
     if len(tokenizer) > vocab_size:
         raise ValueError(
             f"the tokenizer of backbone {id!r} has {len(tokenizer):,} tokens and the model only {vocab_size:,} rows of "
@@ -190,7 +193,9 @@ def explained(id: str) -> Iterator[None]:
     """Whatever keeps a model from being loaded comes out as FileNotFoundError that says what to do about it."""
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):  # nothing is wrong with the model
+            raise
         raise FileNotFoundError(
             f"backbone {id!r} could not be loaded: {first_line(error)}\n{remedy(id, error)}"
         ) from error
@@ -218,6 +223,8 @@ def remedy(id: str, error: Exception) -> str:
             "Only safetensors are read, because a pickled checkpoint can run any code. Convert a copy that you trust: "
             "load it in transformers and call `save_pretrained`."
         )
+    if isinstance(error, RuntimeError):  # transformers prints which of them
+        return "The weights do not fit its config.json, for they have other shapes; download or save both again."
     if isinstance(cause, SafetensorError):
         return "A weights file is damaged or cut off; download or copy it again."
     if isinstance(cause, HFValidationError):

@@ -176,14 +176,20 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
 def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, length: int) -> list[Example]:
     """MICRO_BATCHES micro-batches of traces of `length` tokens: solutions one after the other, with latents inside."""
     text = "\n\n".join(problem.solution or "" for problem in problems)
-    text = (text * (1 + 8 * length // len(text)))[: 8 * length]  # no tokenizer has longer tokens on average
+    enough = 8 * max(1, length)
+    text = (text * (1 + enough // len(text)))[:enough]  # no tokenizer has longer tokens on average
     size = min(config.stage1.micro_batch_size or config.stage1.batch_size, config.stage1.batch_size)
     count = min(MICRO_BATCHES * size, config.stage1.batch_size)
     examples = []
     for index in range(count):
         problem = Problem(f"dry-{index}", "mini", problems[index].prompt, "", solution=text)
         trace = tokenize(model.backbone, config.operators, model.prompt, problem)
-        targets = trace.target_ids[: max(2, length - len(trace.prompt_ids))]
+        if length < len(trace.prompt_ids) + 2:
+            raise ValueError(
+                f"length={length} leaves a trace no room behind its prompt of {len(trace.prompt_ids)} tokens; "
+                f"give at least {len(trace.prompt_ids) + 2}"
+            )
+        targets = trace.target_ids[: length - len(trace.prompt_ids)]
         pairs = tuple(pair for pair in trace.candidates if pair[0] < len(targets))
         short = Trace(trace.id, trace.prompt_ids, targets, pairs)
         insertions = draw_insertions(short, config.stage1.insertions, Random(index))
@@ -290,13 +296,13 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
         if not tokenizer.is_dir():
             raise ValueError(
                 f"a dry run needs no weights, but the real tokenizer of {config.backbone.id}: give --tokenizer with a "
-                "folder that holds its tokenizer.json and tokenizer_config.json"
+                "folder that holds its tokenizer.json, tokenizer_config.json and, where it has one, chat_template.jinja"
             )
-    console = Console()
-    report = rehearse(config, tokenizer, length=length or LENGTH)
+    console, length = Console(), LENGTH if length is None else length
+    report = rehearse(config, tokenizer, length=length)
     console.print(
         f"{config.backbone.id} with random weights in {str(report.backbone.dtype).removeprefix('torch.')} on "
-        f"{report.backbone.device}; traces of {length or LENGTH} tokens, answers of at most {ANSWER} actions"
+        f"{report.backbone.device}; traces of {length} tokens, answers of at most {ANSWER} actions"
     )
     for table in (parameter_table(report.counts), memory_table(report), full_table(report)):
         console.print(table)

@@ -55,7 +55,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder. Raises FileNotFoundError where there is none."""
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(
-            f"{folder} holds no tokenizer.json; give a folder with a model's tokenizer.json and tokenizer_config.json"
+            f"{folder} holds no tokenizer.json; give a folder with a model's tokenizer.json, tokenizer_config.json and "
+            "its chat_template.jinja, if there is one"
         )
     with explained(str(folder)):
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
