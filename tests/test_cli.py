@@ -265,6 +265,15 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
     )
 
 
+def test_an_interrupted_quickstart_says_that_it_begins_anew(called, capsys) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Interrupted("stopped after step 3 of 9", signal.SIGINT)
+
+    called("quickstart").run = fail
+    assert cli.main(["quickstart"]) == 130
+    assert "tyler quickstart itself cannot go on; run it again" in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_a_command_cleanly() -> None:
     code = """
 import signal, sys, time, types
@@ -311,6 +320,14 @@ def test_doctor_names_every_part_of_the_machine_and_respects_offline(
     assert all(
         word in shown for word in ("versions", "device", "dtypes", "cores", "disk", "offline, as HF_HUB_OFFLINE asks")
     )
+
+
+def test_doctor_shows_what_is_in_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "[no url]")
+    assert cli.main(["doctor"]) == 0
+    assert "[no url] cannot be reached" in capsys.readouterr().out
 
 
 def test_doctor_reports_an_unreachable_hub_without_failing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -445,6 +445,8 @@ def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
         if argv[0] in RESUMABLE:
             flags = [argument for argument in argv if argument != "--resume"]
             print(f"the command is: tyler {shlex.join([*flags, '--resume'])}", file=sys.stderr)
+        elif argv[0] == "quickstart":
+            print("tyler quickstart itself cannot go on; run it again, and it begins anew", file=sys.stderr)
         return 128 + interrupt.signum
     print("tyler: interrupted", file=sys.stderr)
     return 128 + signal.SIGINT

@@ -15,6 +15,7 @@ import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tyler.runs import environment
 from tyler.tasks.sandbox import probe
@@ -34,17 +35,17 @@ class Finding:
 
 
 def run() -> None:
-    """Print the table."""
+    """Print the table. What was found is shown as it is: an error may have brackets."""
     table = Table(title="tyler doctor")
     for heading in ("", "found", "what it limits"):
         table.add_column(heading)
     for finding in inspect():
-        table.add_row(finding.subject, finding.found if finding.ok else f"[yellow]{finding.found}[/]", finding.limits)
+        table.add_row(finding.subject, Text(finding.found, style="" if finding.ok else "yellow"), finding.limits)
     Console().print(table)
 
 
 def inspect() -> list[Finding]:
-    """Everything the table says; takes at most `HUB_TIMEOUT_SECONDS`."""
+    """Everything the table says; waits `HUB_TIMEOUT_SECONDS` for the Hub, beyond what its name takes to resolve."""
     facts = environment()
     return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _hub()]
 
