@@ -10,7 +10,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import random
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,8 @@ import torch
 from tests import tiny
 
 from tyler.model import Tyler
+
+from tyler.runs import Run
 
 torch.set_num_threads(1)
 
@@ -54,6 +59,26 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     made = Tyler.engine
     monkeypatch.setattr(Tyler, "engine", lambda *args, **settings: made(*args, **{"ahead": request.param, **settings}))
     return bool(request.param)
+
+
+@pytest.fixture(scope="session")
+def metric_names() -> re.Pattern[str]:
+    """What docs/metrics.md has a row for."""
+    keys = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    return re.compile("|".join(re.escape(key).replace(r"\{operator\}", r"\w+") for key in keys))
+
+
+@pytest.fixture(autouse=True)
+def _what_a_loop_logs_is_documented(monkeypatch: pytest.MonkeyPatch, metric_names: re.Pattern[str]) -> None:
+    """Whatever loop a test runs, and however that makes its keys (`section/name`): docs/metrics.md has each."""
+    log = Run.log
+
+    def checked(run: Run, step: int, metrics: Mapping[str, Any]) -> None:
+        unknown = [key for key in metrics if "/" in key and not metric_names.fullmatch(key)]
+        assert not unknown, f"docs/metrics.md has no row for {', '.join(unknown)}"
+        log(run, step, metrics)
+
+    monkeypatch.setattr(Run, "log", checked)
 
 
 @pytest.fixture(scope="session")
