@@ -101,3 +101,36 @@ def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
     assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == steps
     named = said.splitlines()[-1].removeprefix("the command is: ")
     assert shlex.split(named) == ["tyler", *command, "--resume"]
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command says that does not go on."""
+    capsys.readouterr()
+    assert cli.main(arguments) == cli.USAGE_ERROR
+    return capsys.readouterr().err
+
+
+def test_a_run_does_not_go_on_with_other_problems_or_from_another_model(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = write_problems(tmp_path / "training.jsonl", "How many", 6)
+    common = [str(config), "--data.path", problems, "--stage1.steps", "1", "--stage2.steps", "1"]
+    first, second = ["stage1", *common, "--output", str(tmp_path / "a")], ["stage2", *common, "--output"]
+    assert cli.main(first) == cli.main([*first[:-1], str(tmp_path / "b")]) == 0
+    second += [str(tmp_path / "c"), "--start"]
+    assert cli.main([*second, str(tmp_path / "a")]) == cli.main([*second, str(tmp_path / "a"), "--resume"]) == 0
+    (tmp_path / "b").rename(tmp_path / "same")
+    assert cli.main([*second, str(tmp_path / "same"), "--resume"]) == 0, "not where a model is, but what it is"
+    assert cli.main([*first[:-1], str(tmp_path / "other"), "--stage1.seed", "7"]) == 0
+    told = refusal([*second, str(tmp_path / "other"), "--resume"], capsys)
+    assert "c cannot go on: the model it starts from changed since it was started" in told
+    write_problems(tmp_path / "training.jsonl", "How few", 6)
+    assert "a cannot go on: the training examples changed" in refusal([*first, "--resume"], capsys)
+    assert "the training examples changed" in refusal([*second, str(tmp_path / "a"), "--resume"], capsys)
+
+
+def test_a_second_stage_without_a_first_one_says_so_before_anything_is_loaded(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refusal(["stage2", str(config), "--start", str(tmp_path / "none"), "--output", str(tmp_path / "c")], capsys)
+    assert "none holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first" in told

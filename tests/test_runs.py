@@ -92,7 +92,7 @@ def test_a_run_is_never_started_over_another_or_over_other_files(tmp_path: Path)
     for start in (Run.create, Run.replace):
         with pytest.raises(RunError, match="is not empty"):
             start(tmp_path / "thesis", CONFIG)
-    assert (tmp_path / "thesis" / "chapter.tex").exists()
+    assert [entry.name for entry in (tmp_path / "thesis").iterdir()] == ["chapter.tex"], "nothing was left there"
 
 
 def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_directory_that_cannot_be_written_is_reported_before_anything_starts(t
 
 
 def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="MiB of disk left, and a run needs"):
+    with pytest.raises(RunError, match=r"MiB of disk left, and a run needs .*; make room or choose"):
         Run.create(tmp_path, CONFIG, min_free_bytes=2**62)
     with Run.create(tmp_path, CONFIG):  # the failed attempt left no lock behind
         pass
@@ -391,6 +391,65 @@ def test_a_run_without_a_checkpoint_resumes_from_its_start(tmp_path: Path) -> No
         assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("best.json", "{}"), ("best.json", "{"), ("log_lengths.json", ""), ("log_lengths.json", "[3]")],
+)
+def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path, file: str, content: str) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        for step in (1, 2):
+            run.judge(step, "accuracy", 0.5, operator.gt)
+            run.save_checkpoint(step, write_state)
+    newest = tmp_path / "checkpoints" / "step-2"
+    (newest / file).write_text(content)
+    with pytest.raises(RunError, match=r"step-2 is damaged \(.*\); .* the run goes on from step-1"):
+        Run.resume(tmp_path, CONFIG)
+    newest.rename(newest.with_name("step-2-damaged"))
+    with Run.resume(tmp_path, CONFIG) as run:
+        assert [one.name for one in run.checkpoints()] == ["step-1"]
+
+
+@pytest.mark.parametrize(("file", "content"), [("config.yaml", "a: ["), ("environment.json", "[{")])
+def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, file: str, content: str) -> None:
+    Run.create(tmp_path, CONFIG).close()
+    (tmp_path / file).write_text(content)
+    with pytest.raises(RunError, match=f"{file} is damaged"):
+        Run.resume(tmp_path, CONFIG)
+
+
+def test_a_file_system_without_locks_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(RunError, match=r"cannot lock .*: No locks available; choose a directory on another file"):
+        Run.create(tmp_path, CONFIG)
+
+
+def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.hold_to({"the problems": "a", "the model": "m"})
+    with Run.resume(tmp_path, CONFIG) as run:
+        run.hold_to({"the problems": "a", "the model": "m"})
+        with pytest.raises(RunError, match="cannot go on: the problems changed since it was started"):
+            run.hold_to({"the problems": "b", "the model": "m"})
+    with Run.replace(tmp_path, CONFIG) as run:
+        run.hold_to({"the problems": "b"})
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0c", "\r", "\n"])
+def test_a_record_is_one_line_whatever_is_in_its_text(tmp_path: Path, separator: str) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.log_trajectory(1, {"text": f"one{separator}two"})
+    assert runs.read_jsonl(tmp_path / "trajectories.jsonl") == [{"step": 1, "text": f"one{separator}two"}]
+
+
+def test_a_log_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"st')
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):
+        runs.read_jsonl(tmp_path / "metrics.jsonl")
+
+
 def test_resuming_needs_a_run_with_the_same_config(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="holds no run to resume"):
         Run.resume(tmp_path, CONFIG)
@@ -416,7 +475,7 @@ def test_resuming_refuses_logs_shorter_than_the_checkpoint_saw(tmp_path: Path) -
         Run.resume(tmp_path, CONFIG)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops_it(signum: signal.Signals, capsys) -> None:
     before = signal.getsignal(signum)
     with interruptible() as interruption:
@@ -426,9 +485,37 @@ def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops_it(signum: si
         assert "stopping after this step" in capsys.readouterr().err
         stop = interruption.stop("saved step 3; resume with --resume")
         assert isinstance(stop, Interrupted) and stop.signum == signum
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted, match="stopped at once; what came after the newest checkpoint") as stopped:
             os.kill(os.getpid(), signum)
+        assert stopped.value.signum == signum
     assert signal.getsignal(signum) is before
+
+
+def test_a_hang_up_that_nohup_has_silenced_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interruption.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class HungUp:
+    """A terminal that is gone."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_a_signal_is_heard_although_the_terminal_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", HungUp())
+    with interruptible() as interruption:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interruption.requested
 
 
 def test_a_loop_in_a_thread_is_never_asked_to_stop() -> None:

@@ -16,7 +16,7 @@ import test_stage1
 import tiny
 from tyler import stage1
 from tyler.config import Stage1Config
-from tyler.runs import Interrupted, Run, best_checkpoint
+from tyler.runs import Interrupted, Run, RunError, best_checkpoint
 from tyler.training import (
     Optimization,
     batch_at,
@@ -150,6 +150,24 @@ def test_a_state_of_another_number_of_tensors_is_refused(tmp_path: Path) -> None
         load_state(tmp_path, [*parameters, torch.zeros(1)], optimization)
 
 
+def test_a_state_of_another_shape_is_not_stretched_over_the_weights(tmp_path: Path) -> None:
+    parameters, optimization = make(seed=0)
+    save_state(tmp_path, [parameters[0][:1], parameters[1]], optimization, steps_done=0)
+    with pytest.raises(ValueError, match=r"trained tensor 0 in .* is \[1, 3\], this run's is \[4, 3\]"):
+        load_state(tmp_path, parameters, optimization)
+
+
+@pytest.mark.parametrize("file", ["state.safetensors", "state.json"])
+def test_a_state_that_was_cut_short_is_named(tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "checkpoints" / "step-3"
+    folder.mkdir(parents=True)
+    parameters, optimization = make(seed=0)
+    save_state(folder, parameters, optimization, steps_done=3)
+    (folder / file).write_bytes((folder / file).read_bytes()[:11])
+    with pytest.raises(RunError, match=r"step-3 is damaged \(.*\); restore it, or move .* and the run begins anew"):
+        load_state(folder, parameters, optimization)
+
+
 # -------------------------------------------------------------------------------------------- the loop
 
 
@@ -233,14 +251,16 @@ def test_a_gradient_that_is_not_a_number_stops_before_the_weights_with_the_updat
     before = [parameter.detach().clone() for parameter in parameters]
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, float("nan"))
-    with pytest.raises(FloatingPointError, match=r"norm is nan at update 4; the batch was first, second\. Lower"):
+    with pytest.raises(FloatingPointError, match=r"norm is nan at update 4; the batch was first, second\. Checkpoints"):
         optimization.step(3, ["first", "second"])
     assert all(torch.equal(one, other) for one, other in zip(parameters, before, strict=True))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
 def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_batch(loss: float) -> None:
-    with pytest.raises(FloatingPointError, match=rf"the loss is {loss} at step 8; the batch was first, second\. Lower"):
+    with pytest.raises(
+        FloatingPointError, match=rf"the loss is {loss} at step 8; the batch was first, second\. Checkpoints"
+    ):
         check_finite(loss, 7, ["first", "second"])
     check_finite(1e30, 7, ["first"])
 

@@ -2,6 +2,7 @@
 
     run/
       config.yaml         the resolved config
+      origin.json         hashes of what it learns from
       environment.json    one entry per start: Python, packages, platform, device, threads
       metrics.jsonl       one line per logged step
       trajectories.jsonl  one line per trajectory: the audit trail
@@ -27,7 +28,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -40,7 +41,9 @@ import yaml
 from safetensors import SafetensorError
 
 CONFIG, ENVIRONMENT, LOCK, CHECKPOINTS = "config.yaml", "environment.json", ".lock", "checkpoints"
-METRICS, TRAJECTORIES, TRACKING = "metrics.jsonl", "trajectories.jsonl", "tracking"
+METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
+HALF_A_CONFIG = f".{CONFIG}.*"
+"""What a start that was killed at once leaves."""
 LOG_LENGTHS = "log_lengths.json"
 """In each checkpoint: the length in bytes of the run's logs when it was written."""
 BEST, BEST_NOTE = "best", "best.json"
@@ -58,7 +61,7 @@ class RunError(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run stopped because it was asked to, with everything saved. `signum` is the signal that asked."""
+    """A run stopped because it was asked to; says what is saved. `signum` is the signal that asked."""
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -102,18 +105,15 @@ class Run:
         use.
         """
         path = Path(path)
+        _refuse_other_files(path)
         lock = _open_directory(path, min_free_bytes)
         with _released_on_error(lock):
             if (path / CONFIG).exists():
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
                 )
-            for leftover in path.glob(f".{CONFIG}.*"):  # of a start that was killed at once
+            for leftover in path.glob(HALF_A_CONFIG):
                 leftover.unlink()
-            if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK):
-                raise RunError(
-                    f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)"
-                )
             atomic_write(path / CONFIG, config_text)
             _note_start(path)
             return cls(path, lock, keep_checkpoints)
@@ -127,10 +127,11 @@ class Run:
         Raises RunError as `create` does; a directory with anything but a run in it is left alone.
         """
         path = Path(path)
+        _refuse_other_files(path)
         lock = _open_directory(path, min_free_bytes)
         with _released_on_error(lock):
             if (path / CONFIG).exists():
-                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, CONFIG):
+                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CONFIG):
                     (path / name).unlink(missing_ok=True)
                 for folder in (CHECKPOINTS, TRACKING):
                     shutil.rmtree(path / folder, ignore_errors=True)
@@ -158,7 +159,7 @@ class Run:
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
         lock = _open_directory(path, min_free_bytes)
         with _released_on_error(lock):
-            if differences := _differences((path / CONFIG).read_text(encoding="utf-8"), config_text, defaults_text):
+            if differences := _differences(_read_config(path / CONFIG), config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
             _drop_half_written(path / CHECKPOINTS)
             _link_best(path, _read_best(latest_checkpoint(path)))
@@ -189,6 +190,20 @@ class Run:
         """
         if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
             self.best = Best(step, metric, value)
+
+    def hold_to(self, origin: Mapping[str, str]) -> None:
+        """Note hashes of what the run learns from. Raises RunError where it has learned from something else before.
+
+        A config names files and folders; what is in them may have changed since.
+        """
+        path = self.path / ORIGIN
+        before = _parsed(path.read_bytes(), str(path)) if path.exists() else {}
+        if changed := [name for name, value in origin.items() if before.get(name, value) != value]:
+            raise RunError(
+                f"{self.path} cannot go on: {' and '.join(changed)} changed since it was started; bring back what it "
+                "was started with, or start anew (another --output)"
+            )
+        atomic_write(path, json.dumps({**before, **origin}, indent=2) + "\n")
 
     def require_space(self, checkpoint_bytes: int) -> None:
         """Raise RunError unless the disk has room for the checkpoints of this run, each of about `checkpoint_bytes`.
@@ -352,9 +367,22 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a log, without a last line that a kill cut short."""
-    whole, _, _ = Path(path).read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
+    *lines, _ = Path(path).read_bytes().split(b"\n")  # str.splitlines would part a record at U+2028 in its text
+    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+@contextmanager
+def reading(checkpoint: Path) -> Iterator[None]:
+    """Whatever keeps a checkpoint from being read comes out as RunError that names it and the way on."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        earlier = [one for one in _checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
+        where = f"goes on from {earlier[-1].name}" if earlier else "begins anew"
+        raise RunError(
+            f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
+        ) from error
 
 
 # --- interruption ---------------------------------------------------------------------------------------------------
@@ -362,7 +390,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 @dataclass
 class Interruption:
-    """Whether the user (Ctrl-C) or the system (SIGTERM) has asked a loop to stop; a loop looks between steps."""
+    """Whether the user (Ctrl-C) or the system (SIGTERM, SIGHUP) asked a loop to stop; a loop looks between steps."""
 
     signum: int | None = None
 
@@ -377,9 +405,10 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Turn the first SIGINT or SIGTERM into `requested`; a second one ends the program at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into `requested`; a second one raises Interrupted at once.
 
-    Signals reach only the main thread; elsewhere nothing is ever requested.
+    A SIGHUP that is ignored stays so: that is what `nohup` is for. Signals reach only the main thread; elsewhere
+    nothing is ever requested.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -388,11 +417,14 @@ def interruptible() -> Iterator[Interruption]:
 
     def request(signum: int, frame: FrameType | None) -> None:
         if interruption.requested:
-            raise KeyboardInterrupt
+            raise Interrupted("stopped at once; what came after the newest checkpoint is lost", signum)
         interruption.signum = signum
-        print("stopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+        with suppress(OSError):  # a terminal that hung up takes no words
+            print("stopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
-    previous = {signum: signal.signal(signum, request) for signum in (signal.SIGINT, signal.SIGTERM)}
+    heard = [signal.SIGINT, signal.SIGTERM]
+    heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+    previous = {signum: signal.signal(signum, request) for signum in heard}
     try:
         yield interruption
     finally:
@@ -454,8 +486,35 @@ def _package_version(name: str) -> str | None:
 
 
 def _note_start(path: Path) -> None:
-    starts = json.loads((path / ENVIRONMENT).read_text()) if (path / ENVIRONMENT).exists() else []
+    kept = path / ENVIRONMENT
+    starts = _parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
     atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Raise RunError for a directory that holds something, but no run; nothing is left in it."""
+    if not path.is_dir() or (path / CONFIG).exists():
+        return
+    if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.match(HALF_A_CONFIG)):
+        raise RunError(f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)")
+
+
+def _read_config(path: Path) -> str:
+    """The config of a run. Raises RunError where it is not YAML any more."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise RunError(f"{path} is damaged ({' '.join(str(error).split())}); restore it or start anew") from error
+    return text
+
+
+def _parsed(content: bytes, where: str) -> Any:
+    """The JSON of a file or line. Raises RunError, naming `where`, for anything else."""
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise RunError(f"{where} is damaged ({error}); restore or mend it") from error
 
 
 def _open_directory(path: Path, min_free_bytes: int) -> int:
@@ -469,17 +528,22 @@ def _open_directory(path: Path, min_free_bytes: int) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(lock, 32, 0).decode() or "unknown"
+            owner = os.pread(lock, 256, 0).decode() or "unknown"
             raise RunError(
-                f"{path} is being written by process {owner}; wait for it or choose another directory"
+                f"{path} is being written by process {owner}; wait for it or choose another directory (--output)"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except OSError as error:  # some network file systems have no locks
+            raise RunError(
+                f"cannot lock {path}: {error.strerror}; choose a directory on another file system (--output)"
+            ) from error
         free = shutil.disk_usage(path).free
         if free < min_free_bytes:
             raise RunError(
-                f"{path} has {free / 2**20:.0f} MiB of disk left, and a run needs {min_free_bytes / 2**20:.0f} MiB"
+                f"{path} has {free / 2**20:.0f} MiB of disk left, and a run needs {min_free_bytes / 2**20:.0f} MiB; "
+                "make room or choose another directory (--output)"
             )
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
     return lock
 
 
@@ -493,7 +557,8 @@ def _released_on_error(lock: int) -> Iterator[None]:
 
 
 def _checkpoints(path: Path) -> list[Path]:
-    return sorted((path / CHECKPOINTS).glob("step-*"), key=checkpoint_step)
+    named = (path / CHECKPOINTS).glob("step-*")  # a copy that someone made, step-4-old, is none of ours
+    return sorted((one for one in named if one.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
 
 
 def _drop_half_written(checkpoints: Path) -> None:
@@ -507,7 +572,8 @@ def _read_best(checkpoint: Path | None) -> Best | None:
     """The best step when a checkpoint was written."""
     if checkpoint is None or not (checkpoint / BEST_NOTE).exists():
         return None
-    return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
+    with reading(checkpoint):
+        return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
 
 
 def _link_best(path: Path, best: Best | None) -> None:
@@ -536,7 +602,10 @@ def _remove_checkpoint(checkpoint: Path) -> None:
 def _rewind_logs(path: Path) -> None:
     """Cut the logs back to what they held when the newest checkpoint was written."""
     newest = latest_checkpoint(path)
-    lengths = json.loads((newest / LOG_LENGTHS).read_text()) if newest else {METRICS: 0, TRAJECTORIES: 0}
+    lengths = {METRICS: 0, TRAJECTORIES: 0}
+    if newest:
+        with reading(newest):
+            lengths |= json.loads((newest / LOG_LENGTHS).read_text())
     for name, length in lengths.items():
         log = path / name
         found = log.stat().st_size if log.exists() else 0

@@ -42,6 +42,7 @@ from tyler.training import (
     development_problems,
     lowered,
     opened_run,
+    origin_of,
     remaining_steps,
 )
 from tyler.transcript import token_spans
@@ -55,6 +56,10 @@ class Trace:
     prompt_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
     candidates: tuple[tuple[int, Operator], ...]
+
+    def content(self) -> tuple[object, ...]:
+        """What a run learns from it."""
+        return self.id, self.prompt_ids, self.target_ids
 
 
 def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, problem: Problem) -> Trace:
@@ -253,8 +258,9 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, config.operators, lora, prompt_of(config))
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development))
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(model, traces, config.stage1, directory, development)
     return model.at_stage("stage1")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tyler import devices
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
+from tyler.checkpoint import is_checkpoint
 from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
@@ -27,7 +28,7 @@ from tyler.recompute import recomputing
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.routing import Learned
-from tyler.runs import Run
+from tyler.runs import Run, latest_checkpoint
 from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
 from tyler.tasks.overlap import load_training
@@ -40,6 +41,7 @@ from tyler.training import (
     development_problems,
     micro_batches,
     opened_run,
+    origin_of,
     remaining_steps,
 )
 from tyler.trajectory import Packed, Trajectory
@@ -307,6 +309,11 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
     `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
+    if not is_checkpoint(latest_checkpoint(start) or Path(start)):
+        raise ValueError(
+            f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
+            "run with --start"
+        )
     model = Tyler.from_pretrained(str(start), dtype=config.backbone.dtype)
     if model.stage != "stage1":
         raise ValueError(
@@ -314,9 +321,10 @@ def run(config: Config, *, start: Path | str, output: Path, resume: bool = False
         )
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     development = development_problems(config, config.stage2)
+    origin = origin_of(model.fingerprint(), map(Problem.content, problems))
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(model, problems, development, config, directory)
     return model

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,7 +21,17 @@ from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
 from tyler.progress import Bar, NoBar, bar
-from tyler.runs import CONFIG, FollowedRun, Run, RunError, checkpoint_step, interruptible, open_run, resume_hint
+from tyler.runs import (
+    CONFIG,
+    FollowedRun,
+    Run,
+    RunError,
+    checkpoint_step,
+    interruptible,
+    open_run,
+    reading,
+    resume_hint,
+)
 from tyler.tasks.problem import Problem
 from tyler.trackers import open_tracker
 
@@ -28,7 +39,10 @@ PEAK = "peak_learning_rate"
 
 Item = TypeVar("Item")
 """One example of a batch, of whatever kind."""
-REMEDY = "Lower the learning rate or look at these examples; the last checkpoint is unharmed"
+REMEDY = (
+    "Checkpoints are unharmed. Look at these examples, or start anew with a lower learning rate; at the very first "
+    "step look at the backbone's weights and dtype"
+)
 
 
 @dataclass(frozen=True)
@@ -142,9 +156,24 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
     return watched.load() if watched else []
 
 
+def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
+    """Hashes of what a run learns from: the fingerprint of the model that it starts from, and its examples in order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "backslashreplace"))
+    return {"the model it starts from": model, "the training examples": digest.hexdigest()}
+
+
 @contextmanager
-def opened_run(config: Config, output: Path, *, resume: bool = False, replace: bool = False) -> Iterator[Run]:
-    """The run directory of a training command, with the tracker that the config names.
+def opened_run(
+    config: Config,
+    output: Path,
+    *,
+    resume: bool = False,
+    replace: bool = False,
+    origin: Mapping[str, str] | None = None,
+) -> Iterator[Run]:
+    """The run directory of a training command, with the tracker that the config names, held to its `origin`.
 
     Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
     process does not see what the first one wrote; TrackerError where the tracker cannot start.
@@ -163,6 +192,7 @@ def opened_run(config: Config, output: Path, *, resume: bool = False, replace: b
                     defaults_text=dump(Config()),
                 )
             )
+            run.hold_to(origin or {})
             newest = run.latest_checkpoint()
             done = checkpoint_step(newest) if newest else 0
             tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
@@ -303,24 +333,37 @@ def state_bytes(parameters: Sequence[Tensor]) -> int:
 
 
 def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:
-    """Put back what `save_state` wrote; returns the number of steps done. Raises ValueError when it does not fit."""
-    tensors = load_file(folder / "state.safetensors")
-    count = sum(name.startswith("parameter.") for name in tensors)
-    if count != len(parameters):
+    """Put back what `save_state` wrote; returns the number of steps done.
+
+    Raises RunError for a damaged checkpoint, ValueError for one that does not fit.
+    """
+    with reading(folder):
+        tensors = load_file(folder / "state.safetensors")
+        saved = [
+            tensors[f"parameter.{place}"] for place in range(sum(name.startswith("parameter.") for name in tensors))
+        ]
+        generator, done = tensors["random.cpu"], int(json.loads((folder / "state.json").read_text())["steps_done"])
+    if len(saved) != len(parameters):
         raise ValueError(
-            f"{folder} holds {count} trained tensors, this run trains {len(parameters)}: the config has changed"
+            f"{folder} holds {len(saved)} trained tensors, this run trains {len(parameters)}: the config has changed"
         )
+    for place, (tensor, parameter) in enumerate(zip(saved, parameters, strict=True)):
+        if tensor.shape != parameter.shape:  # copying would stretch it
+            raise ValueError(
+                f"trained tensor {place} in {folder} is {list(tensor.shape)}, this run's is {list(parameter.shape)}: "
+                "the config or the backbone has changed"
+            )
     with torch.no_grad():
-        for index, parameter in enumerate(parameters):
-            parameter.copy_(tensors[f"parameter.{index}"])
+        for parameter, tensor in zip(parameters, saved, strict=True):
+            parameter.copy_(tensor)
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, place, key = name.split(".")
-            state.setdefault(int(place), {})[key] = tensor
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
     groups = optimization.optimizer.state_dict()["param_groups"]
     optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    torch.set_rng_state(tensors["random.cpu"])
+    torch.set_rng_state(generator)
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
-    return int(json.loads((folder / "state.json").read_text())["steps_done"])
+    return done

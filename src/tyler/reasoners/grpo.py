@@ -13,8 +13,9 @@ from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.stage1 import prompt_of
 from tyler.tasks.overlap import load_training
+from tyler.tasks.problem import Problem
 from tyler.trackers import check_tracker
-from tyler.training import development_problems, opened_run
+from tyler.training import development_problems, opened_run, origin_of
 
 
 @devices.on_all_devices
@@ -31,6 +32,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("grpo")
     model.policy.add_lora(lora)
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    origin = origin_of(backbone.fingerprint(), map(Problem.content, problems))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         stage2.train(model, problems, development, config, directory, title="GRPO")
     return model

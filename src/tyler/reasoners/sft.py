@@ -20,7 +20,7 @@ from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
 from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.trackers import check_tracker
-from tyler.training import development_problems, lowered, opened_run
+from tyler.training import development_problems, lowered, opened_run, origin_of
 
 
 def batch_loss(
@@ -80,6 +80,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("sft")
     model.policy.add_lora(lora)
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(lesson(model, config.sft), traces, config.sft, directory, development)
     return model

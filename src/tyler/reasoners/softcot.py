@@ -52,7 +52,7 @@ from tyler.tasks.overlap import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker
-from tyler.training import development_problems, opened_run
+from tyler.training import development_problems, opened_run, origin_of
 from tyler.trajectory import Trajectory
 
 FORMAT = 1
@@ -399,6 +399,8 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
+    origin = origin_of(models, map(Problem.content, problems))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(lesson(model, settings), examples, settings, directory, development)
     return model

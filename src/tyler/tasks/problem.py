@@ -27,6 +27,10 @@ class Problem:
     instruction: str | None = None
     question: str | None = None
 
+    def content(self) -> tuple[object, ...]:
+        """What a run learns from it."""
+        return self.id, self.prompt, self.answer, self.solution, self.instruction
+
 
 class Outcome(StrEnum):
     """How one completion fared. Only CORRECT scores; a gold answer that cannot be read is GOLD_ERROR."""

@@ -39,6 +39,7 @@ from tyler.training import (
     check_finite,
     development_problems,
     opened_run,
+    origin_of,
     remaining_steps,
 )
 from tyler.trajectory import Trajectory
@@ -316,7 +317,7 @@ def run_weaver(
     if model.trigger is not None:
         raise ValueError(f"{start} has a trigger, which is trained last; start from a weaver (`tyler train memgen`)")
     torch.manual_seed(settings.seed)
-    return _run(model, config, settings, weaver_learner(model, settings), output, resume, replace)
+    return _run(model, model.fingerprint(), config, settings, weaver_learner(model, settings), output, resume, replace)
 
 
 @devices.on_all_devices
@@ -327,14 +328,16 @@ def run_trigger(
     check_tracker(config.tracking)
     settings = config.memgen.trigger
     model = MemGen.from_pretrained(str(start), dtype=config.backbone.dtype)
+    origin = model.fingerprint()
     torch.manual_seed(settings.seed)
     if model.trigger is None:
         model = model.with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
-    return _run(model, config, settings, trigger_learner(model, settings), output, resume, replace)
+    return _run(model, origin, config, settings, trigger_learner(model, settings), output, resume, replace)
 
 
 def _run(
     model: MemGen,
+    start: str,
     config: Config,
     settings: MemGenGrpoConfig,
     learner: Learner,
@@ -344,6 +347,7 @@ def _run(
 ) -> MemGen:
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     development = development_problems(config, settings)
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    origin = origin_of(start, map(Problem.content, problems))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(model, problems, settings, learner, config.decoding.slots, directory, development)
     return model

@@ -22,7 +22,7 @@ from tyler.recompute import recomputing
 from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
 from tyler.trackers import check_tracker
-from tyler.training import development_problems, opened_run
+from tyler.training import development_problems, opened_run, origin_of
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -113,6 +113,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     model = MemGen.start(backbone, settings_of(config.memgen), lora, prompt_of(config))
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
     settings = config.memgen.weaver
-    with opened_run(config, output, resume=resume, replace=replace) as directory:
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
         train(lesson(model, settings), examples, settings, directory, development)
     return model
