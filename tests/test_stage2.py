@@ -540,7 +540,7 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
         }
     )
     stage1.run(config, output=start)
-    with pytest.raises(ValueError, match=r"is a backbone model; Stage 2 starts from a Stage 1 model"):
+    with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
     model = stage2.run(config, start=start, output=tmp_path / "run")
     loaded = Tyler.from_pretrained(str(tmp_path / "run"))
