@@ -21,7 +21,6 @@ import torch
 from tests import tiny
 
 from tyler.model import Tyler
-
 from tyler.runs import Run
 
 torch.set_num_threads(1)
