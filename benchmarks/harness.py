@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import torch
 
-from tyler.runs import environment
+from tyler.environment import environment
 
 QUICK_ROUNDS = 3
 

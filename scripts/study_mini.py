@@ -28,13 +28,14 @@ from torch import Tensor
 
 from tyler import merging, stage1, stage2
 from tyler.config import Config, load_config
+from tyler.environment import environment
 from tyler.evaluation import evaluate
+from tyler.files import atomic_write
 from tyler.model import Tyler
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners import grpo, sft
 from tyler.reports import Report, markdown_row
 from tyler.routing import AtBoundaries, Learned, Never, Router
-from tyler.runs import atomic_write, environment
 from tyler.statistics import wilson
 from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.tasks import Outcome, load_problems

@@ -13,10 +13,10 @@ import pytest
 import tyler
 from tyler import cli, doctor
 from tyler.config import presets
+from tyler.interruption import Interrupted
 from tyler.matching import Equality
 from tyler.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.routing import AtBoundaries, Learned, Never
-from tyler.runs import Interrupted
 from tyler.tasks.task import GradeOptions
 from tyler.trajectory import Invocation
 

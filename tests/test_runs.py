@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,10 @@ import torch
 from tyler import runs
 from tyler.runs import (
     Best,
-    Interrupted,
     Run,
     RunError,
-    atomic_write,
     best_checkpoint,
     checkpoint_step,
-    interruptible,
     latest_checkpoint,
     open_run,
 )
@@ -473,72 +469,3 @@ def test_resuming_refuses_logs_shorter_than_the_checkpoint_saw(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(RunError, match="holds 0 bytes"):
         Run.resume(tmp_path, CONFIG)
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops_it(signum: signal.Signals, capsys) -> None:
-    before = signal.getsignal(signum)
-    with interruptible() as interruption:
-        assert not interruption.requested
-        os.kill(os.getpid(), signum)
-        assert interruption.requested
-        assert "stopping after this step" in capsys.readouterr().err
-        stop = interruption.stop("saved step 3; resume with --resume")
-        assert isinstance(stop, Interrupted) and stop.signum == signum
-        with pytest.raises(Interrupted, match="stopped at once; what came after the newest checkpoint") as stopped:
-            os.kill(os.getpid(), signum)
-        assert stopped.value.signum == signum
-    assert signal.getsignal(signum) is before
-
-
-def test_a_hang_up_that_nohup_has_silenced_stays_so() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible() as interruption:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not interruption.requested
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-class HungUp:
-    """A terminal that is gone."""
-
-    def write(self, text: str) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
-    def flush(self) -> None:
-        self.write("")
-
-
-def test_a_signal_is_heard_although_the_terminal_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", HungUp())
-    with interruptible() as interruption:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert interruption.requested
-
-
-def test_a_loop_in_a_thread_is_never_asked_to_stop() -> None:
-    seen = []
-
-    def loop() -> None:
-        with interruptible() as interruption:
-            seen.append(interruption.requested)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    thread.join()
-    assert seen == [False]
-
-
-def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    atomic_write(tmp_path / "file", "old")
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="full"):
-        atomic_write(tmp_path / "file", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "old"

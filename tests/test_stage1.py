@@ -20,9 +20,10 @@ from torch import Tensor
 import tiny
 from tyler import stage1
 from tyler.config import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
+from tyler.interruption import Interrupted
 from tyler.model import Tyler
 from tyler.recompute import Recomputed
-from tyler.runs import Interrupted, Run, RunError, best_checkpoint, read_jsonl
+from tyler.runs import Run, RunError, best_checkpoint, read_jsonl
 from tyler.stage1 import (
     Trace,
     descend,

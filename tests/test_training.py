@@ -16,7 +16,8 @@ import test_stage1
 import tiny
 from tyler import stage1
 from tyler.config import Stage1Config
-from tyler.runs import Interrupted, Run, RunError, best_checkpoint
+from tyler.interruption import Interrupted
+from tyler.runs import Run, RunError, best_checkpoint
 from tyler.training import (
     Optimization,
     batch_at,

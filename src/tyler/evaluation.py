@@ -13,11 +13,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from tyler.interruption import Interrupted
 from tyler.progress import bar
 from tyler.reasoner import Reasoner
 from tyler.records import Key, Record, RecordStore
 from tyler.reports import Report
-from tyler.runs import Interrupted
 from tyler.tasks import Problem, find_task, grade
 from tyler.tasks.task import GradeOptions
 from tyler.trajectory import Trajectory

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
-from tyler.runs import RunError, atomic_write, read_jsonl
+from tyler.files import atomic_write
+from tyler.runs import RunError, read_jsonl
 from tyler.tasks import Outcome
 from tyler.trajectory import Invocation
 

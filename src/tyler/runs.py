@@ -24,21 +24,18 @@ import os
 import platform
 import shlex
 import shutil
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from io import FileIO
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
 from safetensors import SafetensorError
+
+from tyler.environment import environment
+from tyler.files import atomic_write, sync, sync_tree, write_all
 
 CONFIG, ENVIRONMENT, LOCK, CHECKPOINTS = "config.yaml", "environment.json", ".lock", "checkpoints"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
@@ -51,21 +48,11 @@ BEST, BEST_NOTE = "best", "best.json"
 CHANGEABLE = ("checkpoints.", "devices.", "tracking.")
 """Settings that a resumed run may change: no weight depends on them."""
 
-PACKAGES = ("tyler-reasoning", "torch", "transformers", "peft", "accelerate", "safetensors", "numpy")
-THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
 MIN_FREE_BYTES = 64 * 2**20
 
 
 class RunError(ValueError):
     """A run directory that cannot be used as asked; says why and what to do."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run stopped because it was asked to; says what is saved. `signum` is the signal that asked."""
-
-    def __init__(self, message: str, signum: int) -> None:
-        super().__init__(message)
-        self.signum = signum
 
 
 @dataclass(frozen=True)
@@ -237,9 +224,9 @@ class Run:
             (half_written / LOG_LENGTHS).write_text(json.dumps(self._log_lengths()))
             if self.best is not None:
                 (half_written / BEST_NOTE).write_text(json.dumps(asdict(self.best)))
-            _sync_tree(half_written)
+            sync_tree(half_written)
             os.rename(half_written, final)
-            _sync(final.parent)
+            sync(final.parent)
             _link_best(self.path, self.best)
         except (OSError, SafetensorError) as error:
             raise self._not_written(final, error) from error
@@ -278,7 +265,7 @@ class Run:
         line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
         before = os.fstat(log.fileno()).st_size
         try:
-            _write_all(log, line.encode("utf-8"))
+            write_all(log, line.encode("utf-8"))
         except OSError as error:
             os.ftruncate(log.fileno(), before)  # half a line is none
             raise self._not_written(self.path / name, error) from error
@@ -286,7 +273,7 @@ class Run:
     def _log_lengths(self) -> dict[str, int]:
         lengths = {}
         for name in (METRICS, TRAJECTORIES):
-            _sync(self.path / name)
+            sync(self.path / name)
             lengths[name] = (self.path / name).stat().st_size
         return lengths
 
@@ -385,104 +372,7 @@ def reading(checkpoint: Path) -> Iterator[None]:
         ) from error
 
 
-# --- interruption ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Interruption:
-    """Whether the user (Ctrl-C) or the system (SIGTERM, SIGHUP) asked a loop to stop; a loop looks between steps."""
-
-    signum: int | None = None
-
-    @property
-    def requested(self) -> bool:
-        return self.signum is not None
-
-    def stop(self, message: str) -> Interrupted:
-        """The exception to raise once everything is saved; `message` says how to resume."""
-        return Interrupted(message, self.signum or signal.SIGINT)
-
-
-@contextmanager
-def interruptible() -> Iterator[Interruption]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into `requested`; a second one raises Interrupted at once.
-
-    A SIGHUP that is ignored stays so: that is what `nohup` is for. Signals reach only the main thread; elsewhere
-    nothing is ever requested.
-    """
-    interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield interruption
-        return
-
-    def request(signum: int, frame: FrameType | None) -> None:
-        if interruption.requested:
-            raise Interrupted("stopped at once; what came after the newest checkpoint is lost", signum)
-        interruption.signum = signum
-        with suppress(OSError):  # a terminal that hung up takes no words
-            print("stopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
-
-    heard = [signal.SIGINT, signal.SIGTERM]
-    heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
-    previous = {signum: signal.signal(signum, request) for signum in heard}
-    try:
-        yield interruption
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def atomic_write(path: str | Path, content: bytes | str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between."""
-    path = Path(path)
-    half_written = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        half_written.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        _sync(half_written)
-        os.replace(half_written, path)
-        _sync(path.parent)
-    finally:
-        half_written.unlink(missing_ok=True)
-
-
-def environment() -> dict[str, Any]:
-    """What a run depends on besides its config. Asks torch only when something has already imported it."""
-    found: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": list(sys.argv),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor(),
-        "packages": {name: _package_version(name) for name in PACKAGES},
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "thread_settings": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
-    }
-    if (torch := sys.modules.get("torch")) is not None:
-        cuda = torch.cuda.is_available()
-        found["threads"] = torch.get_num_threads()
-        found["device"] = torch.cuda.get_device_name() if cuda else processor()
-        found["cuda"] = torch.version.cuda if cuda else None
-    return found
-
-
-def processor() -> str:
-    """The model of this machine's CPU: another model rounds differently, and a run then ends in other weights."""
-    if (cpuinfo := Path("/proc/cpuinfo")).exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _package_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+# --- what is on the disk ----------------------------------------------------------------------------------------------
 
 
 def _note_start(path: Path) -> None:
@@ -589,7 +479,7 @@ def _link_best(path: Path, best: Best | None) -> None:
     new.unlink(missing_ok=True)
     new.symlink_to(f"step-{best.step}", target_is_directory=True)
     os.replace(new, link)
-    _sync(link.parent)
+    sync(link.parent)
 
 
 def _remove_checkpoint(checkpoint: Path) -> None:
@@ -643,23 +533,3 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _write_all(file: FileIO, content: bytes) -> None:
-    while content:
-        content = content[file.write(content) :]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_tree(folder: Path) -> None:
-    for directory, _, names in os.walk(folder):
-        for name in names:
-            _sync(Path(directory) / name)
-        _sync(Path(directory))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tyler.config import TrackingConfig
-from tyler.runs import TRACKING, atomic_write, resume_hint
+from tyler.files import atomic_write
+from tyler.runs import TRACKING, resume_hint
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
 """What has to be importable for a tool; the packages are called like the tools."""

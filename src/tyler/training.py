@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tyler import devices
 from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
+from tyler.interruption import interruptible
 from tyler.progress import Bar, NoBar, bar
 from tyler.runs import (
     CONFIG,
@@ -27,7 +28,6 @@ from tyler.runs import (
     Run,
     RunError,
     checkpoint_step,
-    interruptible,
     open_run,
     reading,
     resume_hint,
@@ -252,7 +252,7 @@ def training_steps(
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
     A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
-    hand is finished and saved, and runs.Interrupted says how to go on. One interrupted process stops them all.
+    hand is finished and saved, and interruption.Interrupted says how to go on. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
     shown = bar(title, total, done) if devices.rank() == 0 else nullcontext(NoBar())

@@ -1,0 +1,63 @@
+"""Ctrl-C, SIGTERM and SIGHUP: a loop is asked to stop, finishes the step at hand and saves."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run stopped because it was asked to; says what is saved. `signum` is the signal that asked."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+@dataclass
+class Interruption:
+    """Whether the user (Ctrl-C) or the system (SIGTERM, SIGHUP) asked a loop to stop; a loop looks between steps."""
+
+    signum: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signum is not None
+
+    def stop(self, message: str) -> Interrupted:
+        """The exception to raise once everything is saved; `message` says how to resume."""
+        return Interrupted(message, self.signum or signal.SIGINT)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Turn the first SIGINT, SIGTERM or SIGHUP into `requested`; a second one raises Interrupted at once.
+
+    A SIGHUP that is ignored stays so: that is what `nohup` is for. Signals reach only the main thread; elsewhere
+    nothing is ever requested.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        if interruption.requested:
+            raise Interrupted("stopped at once; what came after the newest checkpoint is lost", signum)
+        interruption.signum = signum
+        with suppress(OSError):  # a terminal that hung up takes no words
+            print("stopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+
+    heard = [signal.SIGINT, signal.SIGTERM]
+    heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+    previous = {signum: signal.signal(signum, request) for signum in heard}
+    try:
+        yield interruption
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,69 @@
+"""Who asks a loop to stop, and who does not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from tyler.interruption import Interrupted, interruptible
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_asks_a_loop_to_stop_and_the_second_stops_it(signum: signal.Signals, capsys) -> None:
+    before = signal.getsignal(signum)
+    with interruptible() as interruption:
+        assert not interruption.requested
+        os.kill(os.getpid(), signum)
+        assert interruption.requested
+        assert "stopping after this step" in capsys.readouterr().err
+        stop = interruption.stop("saved step 3; resume with --resume")
+        assert isinstance(stop, Interrupted) and stop.signum == signum
+        with pytest.raises(Interrupted, match="stopped at once; what came after the newest checkpoint") as stopped:
+            os.kill(os.getpid(), signum)
+        assert stopped.value.signum == signum
+    assert signal.getsignal(signum) is before
+
+
+def test_a_hang_up_that_nohup_has_silenced_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interruption.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class HungUp:
+    """A terminal that is gone."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_a_signal_is_heard_although_the_terminal_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", HungUp())
+    with interruptible() as interruption:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interruption.requested
+
+
+def test_a_loop_in_a_thread_is_never_asked_to_stop() -> None:
+    seen = []
+
+    def loop() -> None:
+        with interruptible() as interruption:
+            seen.append(interruption.requested)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    assert seen == [False]
