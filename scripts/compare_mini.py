@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 import study_mini as study
+from study_figures import draw_costs
 from study_mini import DEVELOPMENT, FAMILIES, SPLITS, atomic_write, compact, markdown_row, slug, surroundings, wilson
 from tyler import matching
 from tyler.config import Config, load_config
@@ -509,6 +510,8 @@ def main() -> None:
         run(args.rows, args.seeds, places)
     else:
         atomic_write(places.records.parent / "baselines-tables.md", write(places))
+        found = {name: records for name, records in read(places).items() if name in ORDER}
+        draw_costs(found, list(SPLITS), places.records.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python scripts/study_mini.py run                            # everything; a killed study goes on
     python scripts/study_mini.py run --cells "Stage 2" --seeds 43    # one cell, what it is trained from included
-    python scripts/study_mini.py report                         # docs/results/mini-tables.md from the records
+    python scripts/study_mini.py report                         # docs/results/mini-tables.md, mini.svg from the records
 
 A cell is one trained model decoded in one way. Its records (verdict, tokens and invocations of every answer) go to
 docs/results/mini/CELL-SEED.json; a cell that is there is not run again. One thread, so that a rerun gives the same k.
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from study_figures import draw_shares
 from tyler import merging, stage1, stage2
 from tyler.config import Config, load_config
 from tyler.environment import environment
@@ -388,6 +389,14 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def report(records: Path) -> None:
+    """The tables beside the records, and the figure of those that were reported."""
+    found = read(records)
+    atomic_write(records.parent / f"{records.name}-tables.md", tables(found))
+    if records.name == RECORDS.name:
+        draw_shares(found, list(SPLITS), records.with_suffix(".svg"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -403,7 +412,7 @@ def main() -> None:
     if args.command == "run":
         run(args.cells, args.seeds, args.work, args.records, DEVELOPMENT if args.development else SPLITS)
     else:
-        atomic_write(args.records.parent / f"{args.records.name}-tables.md", tables(read(args.records)))
+        report(args.records)
 
 
 if __name__ == "__main__":

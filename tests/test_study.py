@@ -1,0 +1,83 @@
+"""The studies' pages say what their records say, and every cell of them can still be run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tyler.tasks.mini import FAMILIES
+
+TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
+NO_COUNTS = {"42, 43, 44", "25, 50, 75"}
+"""Seeds and rates."""
+
+
+@pytest.fixture
+def scripts(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    """study_mini and compare_mini."""
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    return importlib.import_module("study_mini"), importlib.import_module("compare_mini")
+
+
+def read(scripts: tuple[ModuleType, ModuleType]) -> list[dict[str, list[dict[str, Any]]]]:
+    """The records of the study and of the comparison, by cell or row."""
+    study, compare = scripts
+    return [study.read(study.RECORDS), compare.read(compare.Places(Path(), compare.RECORDS, study.RECORDS))]
+
+
+def test_the_tables_are_those_of_the_records(scripts: tuple[ModuleType, ModuleType], root: Path) -> None:
+    study, compare = scripts
+    results = root / "docs" / "results"
+    for name in ("mini", "mini-dev"):
+        told = (results / f"{name}-tables.md").read_text()
+        assert told == study.tables(study.read(results / name)), "run `python scripts/study_mini.py report`"
+    places = compare.Places(Path(), compare.RECORDS, study.RECORDS)
+    told = (results / "baselines-tables.md").read_text()
+    assert told == compare.write(places), "run `python scripts/compare_mini.py report`"
+
+
+@pytest.mark.parametrize("page", ["mini.md", "baselines.md"])
+def test_the_counts_that_a_page_quotes_are_in_the_records(
+    page: str, scripts: tuple[ModuleType, ModuleType], root: Path
+) -> None:
+    known = set(NO_COUNTS)
+    for records, split in product([one for found in read(scripts) for one in found.values()], ("eval", "harder")):
+        for family in (None, *map(str, range(len(FAMILIES)))):
+            ks = [
+                sum(
+                    outcome == "c" and family in (None, one)
+                    for outcome, one in zip(record[split]["outcomes"], record[split]["families"], strict=True)
+                )
+                for record in records
+            ]
+            known.add(", ".join(map(str, ks)))
+    quoted = set(TRIPLE.findall((root / "docs" / "results" / page).read_text()))
+    assert len(quoted) > 15 and not quoted - known
+
+
+def test_every_cell_can_be_run(scripts: tuple[ModuleType, ModuleType]) -> None:
+    study, _ = scripts
+    for name, cell in study.cells().items():
+        training = study.TRAININGS[cell.training]
+        assert study.config_of(training, 42).stage1.seed == 42, name
+        assert training.start is None or training.start in study.TRAININGS
+
+
+def test_the_figures_show_every_reported_cell_and_are_the_same_each_time(
+    scripts: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    figures = importlib.import_module("study_figures")
+    found, compared = read(scripts)
+    assert {name for names in figures.GROUPS.values() for name in names} == set(found)
+    for draw, records in ((figures.draw_shares, found), (figures.draw_costs, compared)):
+        first, second = tmp_path / "first.svg", tmp_path / "second.svg"
+        draw(records, ["eval", "harder"], first)
+        draw(records, ["eval", "harder"], second)
+        assert first.read_bytes() == second.read_bytes()
