@@ -30,7 +30,7 @@ import torch
 
 import study_mini as study
 from study_figures import draw_costs
-from study_mini import DEVELOPMENT, FAMILIES, SPLITS, atomic_write, compact, markdown_row, slug, surroundings, wilson
+from study_mini import DEVELOPMENT, SPLITS, atomic_write, compact, markdown_row, slug, surroundings
 from tyler import matching
 from tyler.config import Config, load_config
 from tyler.evaluation import evaluate
@@ -308,6 +308,7 @@ def read(places: Places) -> Found:
 def write(places: Places) -> str:
     """docs/results/baselines-tables.md."""
     found = read(places)
+    unmatched = {name: records for name, records in found.items() if not name.endswith(", matched")}
     lines = [
         "# Tyler and the baselines on mini: tables",
         "",
@@ -322,7 +323,7 @@ def write(places: Places) -> str:
     for split in SPLITS:
         count = len(found["CoT"][0][split]["outcomes"])
         lines += ["", f"## {split}: {count} problems", "", *table(found, split)]
-        lines += ["", "Right answers by family, with 95% intervals:", "", *by_family(found, split)]
+        lines += ["", "Right answers by family, with 95% intervals:", "", *study.by_family(unmatched, split, "method")]
     lines += ["", *at_equal_cost(found), "", *sources(found)]
     return "\n".join(lines) + "\n"
 
@@ -370,20 +371,6 @@ def ratio(found: Found, records: Sequence[dict[str, Any]], split: str) -> str:
         return ""
     target = fmean(tokens(record, split) for record in found[TARGET])
     return f"{fmean(tokens(record, split) for record in records) / target:.2f}"
-
-
-def by_family(found: Found, split: str) -> list[str]:
-    """k/n and its interval in each family, over all seeds."""
-    lines = [markdown_row(["method", *FAMILIES]), markdown_row(["---"] * (1 + len(FAMILIES)))]
-    for name, records in found.items():
-        if not name.endswith(", matched"):
-            cells = []
-            for tally in study.families(records, split).values():
-                k, n = map(int, tally.split("/"))
-                low, high = wilson(k, n)
-                cells.append(f"{tally} ({100 * low:.0f}–{100 * high:.0f})")
-            lines.append(markdown_row([name, *cells]))
-    return lines
 
 
 def at_equal_cost(found: Found) -> list[str]:

@@ -344,12 +344,25 @@ def mean(records: Sequence[dict[str, Any]], split: str, key: str) -> str:
 
 
 def families(records: Sequence[dict[str, Any]], split: str) -> dict[str, str]:
-    """k/n of each family, over all seeds."""
+    """k/n of each family over all seeds, and its 95% interval in per cent."""
     tallies: dict[str, list[bool]] = {}
     for record in records:
         for family, outcome in zip(record[split]["families"], record[split]["outcomes"], strict=True):
-            tallies.setdefault(family, []).append(outcome == "c")
-    return {FAMILIES[int(family)]: f"{sum(tally)}/{len(tally)}" for family, tally in tallies.items()}
+            tallies.setdefault(FAMILIES[int(family)], []).append(outcome == "c")
+    told = {}
+    for family, tally in tallies.items():
+        low, high = wilson(sum(tally), len(tally))
+        told[family] = f"{sum(tally)}/{len(tally)} ({100 * low:.0f}–{100 * high:.0f})"
+    return told
+
+
+def by_family(found: Mapping[str, list[dict[str, Any]]], split: str, heading: str) -> list[str]:
+    """A table of all families."""
+    lines = [markdown_row([heading, *FAMILIES]), markdown_row(["---"] * (1 + len(FAMILIES)))]
+    for name, records in found.items():
+        told = families(records, split)
+        lines.append(markdown_row([name, *(told[family] for family in FAMILIES)]))
+    return lines
 
 
 def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
@@ -381,11 +394,7 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
             row = [name, *accuracy(records, split), calls(records, split), mean(records, split, "visible")]
             row += [mean(records, split, "latents"), f"{seconds:.0f}"]
             lines.append(markdown_row([*row, f"{fmean(record['training_seconds'] for record in records):.0f}"]))
-        lines += ["", markdown_row(["cell", *FAMILIES]), markdown_row(["---"] * (1 + len(FAMILIES)))]
-        for name, records in found.items():
-            by_family = families(records, split)
-            lines.append(markdown_row([name, *(by_family[family] for family in FAMILIES)]))
-        lines.append("")
+        lines += ["", "Right answers by family, with 95% intervals:", "", *by_family(found, split, "cell"), ""]
     return "\n".join(lines)
 
 
