@@ -7,10 +7,19 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from tyler.interruption import Interrupted, interruptible
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_silenced_hang_ups() -> Iterator[None]:
+    """`nohup make test` has."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

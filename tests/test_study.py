@@ -27,9 +27,10 @@ def scripts(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Mo
 
 
 def read(scripts: tuple[ModuleType, ModuleType]) -> list[dict[str, list[dict[str, Any]]]]:
-    """The records of the study and of the comparison, by cell or row."""
+    """The records of the study, of the comparison and of what was tried on development problems, by cell or row."""
     study, compare = scripts
-    return [study.read(study.RECORDS), compare.read(compare.Places(Path(), compare.RECORDS, study.RECORDS))]
+    compared = compare.read(compare.Places(Path(), compare.RECORDS, study.RECORDS))
+    return [study.read(study.RECORDS), compared, study.read(study.RECORDS.with_name("mini-dev"))]
 
 
 def test_the_tables_are_those_of_the_records(scripts: tuple[ModuleType, ModuleType], root: Path) -> None:
@@ -48,7 +49,9 @@ def test_the_counts_that_a_page_quotes_are_in_the_records(
     page: str, scripts: tuple[ModuleType, ModuleType], root: Path
 ) -> None:
     known = set(NO_COUNTS)
-    for records, split in product([one for found in read(scripts) for one in found.values()], ("eval", "harder")):
+    splits = ("eval", "harder", "dev", "dev-harder")
+    every = product([one for found in read(scripts) for one in found.values()], splits)
+    for records, split in ((records, split) for records, split in every if split in records[0]):
         for family in (None, *map(str, range(len(FAMILIES)))):
             ks = [
                 sum(
@@ -74,7 +77,7 @@ def test_the_figures_show_every_reported_cell_and_are_the_same_each_time(
     scripts: tuple[ModuleType, ModuleType], tmp_path: Path
 ) -> None:
     figures = importlib.import_module("study_figures")
-    found, compared = read(scripts)
+    found, compared, _ = read(scripts)
     assert {name for names in figures.GROUPS.values() for name in names} == set(found)
     for draw, records in ((figures.draw_shares, found), (figures.draw_costs, compared)):
         first, second = tmp_path / "first.svg", tmp_path / "second.svg"

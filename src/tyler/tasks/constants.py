@@ -345,7 +345,8 @@ def _power(base: Value, exponent: Value) -> Value:
             return Fraction(base ** (exponent.numerator % 2 + 2 if base in (1, -1) else exponent.numerator))
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent == Fraction(1, 2):
         return _root(base, Fraction(2))
-    result = math.pow(float(base), float(exponent))
+    # e itself is rounded, and a power would multiply what it lacks
+    result = math.exp(exponent) if base == math.e else math.pow(float(base), float(exponent))
     if result == 0 and base != 0:
         raise _UnreadableError
     return _checked(result)
