@@ -2,7 +2,8 @@
 
     python scripts/study_mini.py run                            # everything; a killed study goes on
     python scripts/study_mini.py run --cells "Stage 2" --seeds 43    # one cell, what it is trained from included
-    python scripts/study_mini.py report                         # docs/results/mini-tables.md, mini.svg from the records
+    python scripts/study_mini.py run --development              # what was tried, on development problems
+    python scripts/study_mini.py report                         # tables and figure in docs/results from the records
 
 A cell is one trained model decoded in one way. Its records (verdict, tokens and invocations of every answer) go to
 docs/results/mini/CELL-SEED.json; a cell that is there is not run again. One thread, so that a rerun gives the same k.
@@ -42,7 +43,7 @@ from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES
 
-RECORDS = Path("docs/results/mini")
+RECORDS, TRIED = Path("docs/results/mini"), Path("docs/results/mini-dev")
 SPLITS = {"eval": 160, "harder": 192}
 """What is reported, with the actions an answer may take."""
 DEVELOPMENT = {"dev": 160, "dev-harder": 192}
@@ -89,7 +90,7 @@ TRAININGS: Mapping[str, Training] = {
     "stage2-budget-1": stage2_with("grpo.budget=1", "grpo.budget_weight=0.5"),
     "stage2-psi-0.1": stage2_with("stage2.calibration.rate=0.1"),
     "stage2-psi-0.02": stage2_with("stage2.calibration.rate=0.02"),
-    # Changes tried because Tyler does not pass SFT; docs/results/mini.md says why each.
+    # Of the changes; docs/results/mini.md says why each.
     "stage2-shy": stage2_with("stage2.calibration.rate=0.1", "grpo.budget=2"),
     "stage2-long": stage2_with("stage2.steps=150"),
     "stage2-on-harder": stage2_with(HARDER),
@@ -153,7 +154,12 @@ def averaged(model: Tyler) -> Heads:
 
 def cells() -> dict[str, Cell]:
     """All rows, by the names that the tables use."""
-    found = {
+    return reported() | changes()
+
+
+def reported() -> dict[str, Cell]:
+    """What the study reports, on evaluation problems."""
+    return {
         "CoT": Cell("backbone", Never()),
         "SFT": Cell("sft", Never()),
         "GRPO": Cell("grpo", Never()),
@@ -180,6 +186,36 @@ def cells() -> dict[str, Cell]:
         "Stage 2, operators masked": Cell("stage2", Never()),
         "Stage 2, latents zeroed": Cell("stage2", Learned(), silenced),
         "Stage 2, mean latents": Cell("stage2", Learned(), averaged),
+        **interventions(),
+    }
+
+
+def interventions() -> dict[str, Cell]:
+    """The model after Stage 2 with one operator removed, silenced or in another's place."""
+    found = {}
+    for name in OPERATORS:
+        found[f"Stage 2, {name} removed"] = Cell(
+            "stage2", Learned(), lambda model, name=name: remove(model.heads, name)
+        )
+        found[f"Stage 2, {name} zeroed"] = Cell("stage2", Learned(), lambda model, name=name: zero(model.heads, name))
+        found[f"Stage 2, {name} for all"] = Cell("stage2", Learned(), lambda model, name=name: share(model.heads, name))
+    for first, second in (("global", "state"), ("global", "procedure"), ("state", "procedure")):
+        found[f"Stage 2, {first} and {second} swapped"] = Cell(
+            "stage2", Learned(), lambda model, first=first, second=second: swap(model.heads, first, second)
+        )
+    return found
+
+
+COMPARED = (
+    *("CoT", "SFT", "GRPO", "Stage 1, all boundaries", "Stage 1, global alone", "Stage 2"),
+    *("Stage 1, all boundaries, mean latents", "Stage 1, global alone, mean latents"),
+)
+"""What changes are held against."""
+
+
+def changes() -> dict[str, Cell]:
+    """What was tried because Tyler does not pass SFT; chosen by, and therefore only run on, development problems."""
+    return {
         "Stage 2, psi from 0.1, budget 2": Cell("stage2-shy", Learned()),
         "Stage 2, 150 steps": Cell("stage2-long", Learned()),
         "Stage 2 on harder problems": Cell("stage2-on-harder", Learned()),
@@ -202,17 +238,6 @@ def cells() -> dict[str, Cell]:
         "on SFT: Stage 1, all boundaries": Cell("stage1-on-sft", AtBoundaries()),
         "on SFT: Stage 2": Cell("stage2-on-sft", Learned()),
     }
-    for name in OPERATORS:
-        found[f"Stage 2, {name} removed"] = Cell(
-            "stage2", Learned(), lambda model, name=name: remove(model.heads, name)
-        )
-        found[f"Stage 2, {name} zeroed"] = Cell("stage2", Learned(), lambda model, name=name: zero(model.heads, name))
-        found[f"Stage 2, {name} for all"] = Cell("stage2", Learned(), lambda model, name=name: share(model.heads, name))
-    for first, second in (("global", "state"), ("global", "procedure"), ("state", "procedure")):
-        found[f"Stage 2, {first} and {second} swapped"] = Cell(
-            "stage2", Learned(), lambda model, first=first, second=second: swap(model.heads, first, second)
-        )
-    return found
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -290,7 +315,7 @@ def run(names: Sequence[str], seeds: Sequence[int], work: Path, records: Path, s
     records.mkdir(parents=True, exist_ok=True)
     known = cells()
     for seed in seeds:
-        for name in names or list(known):
+        for name in names:
             place = records / f"{slug(name)}-{seed}.json"
             if place.exists() or (known[name].training == "backbone" and seed != seeds[0]):
                 continue  # greedy decoding of an untrained model has no seed
@@ -370,8 +395,8 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     lines = [
         "# The study on mini: tables",
         "",
-        "Written by `python scripts/study_mini.py report` from docs/results/mini. One k for each seed, 42 first.",
-        "A cell with fewer than three has not been run for all seeds yet; CoT has no seed.",
+        "Written by `python scripts/study_mini.py report`. One k for each seed: 42, then 43 and 44 where they",
+        "were run; CoT has no seed. Intervals are Wilson's and take seeds as independent.",
         "",
     ]
     first = next(iter(found.values()))[0]
@@ -398,12 +423,11 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def report(records: Path) -> None:
-    """The tables beside the records, and the figure of those that were reported."""
-    found = read(records)
-    atomic_write(records.parent / f"{records.name}-tables.md", tables(found))
-    if records.name == RECORDS.name:
-        draw_shares(found, list(SPLITS), records.with_suffix(".svg"))
+def report() -> None:
+    """The tables beside the records, and the figure of those that are reported."""
+    for records in (RECORDS, TRIED):
+        atomic_write(records.parent / f"{records.name}-tables.md", tables(read(records)))
+    draw_shares(read(RECORDS), list(SPLITS), RECORDS.with_suffix(".svg"))
 
 
 def main() -> None:
@@ -411,17 +435,21 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="measure the cells that have no record")
     running.add_argument("--cells", nargs="+", default=[], choices=list(cells()), metavar="CELL")
-    running.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
+    running.add_argument("--seeds", nargs="+", type=int, help="42 43 44; 42 alone on development problems")
     running.add_argument("--work", type=Path, default=Path("runs/study"), help="where models are trained")
-    running.add_argument("--records", type=Path, default=RECORDS)
+    running.add_argument("--records", type=Path, help=f"{RECORDS}; {TRIED} on development problems")
     running.add_argument("--development", action="store_true", help="answer development problems, to choose by")
-    reporting = commands.add_parser("report", help="write the tables from the records")
-    reporting.add_argument("--records", type=Path, default=RECORDS)
+    commands.add_parser("report", help="write the tables and the figure from the records")
     args = parser.parse_args()
     if args.command == "run":
-        run(args.cells, args.seeds, args.work, args.records, DEVELOPMENT if args.development else SPLITS)
+        if not args.development and (tried := [name for name in args.cells if name in changes()]):
+            parser.error(f"{tried[0]} is a change, which answers development problems only; give --development")
+        names = args.cells or ([*COMPARED, *changes()] if args.development else list(reported()))
+        seeds = args.seeds or ([42] if args.development else [42, 43, 44])
+        records = args.records or (TRIED if args.development else RECORDS)
+        run(names, seeds, args.work, records, DEVELOPMENT if args.development else SPLITS)
     else:
-        report(args.records)
+        report()
 
 
 if __name__ == "__main__":

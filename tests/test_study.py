@@ -65,6 +65,24 @@ def test_the_counts_that_a_page_quotes_are_in_the_records(
     assert len(quoted) > 15 and not quoted - known
 
 
+def test_the_study_is_complete(scripts: tuple[ModuleType, ModuleType]) -> None:
+    study, _ = scripts
+    found, _, tried = read(scripts)
+    assert set(found) == set(study.reported()) and set(tried) == {*study.COMPARED, *study.changes()}
+    assert all(
+        [record["seed"] for record in records] == [42, 43, 44] for name, records in found.items() if name != "CoT"
+    )
+
+
+def test_a_change_answers_no_evaluation_problem(
+    scripts: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["study_mini.py", "run", "--cells", "wide: SFT"])
+    with pytest.raises(SystemExit):
+        scripts[0].main()
+    assert "development problems only; give --development" in capsys.readouterr().err
+
+
 def test_every_cell_can_be_run(scripts: tuple[ModuleType, ModuleType]) -> None:
     study, _ = scripts
     for name, cell in study.cells().items():
