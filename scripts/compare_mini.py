@@ -305,9 +305,16 @@ def read(places: Places) -> Found:
     return {name: found[name] for name in sorted(found, key=lambda name: (*ORDER, *FROM_STUDY, *rows()).index(name))}
 
 
-def write(places: Places) -> str:
-    """docs/results/baselines-tables.md."""
+def report(places: Places) -> None:
+    """The tables beside the records, and the figure of the methods of the paper's table."""
     found = read(places)
+    atomic_write(places.records.parent / "baselines-tables.md", write(found, places))
+    shown = {name: records for name, records in found.items() if name in ORDER}
+    draw_costs(shown, list(SPLITS), places.records.with_suffix(".svg"))
+
+
+def write(found: Found, places: Places) -> str:
+    """docs/results/baselines-tables.md."""
     unmatched = {name: records for name, records in found.items() if not name.endswith(", matched")}
     lines = [
         "# Tyler and the baselines on mini: tables",
@@ -496,9 +503,7 @@ def main() -> None:
     if args.command == "run":
         run(args.rows, args.seeds, places)
     else:
-        atomic_write(places.records.parent / "baselines-tables.md", write(places))
-        found = {name: records for name, records in read(places).items() if name in ORDER}
-        draw_costs(found, list(SPLITS), places.records.with_suffix(".svg"))
+        report(places)
 
 
 if __name__ == "__main__":

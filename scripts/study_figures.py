@@ -127,7 +127,7 @@ def draw_costs(found: Mapping[str, Records], splits: Sequence[str], path: Path) 
         for marker, (name, records) in zip(MARKERS, found.items(), strict=False):
             colour = COLOURS[3] if name.startswith("Tyler") else COLOURS[1] if len(records) > 1 else COLOURS[0]
             middle, low, high, _ = share(records, split)
-            spent = fmean(sum(one[split][kind]) / len(one[split][kind]) for one in records for kind in KINDS) * 2
+            spent = fmean(sum(sum(one[split][kind]) for kind in KINDS) / len(one[split]["outcomes"]) for one in records)
             axes.plot([spent] * 2, [low, high], color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt")
             axes.plot(spent, middle, marker, color=colour, markersize=6, label=name, alpha=0.8)
         finish(axes, "tokens of an answer, visible and latent", f"{split}: % right")
