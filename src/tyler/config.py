@@ -20,8 +20,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tyler.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.tasks.decontamination import OnOverlap, Selection
 from tyler.tasks.grading import task_name
-from tyler.tasks.overlap import OnOverlap, Selection
 
 PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""

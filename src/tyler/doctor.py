@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tyler.environment import environment
-from tyler.tasks.sandbox import probe
+from tyler.tasks.sandbox.sandbox import probe
 
 HUB_TIMEOUT_SECONDS = 3.0
 GIB = 2**30

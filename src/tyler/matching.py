@@ -18,7 +18,7 @@ from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.methods import Loaded
 from tyler.records import Record, read_records
 from tyler.tasks import Problem, load_problems
-from tyler.tasks.overlap import find_overlap
+from tyler.tasks.decontamination import find_overlap
 
 TOLERANCE = 0.1
 """Costs within this share of the target are equal, as in the paper's comparison."""

@@ -29,7 +29,7 @@ from tyler.objectives import stage1_loss
 from tyler.operators import Operator
 from tyler.recompute import recomputing
 from tyler.runs import Run
-from tyler.tasks.overlap import load_training
+from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs

@@ -31,7 +31,7 @@ from tyler.routing import Learned
 from tyler.runs import Run, latest_checkpoint
 from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
-from tyler.tasks.overlap import load_training
+from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem, Verdict
 from tyler.trackers import check_tracker
 from tyler.training import (

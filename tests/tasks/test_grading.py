@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tyler.tasks import TASKS, Outcome, find_task, grade, grading, task_name
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.task import Generated, GradeOptions, Task, boxed
 
 # ------------------------------------------------------------------------------------------------------------ names

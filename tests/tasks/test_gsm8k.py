@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.data_files import read_rows
 from tyler.tasks.gsm8k import TASK, problem, quantity
 from tyler.tasks.problem import Outcome
-from tyler.tasks.rows import read_rows
 from tyler.tasks.task import GradeOptions
 
 

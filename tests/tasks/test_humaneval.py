@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.humaneval import INSTRUCTION, TASK, extract, problem, verdict
 from tyler.tasks.problem import Outcome, Problem
-from tyler.tasks.rows import Row, read_rows
-from tyler.tasks.sandbox import probe
+from tyler.tasks.sandbox.sandbox import probe
 from tyler.tasks.task import GradeOptions
 
 needs_sandbox = pytest.mark.skipif(not probe().available, reason=probe().reason)

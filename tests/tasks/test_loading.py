@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tyler.tasks import Problem, grade, load_problems
+from tyler.tasks.data_files import Row
 from tyler.tasks.grading import find_task
-from tyler.tasks.rows import Row
 from tyler.tasks.task import Source, Task, boxed
 
 datasets = pytest.importorskip("datasets")

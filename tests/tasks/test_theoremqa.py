@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.problem import Outcome, Problem
-from tyler.tasks.rows import Row, read_rows
 from tyler.tasks.task import GradeOptions
 from tyler.tasks.theoremqa import TASK, gold_value, problem
 

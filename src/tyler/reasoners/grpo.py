@@ -12,7 +12,7 @@ from tyler.config import Config
 from tyler.lora import LoraSettings
 from tyler.model import Tyler
 from tyler.stage1 import prompt_of
-from tyler.tasks.overlap import load_training
+from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of

@@ -48,7 +48,7 @@ from tyler.routing import Never
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
 from tyler.stage1 import prompt_of
-from tyler.tasks.overlap import load_training
+from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from itertools import permutations
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.choices import letter
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.answers.choices import letter
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.rows import Row
 from tyler.tasks.task import GradeOptions, Source, Task, boxed
 
 LETTERS = "ABCD"

@@ -8,7 +8,7 @@ import re
 from difflib import get_close_matches
 from typing import get_args
 
-from tyler.tasks.answers import UnreadableGoldError, boxed_answer
+from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome, Verdict
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
 
@@ -20,7 +20,7 @@ TASKS = {
     "humaneval": "tyler.tasks.humaneval",
     "openr1": "tyler.tasks.openr1",
     "mini": "tyler.tasks.mini",
-    "jsonl": "tyler.tasks.traces",
+    "jsonl": "tyler.tasks.jsonl",
 }
 """Where each task defines its TASK. A new benchmark is one module and one line here."""
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, exact_number
-from tyler.tasks.constants import value
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, exact_number
+from tyler.tasks.answers.expressions import value
+from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.data_files import Row
+from tyler.tasks.jsonl import final_paragraph
 from tyler.tasks.problem import Problem
-from tyler.tasks.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
-from tyler.tasks.rows import Row
 from tyler.tasks.task import GradeOptions, Source, Task, boxed
-from tyler.tasks.traces import final_paragraph
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _SCIENTIFIC = re.compile(r"(?<=[0-9]) ?(?:\\times|\\cdot|×) ?10 ?\^ ?(?:\{ ?(-?[0-9]{1,3}) ?\}|(-?[0-9]))$")

@@ -20,10 +20,10 @@ import json
 import re
 import textwrap
 
-from tyler.tasks.answers import after_thought
+from tyler.tasks.answers.boxed import after_thought
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.tasks.rows import Row
-from tyler.tasks.sandbox import Ending, Limits, execute
+from tyler.tasks.sandbox.sandbox import Ending, Limits, execute
 from tyler.tasks.task import GradeOptions, Source, Task
 
 INSTRUCTION = (

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
+from tyler.tasks.data_files import ENDINGS, Row, read_rows
 from tyler.tasks.grading import find_task
 from tyler.tasks.problem import Problem
-from tyler.tasks.rows import ENDINGS, Row, read_rows
 from tyler.tasks.task import Generated, Source, Task
 
 

@@ -8,9 +8,9 @@ A line as published:
 
 from __future__ import annotations
 
-from tyler.tasks import mathematics
+from tyler.tasks.answers import mathematics
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.rows import Row
 from tyler.tasks.task import Source, Task, boxed
 
 

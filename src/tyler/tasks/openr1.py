@@ -11,10 +11,10 @@ A row as published, shortened; a generation is a long thought and then the solut
 
 from __future__ import annotations
 
+from tyler.tasks.data_files import Row
+from tyler.tasks.jsonl import boxed_solution, equal
 from tyler.tasks.problem import Problem
-from tyler.tasks.rows import Row
 from tyler.tasks.task import Source, Task, boxed
-from tyler.tasks.traces import boxed_solution, equal
 
 _END_OF_THOUGHT = "</think>"
 _COLUMNS = ("generations", "is_reasoning_complete", "correctness_math_verify")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.tasks.rows import Row
 
 Mode = Literal["official", "strict"]
 """How TheoremQA compares: `official`, as its evaluator means to (a float within 4%, an integer rounded, lists sorted),

@@ -28,12 +28,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, plain
-from tyler.tasks.choices import letter
-from tyler.tasks.constants import value
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, plain
+from tyler.tasks.answers.choices import letter
+from tyler.tasks.answers.expressions import value
+from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
-from tyler.tasks.rows import Row
 from tyler.tasks.task import GradeOptions, Mode, Source, Task, boxed
 
 INSTRUCTION = (

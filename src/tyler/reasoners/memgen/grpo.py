@@ -29,7 +29,7 @@ from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs import Run
 from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
-from tyler.tasks.overlap import load_training
+from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.teacher_forcing import Example, Insertion
 from tyler.trackers import check_tracker

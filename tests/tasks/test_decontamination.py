@@ -7,7 +7,7 @@ import pytest
 
 from tyler.config import Config, ConfigError, load_config, parse_config
 from tyler.tasks import Problem, load_problems
-from tyler.tasks.overlap import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
+from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
 
 
 def problems(task: str, *prompts: str) -> list[Problem]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tyler.tasks import mathematics
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.answers import mathematics
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome
 from tyler.tasks.task import GradeOptions, boxed
 
@@ -695,7 +695,7 @@ def test_the_next_problems_answer_is_wrong_unless_it_is_the_same(rows):
 
 def test_a_number_needs_no_worker():
     code = (
-        "import sys; from tyler.tasks import mathematics, symbolic; "
+        "import sys; from tyler.tasks.answers import mathematics, symbolic; "
         r"assert mathematics.equal('\\frac{6}{4}', '1.5') and not mathematics.equal('7', '8'); "
         "print(symbolic._pool.idle, 'sympy' in sys.modules, 'torch' in sys.modules)"
     )

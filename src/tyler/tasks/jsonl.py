@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
+from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.rows import Row
 from tyler.tasks.task import GradeOptions, Task, boxed
 
 _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
@@ -40,7 +40,7 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     number, expected = exact_number(answer), exact_number(gold)
     if number is not None and expected is not None:
         return number == expected
-    from tyler.tasks import mathematics
+    from tyler.tasks.answers import mathematics
 
     return mathematics.equal(answer, gold, options)
 

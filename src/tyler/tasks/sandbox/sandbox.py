@@ -1,7 +1,7 @@
 """Running a program that a model wrote: in bubblewrap, under limits, with a success that cannot be forged.
 
 `docs/sandbox.md` says what is isolated, what is not, and how to install bubblewrap. What happens inside the sandbox is
-in `tyler.tasks.judge`.
+in `tyler.tasks.sandbox.worker`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import IO
 
 import psutil
 
-_JUDGE = Path(__file__).with_name("judge.py")
+_JUDGE = Path(__file__).with_name("worker.py")
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache")
 _LOOK_SECONDS = 0.05
 _MAX_SIGNAL_BYTES = 8192

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from tyler.tasks.answers import plain
+from tyler.tasks.answers.boxed import plain
 
 T = TypeVar("T")
 

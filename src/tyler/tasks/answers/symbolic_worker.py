@@ -1,4 +1,4 @@
-"""The process behind `tyler.tasks.symbolic`: says whether two LaTeX expressions have the same value.
+"""The process behind `tyler.tasks.answers.symbolic`: says whether two LaTeX expressions have the same value.
 
 Run as a script, on its own and never imported by the package. It loads the LaTeX reader of math-verify once, then
 answers from a forked child, which is killed and forked anew when a question takes too long or the child breaks. A

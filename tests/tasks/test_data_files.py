@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.tasks.rows import ENDINGS, Row, read_rows
+from tyler.tasks.data_files import ENDINGS, Row, read_rows
 
 ROWS = [{"problem": f"Question {i}?", "answer": str(i)} for i in range(1, 4)]
 

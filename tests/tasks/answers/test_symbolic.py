@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tyler.tasks import symbolic
+from tyler.tasks.answers import symbolic
 
-SOURCE = Path(symbolic.__file__).parents[2]
+SOURCE = Path(symbolic.__file__).parents[3]
 
 
 def _workers(process: int) -> list[psutil.Process]:
@@ -132,7 +132,7 @@ def test_a_fork_gets_workers_of_its_own():
 
 SCRIPT = """
 import threading
-from tyler.tasks import symbolic
+from tyler.tasks.answers import symbolic
 answers = []
 thread = threading.Thread(target=lambda: answers.append(symbolic.equal("x+x", "2x", 10)))
 thread.start(); thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tyler.tasks.latex import bracketed, compact, depths, split
+from tyler.tasks.answers.latex import bracketed, compact, depths, split
 
 COMMA = re.compile("[,;]")
 LIST = re.compile(r"[,;](?: ?(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])", re.IGNORECASE)

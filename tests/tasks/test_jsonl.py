@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.tasks import Problem, grade, load_problems, traces
+from tyler.tasks import Problem, grade, jsonl, load_problems
 
 ROW = {"problem": "What is 2 + 3?", "solution": "We add.\n\nIt is $\\boxed{5}$.", "answer": "5"}
 
@@ -53,7 +53,7 @@ def test_a_comparison_that_runs_out_of_time_contradicts_nothing(tmp_path, monkey
     def slow(answer: str, gold: str, options: object) -> bool:
         raise TimeoutError
 
-    monkeypatch.setattr(traces, "equal", slow)
+    monkeypatch.setattr(jsonl, "equal", slow)
     assert len(read(write(tmp_path, {**ROW, "answer": "6"}), "train")) == 1
 
 
@@ -80,7 +80,7 @@ def test_a_line_separator_inside_a_string_does_not_end_the_line(tmp_path):
 
 
 def test_numbers_and_equal_texts_are_compared_without_waking_the_slow_grader(tmp_path, monkeypatch):
-    monkeypatch.setattr("tyler.tasks.mathematics.equal", None)
+    monkeypatch.setattr("tyler.tasks.answers.mathematics.equal", None)
     path = write(tmp_path, *({**ROW, "problem": f"Question {i}"} for i in range(5000)))
     started = time.process_time()
     assert len(read(path, "train")) == 5000

@@ -25,7 +25,8 @@ The rules, from the cheapest on:
   (`x-x`), `|-7|` and `\frac{1}{\infty}` do not. Ratios are compared part by part: `6:4` is not `3:2`.
 - Equations and inequalities may be rearranged: both sides exchanged, terms moved, a constant factor. An inequality that
   bounds one variable is its interval, two joined by `or` their union, by `and` their overlap; so is `\{x \mid x > 3\}`.
-- What is left is algebra, in a process that can be killed: the same value at every point (`tyler.tasks.symbolic`).
+- What is left is algebra, in a process that can be killed: the same value at every point
+  (`tyler.tasks.answers.symbolic`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ import re
 import time
 import unicodedata
 
-from tyler.tasks import symbolic
-from tyler.tasks.answers import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.latex import bracketed, compact, depths, matrix, split, tidy
-from tyler.tasks.numerals import number, quantity, same_numeral, same_parts
-from tyler.tasks.relations import (
+from tyler.tasks.answers import symbolic
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.answers.latex import bracketed, compact, depths, matrix, split, tidy
+from tyler.tasks.answers.numerals import number, quantity, same_numeral, same_parts
+from tyler.tasks.answers.relations import (
     COMMA,
     LIST,
     assigned,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers import exact_number
+from tyler.tasks.answers.boxed import exact_number
 
 _MAX_QUANTITY = 300
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.numerals import is_known_unit
+from tyler.tasks.answers.numerals import is_known_unit
 
 _UNICODE = str.maketrans(
     {

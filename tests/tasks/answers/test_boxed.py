@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from tyler.tasks.answers import boxed_answer, exact_number
+from tyler.tasks.answers.boxed import boxed_answer, exact_number
 from tyler.tasks.gsm8k import quantity
 
 # ------------------------------------------------------------------------------------------------------- extraction

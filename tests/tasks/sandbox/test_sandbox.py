@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tyler.tasks import sandbox
-from tyler.tasks.sandbox import Availability, Ending, Limits, Report, execute, probe
+from tyler.tasks.sandbox import sandbox
+from tyler.tasks.sandbox.sandbox import Availability, Ending, Limits, Report, execute, probe
 
 needs_sandbox = pytest.mark.skipif(not probe().available, reason=probe().reason)
 SHORT, LONG = Limits(seconds=1.0), Limits(seconds=30)

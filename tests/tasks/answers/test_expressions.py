@@ -11,7 +11,7 @@ import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tyler.tasks.constants import value
+from tyler.tasks.answers.expressions import value
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,13 @@
+"""How an answer is read and compared. Nothing a model wrote is ever evaluated.
+
+boxed.py            the last \\boxed of an answer, and the verdict where there is none
+numerals.py         a numeral as people write it, as an exact number
+quantities.py       a number with its unit, currency or percent sign
+choices.py          the letter of a multiple-choice answer
+latex.py            LaTeX brought to one spelling
+relations.py        lists, intervals, sets and relations, part by part
+expressions.py      the value of an expression of constants, to as many digits as are needed
+mathematics.py      whether two mathematical answers are equal: all of the above, then algebra
+symbolic.py         algebra, asked of a process that can be killed
+symbolic_worker.py  that process
+"""
