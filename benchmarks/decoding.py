@@ -26,11 +26,11 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.architectures import PUBLISHED
-from tyler.backbone import Backbone
 from tyler.context import RaggedContext, RaggedReader, position_bytes
 from tyler.decoding import Engine
 from tyler.measuring import best_clock
+from tyler.modeling.architectures import PUBLISHED
+from tyler.modeling.backbone import Backbone
 
 HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
 PROMPT = 100

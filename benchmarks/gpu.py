@@ -28,12 +28,12 @@ from transformers import GenerationConfig, Qwen3Config
 from harness import Contest, Figure, Report, Timing, Work, compete, note, options, read, timed
 from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.backbone import resolve_dtype
 from tyler.config import load_config
 from tyler.costs import Lengths, rollout_costs, total_seconds
 from tyler.decoding import Engine, Timings
 from tyler.measuring import this_device
 from tyler.memory import Shape
+from tyler.modeling.backbone import resolve_dtype
 from tyler.recording import PATIENCE
 from tyler.request import InvocationEvent, TokenEvent
 

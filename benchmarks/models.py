@@ -8,9 +8,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config
 
 from tyler import GLOBAL, PROCEDURE, STATE, Tyler
-from tyler.architectures import MINI, located
-from tyler.backbone import Backbone, resolve_dtype
-from tyler.shapes import architecture, materialize, read_tokenizer, skeleton
+from tyler.modeling.architectures import MINI, located
+from tyler.modeling.backbone import Backbone, resolve_dtype
+from tyler.modeling.random_init import architecture, materialize, read_tokenizer, skeleton
 from tyler.tasks.prompts import Prompt
 
 

@@ -18,7 +18,7 @@ import torch
 from harness import Contest, Report, Work, compete, options, read
 from models import shaped, sized, untrained
 from tyler import STATE, Forced, Request, Tyler
-from tyler.architectures import PUBLISHED
+from tyler.modeling.architectures import PUBLISHED
 from tyler.request import InvocationEvent
 
 SPACING = 8

@@ -21,13 +21,13 @@ import torch
 from harness import Contest, Report, Work, compete, options, read
 from models import shaped, sized, untrained
 from tyler import Forced, Never, Request, Sampling, Tyler
-from tyler.backbone import Backbone
 from tyler.config import Config, load_config
 from tyler.costs import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.hardware import Device
-from tyler.lora import LoraSettings
 from tyler.measuring import best_clock, synchronize, this_device
 from tyler.memory import Shape
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.stage1 import descend
 from tyler.stage2 import Rollout, learn
 from tyler.tasks.problem import Problem

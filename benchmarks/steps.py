@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from harness import Figure, Report, options, read
 from tyler import Never, Request, Tyler
-from tyler.backbone import Backbone
+from tyler.modeling.backbone import Backbone
 
 PROMPT = 100
 PARTS = {

@@ -25,12 +25,12 @@ from torch.nn.utils.rnn import pad_sequence
 from harness import Contest, Figure, Report, Spread, compete, options, read
 from models import sized
 from tyler import stage1, stage2
-from tyler.backbone import Backbone
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config, GrpoConfig, Stage2Config, load_config
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
-from tyler.operators import PAPER_OPERATORS, Operator
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
+from tyler.modeling.operators import PAPER_OPERATORS, Operator
 from tyler.request import Request
 from tyler.routing import Learned
 from tyler.sampling import Sampling
@@ -51,8 +51,8 @@ def build(layers: int, dim: int, vocab: int, operators: Sequence[Operator] = PAP
     """A random Qwen3 of the given size, adapters that matter, no dropout."""
     lora = LoraSettings(dropout=0.0)
     tyler = Tyler.start(sized(layers, dim, vocab=vocab), operators, lora, prompt=Prompt(""))
-    tyler.policy.add_lora(lora)
-    for adapted in (tyler.synthesizer.lora, tyler.policy.lora):
+    tyler.modeling.policy.add_lora(lora)
+    for adapted in (tyler.synthesizer.lora, tyler.modeling.policy.lora):
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)

@@ -34,12 +34,13 @@ from tyler.environment import environment
 from tyler.evaluation import evaluate
 from tyler.files import atomic_write
 from tyler.model import Tyler
+from tyler.modeling.interventions import fix, remove, share, swap, zero
+from tyler.modeling.synthesis import Heads
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners import grpo, sft
 from tyler.reports import Report, markdown_row
 from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.statistics import wilson
-from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES
 

@@ -11,7 +11,7 @@ import torch
 
 import gpu
 import run
-from tyler.shapes import architecture
+from tyler.modeling.random_init import architecture
 
 PAGE = """import json, sys
 path = sys.argv[sys.argv.index("--json") + 1]

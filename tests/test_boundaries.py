@@ -25,7 +25,7 @@ from tyler.boundaries import (
     sample_candidates,
     token_boundaries,
 )
-from tyler.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
+from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
 from tyler.scanner import LOOKAHEAD, dollar_opens
 
 MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}

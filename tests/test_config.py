@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tyler.config import Config, ConfigError, OptimizationConfig, dump, load_config, parse_config, presets
-from tyler.operators import PAPER_OPERATORS
+from tyler.modeling.operators import PAPER_OPERATORS
 
 BACKBONES = {
     "paper": "Qwen/Qwen2.5-1.5B-Instruct",

@@ -15,7 +15,7 @@ import tiny
 from tyler import dry_run
 from tyler.config import Config, load_config
 from tyler.dry_run import Meter, rehearse
-from tyler.shapes import architecture, random_backbone, read_tokenizer
+from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 

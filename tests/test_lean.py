@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tyler import lean
 from tyler.context import RaggedContext, RaggedReader
 from tyler.lean import LeanDecoder, Norm, Product, adjoin, are_neighbours
-from tyler.lora import LoraSettings, add_lora, decoder_stack
+from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 
 LENGTH = 40
 

@@ -8,11 +8,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qw
 
 import tiny
 from allocations import Allocations
-from tyler.architectures import PUBLISHED
-from tyler.backbone import Backbone
 from tyler.config import Config, LoraConfig, load_config
 from tyler.context import RaggedContext, RaggedReader
-from tyler.lora import LoraSettings, folded_view
 from tyler.memory import (
     Read,
     Shape,
@@ -27,8 +24,11 @@ from tyler.memory import (
     trained,
 )
 from tyler.model import Tyler
+from tyler.modeling.architectures import PUBLISHED
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings, folded_view
+from tyler.modeling.random_init import architecture, skeleton
 from tyler.recompute import recomputing
-from tyler.shapes import architecture, skeleton
 
 NUMBERS = {
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import tiny
-from tyler.backbone import Backbone
 from tyler.cli import main
-from tyler.lora import LoraSettings
 from tyler.merging import merge
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.routing import Never
 
 

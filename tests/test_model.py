@@ -10,7 +10,7 @@ import torch
 import tiny
 from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
 from tyler.model import DEFAULT_ROUTERS
-from tyler.synthesis import remove, share, zero
+from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks.prompts import Prompt
 from tyler.trajectory import Trajectory
 

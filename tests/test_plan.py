@@ -16,16 +16,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
 from tyler import cli, costs, plan
-from tyler.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.config import load_config
 from tyler.costs import Cost, Lengths, forward, learning_costs, log_probabilities, rollout_costs, stage1_costs
 from tyler.hardware import COMPUTE, KNOWN, LAUNCH, REPLAY, STREAMING, Device, device_named
 from tyler.measuring import this_device
 from tyler.memory import CHOICE, Read, Shape, Workload, rollout_memory
+from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
+from tyler.modeling.random_init import architecture
 from tyler.objectives import chosen_logprobs
 from tyler.plan import Advice, advise, changed, duration, lengths_for, smaller, times_on
 from tyler.recompute import recomputing
-from tyler.shapes import architecture
 
 SLOW = Device("slow", 8e9, bandwidth=100.0, bfloat16=1000.0, float32=500.0, launch=2.0, source="a test", queued=False)
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import tiny
 from allocations import Allocations
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
+from tyler.modeling.lora import LoraSettings
 from tyler.recompute import Recomputed, recomputing
 from tyler.replay import pack_for, replay_logprobs
 from tyler.request import Request

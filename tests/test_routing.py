@@ -10,11 +10,11 @@ import pytest
 from tests import tiny
 
 from tyler.boundaries import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
-from tyler.operators import Operator
+from tyler.modeling.interventions import remove
+from tyler.modeling.operators import Operator
 from tyler.request import Request
 from tyler.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
 from tyler.sampling import Sampling
-from tyler.synthesis import remove
 from tyler.transcript import Transcript
 
 STEPS = [piece for n in range(1, 41) for piece in (f"Step {n}: ", "so ", "$x^2$", " is", " 4.", "\n\n")]

@@ -24,10 +24,10 @@ from transformers import (
 )
 
 from tyler import admission, batch, paging, recompute, sizes
-from tyler.backbone import Backbone
-from tyler.lora import LoraSettings, lora_layers
 from tyler.model import Tyler
-from tyler.operators import Operator
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings, lora_layers
+from tyler.modeling.operators import Operator
 
 FAMILIES = ("qwen2", "qwen3", "smollm3")
 

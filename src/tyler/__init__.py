@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tyler.backbone import Backbone
     from tyler.boundaries import Boundary, find_boundaries
-    from tyler.checkpoint import CheckpointError
     from tyler.model import Tyler
-    from tyler.operators import GLOBAL, PROCEDURE, STATE, Operator
+    from tyler.modeling.backbone import Backbone
+    from tyler.modeling.checkpoint import CheckpointError
+    from tyler.modeling.operators import GLOBAL, PROCEDURE, STATE, Operator
     from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
     from tyler.routing import AtBoundaries, Forced, Learned, Never
     from tyler.sampling import Sampling
@@ -28,20 +28,20 @@ __version__ = "0.1.0"
 
 HOMES = {
     "AtBoundaries": "routing",
-    "Backbone": "backbone",
+    "Backbone": "modeling.backbone",
     "Boundary": "boundaries",
-    "CheckpointError": "checkpoint",
+    "CheckpointError": "modeling.checkpoint",
     "FinishEvent": "request",
     "Forced": "routing",
-    "GLOBAL": "operators",
+    "GLOBAL": "modeling.operators",
     "Invocation": "trajectory",
     "InvocationEvent": "request",
     "Learned": "routing",
     "Never": "routing",
-    "Operator": "operators",
-    "PROCEDURE": "operators",
+    "Operator": "modeling.operators",
+    "PROCEDURE": "modeling.operators",
     "Request": "request",
-    "STATE": "operators",
+    "STATE": "modeling.operators",
     "Sampling": "sampling",
     "TokenEvent": "request",
     "Trajectory": "trajectory",

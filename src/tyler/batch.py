@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tyler.backbone import Backbone
 from tyler.context import Context, RaggedContext, RaggedReader, Reader, position_bytes
 from tyler.lean import has_fixed_angles
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.policy import Policy
 from tyler.paging import PagedContext, PagedReader
-from tyler.policy import Policy
 from tyler.recording import recorder_for
 from tyler.request import Request, Row
 from tyler.sizes import PAGE

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
 
-from tyler.operators import Operator
+from tyler.modeling.operators import Operator
 from tyler.rules import RULES, Boundary, Rule
 from tyler.scanner import BoundaryScanner, find_boundaries
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from tyler.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.tasks.decontamination import OnOverlap, Selection
 from tyler.tasks.grading import task_name
 

@@ -22,16 +22,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.admission import Admission
-from tyler.backbone import Backbone
 from tyler.batch import Batch
 from tyler.choosing import Chooser
-from tyler.operators import Operator
-from tyler.policy import Policy
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.operators import Operator
+from tyler.modeling.policy import Policy
+from tyler.modeling.synthesis import Heads, SynthesisModel
 from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
 from tyler.routing import Call
 from tyler.sampling import choose, constants, masked_logits
 from tyler.steady import Flight
-from tyler.synthesis import Heads, SynthesisModel
 from tyler.trajectory import Invocation, Trajectory
 
 

@@ -23,16 +23,16 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler import memory
-from tyler.architectures import located
-from tyler.backbone import Backbone, best_device
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config
-from tyler.lora import LoraSettings
 from tyler.memory import Parts, Read, Shape, Workload, count_parameters
 from tyler.model import Tyler
+from tyler.modeling.architectures import located
+from tyler.modeling.backbone import Backbone, best_device
+from tyler.modeling.lora import LoraSettings
+from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.plan import parameter_table, predicted
 from tyler.routing import Forced
-from tyler.shapes import random_backbone, read_tokenizer
 from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
 from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.tasks import load_problems

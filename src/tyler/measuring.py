@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import torch
 
-from tyler.architectures import MINI, located
-from tyler.backbone import best_device, resolve_dtype
 from tyler.costs import CHOICE_LAYERS
 from tyler.hardware import COMPUTE, STREAMING, Device
 from tyler.model import Tyler
+from tyler.modeling.architectures import MINI, located
+from tyler.modeling.backbone import best_device, resolve_dtype
+from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.request import Request
 from tyler.routing import Never
-from tyler.shapes import random_backbone, read_tokenizer
 from tyler.tasks.prompts import Prompt
 
 REPEATS = 3

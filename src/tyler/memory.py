@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tyler.config import Config, LoraConfig
-from tyler.operators import Operator
-from tyler.sizes import grown, positions_at_once, round_up, siblings
+from tyler.modeling.operators import Operator
+from tyler.modeling.projections import siblings
+from tyler.sizes import grown, positions_at_once, round_up
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from tyler.lora import fold, folded_view
 from tyler.model import Tyler
+from tyler.modeling.lora import fold, folded_view
 
 
 def merge(model: Tyler, folder: Path) -> None:

@@ -10,19 +10,19 @@ from typing import overload
 
 import torch
 
-from tyler import checkpoint
-from tyler.backbone import Backbone
-from tyler.checkpoint import Manifest
 from tyler.choosing import Chooser
 from tyler.decoding import Engine
-from tyler.lora import LoraSettings
-from tyler.operators import PAPER_OPERATORS, Operator, check_operators
-from tyler.policy import Policy
+from tyler.modeling import checkpoint
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.checkpoint import Manifest
+from tyler.modeling.lora import LoraSettings
+from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
+from tyler.modeling.policy import Policy
+from tyler.modeling.synthesis import Heads, Synthesizer
 from tyler.request import Event, Request
 from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import latest_checkpoint
 from tyler.sampling import Sampling
-from tyler.synthesis import Heads, Synthesizer
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
 from tyler.trajectory import Trajectory
@@ -41,8 +41,8 @@ DEFAULT_ROUTERS: dict[str, Router] = {
 class Tyler:
     """A language model that can invoke typed latent operators while it decodes.
 
-    `heads` says which head answers for which operator; the interventions of `tyler.synthesis` (remove, zero, swap,
-    share) are other mappings: `model.with_heads(swap(model.heads, "state", "global"))`.
+    `heads` says which head answers for which operator; the interventions (remove, zero, swap, share)
+    are other mappings: `model.with_heads(swap(model.heads, "state", "global"))`.
     """
 
     backbone: Backbone

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler import memory
-from tyler.architectures import settings_of
 from tyler.config import Config, OptimizationConfig
 from tyler.costs import Cost, Lengths, learning_costs, mean_latents, rollout_costs, stage1_costs, total_seconds
 from tyler.hardware import GB, KNOWN, TERA, THIS, Device, device_named
 from tyler.memory import Parameters, Parts, Shape, Workload, count_parameters
+from tyler.modeling.architectures import settings_of
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""

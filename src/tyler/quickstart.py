@@ -10,12 +10,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from tyler import stage1, stage2
-from tyler.backbone import Backbone
 from tyler.config import Config, load_config
 from tyler.curves import plot_stage2, sketch
 from tyler.display import traced
 from tyler.evaluation import evaluate
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.pages import save
 from tyler.reasoner import TylerReasoner
 from tyler.reports import Report, table

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tyler.backbone import Backbone
+from tyler.modeling.backbone import Backbone
 from tyler.objectives import chosen_logprobs
 from tyler.trajectory import Packed, Trajectory, pack
 

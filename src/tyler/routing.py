@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tyler.boundaries import RULES, Boundary, BoundaryScanner
-from tyler.operators import Operator
+from tyler.modeling.operators import Operator
 
 EVERYTHING = sys.maxsize
 

@@ -14,8 +14,6 @@ FEWEST_PAGES = 4
 RECORDED = 512
 """Passes over more positions keep a device busy for longer than the host needs to launch them: none is recorded."""
 
-PRODUCTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Maps of a decoder layer that read the same input: decoding multiplies with each group at once (`tyler.lean`)."""
 
 CHUNK = 1024
 LOGITS = 2**25
@@ -50,12 +48,6 @@ def pages_for(length: int) -> int:
 def grown_pages(pages: int, needed: int, most: int | None) -> int:
     """How many there are made when more are needed: as many as there may ever be, or half again as many."""
     return max(needed, FEWEST_PAGES, pages + pages // 2) if most is None else max(needed, most)
-
-
-def siblings(name: str) -> list[str]:
-    """The maps that read the same input as the one of this name, itself included."""
-    prefix, own = name[: name.rfind(".") + 1], name.rpartition(".")[2]
-    return next(([prefix + one for one in group] for group in PRODUCTS if own in group), [name])
 
 
 def positions_at_once(num_actions: int) -> int:

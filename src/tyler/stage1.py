@@ -20,13 +20,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler import devices
-from tyler.backbone import Backbone, best_device, resolve_dtype
 from tyler.boundaries import candidates, sample_candidates
 from tyler.config import Config, InsertionsConfig, Stage1Config
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
+from tyler.modeling.lora import LoraSettings
+from tyler.modeling.operators import Operator
 from tyler.objectives import stage1_loss
-from tyler.operators import Operator
 from tyler.recompute import recomputing
 from tyler.runs import Run
 from tyler.tasks.decontamination import load_training

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from tyler import devices
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
-from tyler.checkpoint import is_checkpoint
 from tyler.config import Config
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
+from tyler.modeling.checkpoint import is_checkpoint
+from tyler.modeling.lora import LoraSettings
 from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
 from tyler.recompute import recomputing
 from tyler.replay import pack_for, replay_logprobs

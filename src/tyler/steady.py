@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.backbone import Backbone
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.policy import Policy
 from tyler.paging import PagedReader, PagedWindow
-from tyler.policy import Policy
 from tyler.recording import Programs, Recorder
 from tyler.request import Row
 from tyler.sampling import filtered, invert, limits, logprobs_of, masked_logits

@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler.backbone import Backbone
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.synthesis import Heads
 from tyler.objectives import chosen_logprobs
 from tyler.recompute import ChunkCache
-from tyler.synthesis import Heads
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tyler import devices
-from tyler.backbone import Backbone
 from tyler.config import Config, OptimizationConfig, dump
 from tyler.interruption import interruptible
+from tyler.modeling.backbone import Backbone
 from tyler.progress import Bar, NoBar, bar
 from tyler.runs import (
     CONFIG,

@@ -26,7 +26,6 @@ import test_devices
 import tiny
 from documents import documented_metrics
 from processes import together
-from tyler.checkpoint import CheckpointError
 from tyler.cli import main
 from tyler.config import (
     Config,
@@ -37,7 +36,8 @@ from tyler.config import (
     load_config,
 )
 from tyler.devices import joined
-from tyler.lora import LoraSettings
+from tyler.modeling.checkpoint import CheckpointError
+from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import supervised
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions

@@ -11,8 +11,8 @@ from tests import tiny
 from tests.reasoners import soft
 
 from tyler import benchmarking, cli
-from tyler.backbone import Backbone
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.reasoners import methods, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.softcot import SoftCot, Wording

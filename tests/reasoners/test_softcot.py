@@ -16,9 +16,9 @@ from tests.documents import documented_metrics
 from tests.reasoners import soft
 from torch import nn
 
-from tyler.backbone import Backbone
-from tyler.checkpoint import CheckpointError
 from tyler.config import BackboneConfig, Config, DataConfig, SoftCotConfig, load_config
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.checkpoint import CheckpointError
 from tyler.reasoners import methods, softcot, supervised
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs import Run, read_jsonl

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from tyler import devices, stage2
-from tyler.backbone import Backbone
 from tyler.config import Config
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.stage1 import prompt_of
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem

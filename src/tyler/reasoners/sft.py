@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tyler import devices
-from tyler.backbone import Backbone
 from tyler.config import Config, SftConfig
-from tyler.lora import LoraSettings
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.objectives import chosen_logprobs
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing

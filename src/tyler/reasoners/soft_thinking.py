@@ -28,9 +28,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.backbone import Backbone
 from tyler.choosing import Choices, draw, entropy
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_above, check_at_least, check_share
 from tyler.reasoners.cot import plain

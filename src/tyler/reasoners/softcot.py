@@ -31,12 +31,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from tyler import devices
-from tyler.backbone import Backbone
-from tyler.checkpoint import CheckpointError, read_tensors
 from tyler.config import Config, SoftCotConfig
 from tyler.decoding import Engine
-from tyler.lora import check_shapes
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.checkpoint import CheckpointError, read_tensors
+from tyler.modeling.lora import check_shapes
 from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.checks import check_at_least

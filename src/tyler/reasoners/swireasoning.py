@@ -32,9 +32,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from tyler.backbone import Backbone
 from tyler.choosing import Choices, draw, entropy
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_at_least, check_share
 from tyler.reasoners.cot import plain

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.backbone import Backbone
 from tyler.context import RaggedContext, RaggedReader
 from tyler.decoding import Engine
-from tyler.operators import Operator
-from tyler.policy import Policy
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.operators import Operator
+from tyler.modeling.policy import Policy
 from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_delimiter
 from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
 from tyler.reasoners.memgen.weaver import Weaver

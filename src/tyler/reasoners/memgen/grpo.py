@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler import devices
 from tyler.config import Config, MemGenGrpoConfig, MemGenTriggerConfig
-from tyler.lora import LoraSettings
+from tyler.modeling.lora import LoraSettings
 from tyler.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import replayed_logprobs

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tyler.backbone import Backbone
-from tyler.checkpoint import CheckpointError, read_tensors
-from tyler.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
-from tyler.operators import Operator
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.checkpoint import CheckpointError, read_tensors
+from tyler.modeling.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
+from tyler.modeling.operators import Operator
 from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler import devices
-from tyler.backbone import Backbone
 from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
-from tyler.lora import LoraSettings
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.objectives import stage1_loss
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from peft import PeftModel
 from torch import Tensor, nn
 
-from tyler.backbone import Backbone
-from tyler.lora import Adapted, LoraSettings, add_lora
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import Adapted, LoraSettings, add_lora
 
 NO, YES = 0, 1
 """The trigger's two actions, in the order of its logits."""

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from peft import PeftModel
 from torch import Tensor, nn
 
-from tyler.backbone import Backbone
-from tyler.lora import Adapted, LoraSettings, add_lora
-from tyler.operators import Operator
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import Adapted, LoraSettings, add_lora
+from tyler.modeling.operators import Operator
 
 PROMPT, INFERENCE = "prompt", "inference"
 """The two kinds of blocks, and the names of their invocations in a trajectory."""

@@ -10,8 +10,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tyler.backbone import Backbone
-from tyler.lora import Folded, LoraSettings, add_lora, decoder_stack
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import Folded, LoraSettings, add_lora, decoder_stack
 
 
 class Policy(nn.Module):

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import tiny
-from tyler import backbone
-from tyler.architectures import FAMILIES
-from tyler.backbone import Backbone
+from tyler.modeling import backbone
+from tyler.modeling.architectures import FAMILIES
+from tyler.modeling.backbone import Backbone
 from tyler.tasks.prompts import Prompt, prompt_ids
 
 

@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from tyler import CheckpointError, Tyler
-from tyler.backbone import Backbone, view
-from tyler.lora import lora_layers
+from tyler.modeling.backbone import Backbone, view
+from tyler.modeling.interventions import swap
+from tyler.modeling.lora import lora_layers
+from tyler.modeling.projections import siblings
 from tyler.request import Request
 from tyler.routing import Forced, Learned, Never, Router
 from tyler.runs import Run
 from tyler.sampling import Sampling
-from tyler.sizes import siblings
-from tyler.synthesis import swap
 from tyler.trajectory import Trajectory
 
 EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})

@@ -24,8 +24,8 @@ from transformers import (
     SmolLM3Config,
 )
 
-from tyler.architectures import PUBLISHED, config_file
-from tyler.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, resolve_dtype
+from tyler.modeling.architectures import PUBLISHED, config_file
+from tyler.modeling.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, resolve_dtype
 
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""

@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from tyler.architectures import FAMILIES, MINI, check_family, located
+from tyler.modeling.architectures import FAMILIES, MINI, check_family, located
 
 WHAT_TO_GIVE = (
     "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer: "

@@ -10,10 +10,11 @@ from tests import reference, tiny
 from tests.asking import differences
 
 from tyler.model import Tyler
+from tyler.modeling.interventions import fix, remove, share, swap, zero
+from tyler.modeling.synthesis import Heads
 from tyler.request import Request
 from tyler.routing import AtBoundaries, Forced, Learned
 from tyler.sampling import Sampling
-from tyler.synthesis import Heads, fix, remove, share, swap, zero
 from tyler.trajectory import Trajectory
 
 FORCED = Forced({0: ("global",), 2: ("state",), 3: ("procedure", "state")})

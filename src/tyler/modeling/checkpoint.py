@@ -18,11 +18,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from tyler.backbone import Backbone
-from tyler.lora import check_shapes, load_lora, save_lora
-from tyler.operators import Operator, check_operators
-from tyler.policy import Policy
-from tyler.synthesis import Synthesizer
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import check_shapes, load_lora, save_lora
+from tyler.modeling.operators import Operator, check_operators
+from tyler.modeling.policy import Policy
+from tyler.modeling.synthesis import Synthesizer
 from tyler.tasks.prompts import Prompt
 
 FORMAT = 1

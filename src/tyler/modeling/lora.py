@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tyler.backbone import view
-from tyler.sizes import siblings
+from tyler.modeling.backbone import view
+from tyler.modeling.projections import siblings
 
 ADAPTER = "default"
 

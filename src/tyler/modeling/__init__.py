@@ -1,0 +1,13 @@
+"""What the model is: the backbone theta, its LoRAs, the operators O_k, and how all of it is saved.
+
+operators.py      O_k: a name, a number of latents, a boundary rule
+synthesis.py      Q_k, Proj_k and Synth: from a context to latents
+interventions.py  heads removed, swapped, shared, zeroed or fixed
+policy.py         p over V' = V and U: the rows psi beside the LM head
+backbone.py       theta: a causal language model with its tokenizer and prompt
+architectures.py  which families and published models are known, without torch
+random_init.py    an architecture with random weights, for dry runs and tests
+projections.py    which maps of a layer read the same input
+lora.py           two views of one set of weights, each with a LoRA of its own
+checkpoint.py     a Tyler directory: written atomically, read with every key checked
+"""

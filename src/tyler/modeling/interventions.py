@@ -1,0 +1,73 @@
+"""Interventions on the heads: remove, swap, share, zero or fix what an operator computes."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tyler.modeling.synthesis import Head, Heads, LatentHead
+
+
+def remove(heads: Heads, operator: str) -> dict[str, LatentHead]:
+    """Without `operator`: the policy can no longer invoke it."""
+    check_names(heads, operator)
+    return {name: head for name, head in heads.items() if name != operator}
+
+
+def swap(heads: Heads, first: str, second: str) -> dict[str, LatentHead]:
+    """Exchange the synthesis paths of two operators: queries, length and projection (Table unified-ablation, row g)."""
+    check_names(heads, first, second)
+    return {**heads, first: heads[second], second: heads[first]}
+
+
+def share(heads: Heads, operator: str) -> dict[str, LatentHead]:
+    """Let one operator's head answer for all (row f)."""
+    check_names(heads, operator)
+    return dict.fromkeys(heads, heads[operator])
+
+
+@torch.no_grad()
+def zero(heads: Heads, operator: str) -> dict[str, LatentHead]:
+    """Replace the latents of `operator` by zeros of the same number."""
+    check_names(heads, operator)
+    head = heads[operator]
+    silent = Head(head.num_latents, head.queries.shape[1]).to(head.queries.device).requires_grad_(False)
+    for parameter in silent.parameters():
+        parameter.zero_()
+    return {**heads, operator: silent}
+
+
+class FixedHead(nn.Module):
+    """A head whose latents [N, dim] are the same in every context."""
+
+    def __init__(self, latents: Float[Tensor, "latents dim"]) -> None:
+        super().__init__()
+        self.register_buffer("latents", latents.detach().clone())
+
+    @property
+    def queries(self) -> Float[Tensor, "latents dim"]:
+        return torch.zeros_like(self.get_buffer("latents"))
+
+    @property
+    def num_latents(self) -> int:
+        return len(self.get_buffer("latents"))
+
+    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
+        return self.get_buffer("latents").to(hidden).expand_as(hidden)
+
+
+def fix(heads: Heads, operator: str, latents: Float[Tensor, "latents dim"]) -> dict[str, LatentHead]:
+    """Give `operator` the same latents in every context.
+
+    Their mean over many answers keeps what an operator always says and drops what it says of this problem.
+    """
+    check_names(heads, operator)
+    return {**heads, operator: FixedHead(latents)}
+
+
+def check_names(heads: Heads, *names: str) -> None:
+    """Raise ValueError for an operator that is not there."""
+    for name in names:
+        if name not in heads:
+            raise ValueError(f"no operator {name!r} here; there are {', '.join(heads) or 'none'}")
