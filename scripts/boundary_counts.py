@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from tyler.boundaries import RULES, BoundaryScanner, find_boundaries
+from tyler.boundaries.placement import RULES, BoundaryScanner, find_boundaries
 from tyler.tasks import load_problems
 
 PAGE = Path(__file__).parent.parent / "docs" / "boundaries.md"

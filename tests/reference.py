@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tyler.boundaries import RULES, BoundaryScanner
+from tyler.boundaries.placement import RULES, BoundaryScanner
 from tyler.model import Tyler
 from tyler.request import Request
 from tyler.routing import AtBoundaries, Forced, Never

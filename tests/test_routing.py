@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests import tiny
 
-from tyler.boundaries import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
+from tyler.boundaries.placement import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
 from tyler.modeling.interventions import remove
 from tyler.modeling.operators import Operator
 from tyler.request import Request

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tyler.boundaries import Boundary, find_boundaries
+    from tyler.boundaries.placement import Boundary, find_boundaries
     from tyler.model import Tyler
     from tyler.modeling.backbone import Backbone
     from tyler.modeling.checkpoint import CheckpointError
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 HOMES = {
     "AtBoundaries": "routing",
     "Backbone": "modeling.backbone",
-    "Boundary": "boundaries",
+    "Boundary": "boundaries.placement",
     "CheckpointError": "modeling.checkpoint",
     "FinishEvent": "request",
     "Forced": "routing",
@@ -46,7 +46,7 @@ HOMES = {
     "TokenEvent": "request",
     "Trajectory": "trajectory",
     "Tyler": "model",
-    "find_boundaries": "boundaries",
+    "find_boundaries": "boundaries.placement",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tyler.boundaries import RULES, Boundary, BoundaryScanner
+from tyler.boundaries.placement import RULES, Boundary, BoundaryScanner
 from tyler.modeling.operators import Operator
 
 EVERYTHING = sys.maxsize

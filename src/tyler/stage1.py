@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler import devices
-from tyler.boundaries import candidates, sample_candidates
+from tyler.boundaries.placement import candidates, sample_candidates
 from tyler.config import Config, InsertionsConfig, Stage1Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype

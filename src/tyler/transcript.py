@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from tyler.boundaries import piece_offsets
+from tyler.boundaries.placement import piece_offsets
 
 
 class Transcript(Sequence[str]):

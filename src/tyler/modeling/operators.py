@@ -1,7 +1,7 @@
 """Typed latent operators: the set O of the paper (Section 3.3) and nothing else.
 
 An operator is a name and a number of latents. What it computes is learned (`synthesis.py`); where it may be trained or
-invoked is its boundary rule (`boundaries.py`); when it is invoked is the policy's business (`policy.py`, `routing.py`).
+invoked is its boundary rule (`placement.py`); when it is invoked is the policy's business (`policy.py`, `routing.py`).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
 
+from tyler.boundaries.rules import RULES, Boundary, Rule
+from tyler.boundaries.scanner import BoundaryScanner, find_boundaries
 from tyler.modeling.operators import Operator
-from tyler.rules import RULES, Boundary, Rule
-from tyler.scanner import BoundaryScanner, find_boundaries
 
 __all__ = [
     "RULES",

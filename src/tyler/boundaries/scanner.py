@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import ClassVar
 
-from tyler.rules import RULES, Boundary
+from tyler.boundaries.rules import RULES, Boundary
 
 LOOKAHEAD = 16
 """Characters after a `$`, a quote or a `{` that may be read before deciding whether a boundary precedes it."""

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tyler import boundaries
-from tyler.boundaries import (
+from tyler.boundaries import placement
+from tyler.boundaries.placement import (
     RULES,
     Boundary,
     BoundaryScanner,
@@ -25,8 +25,8 @@ from tyler.boundaries import (
     sample_candidates,
     token_boundaries,
 )
+from tyler.boundaries.scanner import LOOKAHEAD, dollar_opens
 from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
-from tyler.scanner import LOOKAHEAD, dollar_opens
 
 MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}
 
@@ -443,7 +443,7 @@ def test_an_unknown_rule_is_refused_by_name() -> None:
 
 def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     verify = Rule("what follows a second thought", side="after", phrases=(r"\bWait(?=\W)", r"\bLet me check(?=\W)"))
-    monkeypatch.setitem(boundaries.RULES, "verify", verify)
+    monkeypatch.setitem(placement.RULES, "verify", verify)
     operator = Operator("verify", num_latents=2, boundary="verify")
     text = "So 5. Wait, no. Let me check it.\n\nWait, $x$."
     assert [text[: one.position].split()[-1] for one in find_boundaries(text, ["verify"])] == ["Wait", "check", "Wait"]
@@ -451,7 +451,7 @@ def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_rule_may_ask_for_one_kind_of_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(boundaries.RULES, "code", Rule("a code block", side="before", openings=frozenset({"code"})))
+    monkeypatch.setitem(placement.RULES, "code", Rule("a code block", side="before", openings=frozenset({"code"})))
     text = "$x$\n```\na\n```\n"
     assert find_boundaries(text, ["code"]) == [Boundary(4, "code")]
 
