@@ -26,8 +26,9 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.context import RaggedContext, RaggedReader, position_bytes
-from tyler.decoding import Engine
+from tyler.engine.context import position_bytes
+from tyler.engine.engine import Engine
+from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.measuring import best_clock
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone

@@ -30,12 +30,12 @@ from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.config import load_config
 from tyler.costs import Lengths, rollout_costs, total_seconds
-from tyler.decoding import Engine, Timings
+from tyler.engine.cuda_graphs import PATIENCE
+from tyler.engine.engine import Engine, Timings
+from tyler.engine.request import InvocationEvent, TokenEvent
 from tyler.measuring import this_device
 from tyler.memory import Shape
 from tyler.modeling.backbone import resolve_dtype
-from tyler.recording import PATIENCE
-from tyler.request import InvocationEvent, TokenEvent
 
 SHAPES = {
     "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",

@@ -23,12 +23,12 @@ from transformers import DynamicCache
 from harness import Contest, Figure, Report, Work, compete, options, read
 from models import sized
 from tyler.config import load_config
+from tyler.engine.request import Request
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.memgen.routing import AtDelimiters, DelimiterSchedule
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
-from tyler.request import Request
 from tyler.tasks.prompts import Prompt
 
 INSERTIONS = 5

@@ -18,8 +18,8 @@ import torch
 from harness import Contest, Report, Work, compete, options, read
 from models import shaped, sized, untrained
 from tyler import STATE, Forced, Request, Tyler
+from tyler.engine.request import InvocationEvent
 from tyler.modeling.architectures import PUBLISHED
-from tyler.request import InvocationEvent
 
 SPACING = 8
 NEW = SPACING + STATE.num_latents

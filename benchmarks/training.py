@@ -27,13 +27,13 @@ from models import sized
 from tyler import stage1, stage2
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config, GrpoConfig, Stage2Config, load_config
+from tyler.engine.request import Request
+from tyler.engine.routing import Learned
+from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.operators import PAPER_OPERATORS, Operator
-from tyler.request import Request
-from tyler.routing import Learned
-from tyler.sampling import Sampling
 from tyler.stage2 import Rollout
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem

@@ -30,6 +30,7 @@ from torch import Tensor
 from study_figures import draw_shares
 from tyler import merging, stage1, stage2
 from tyler.config import Config, load_config
+from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.environment import environment
 from tyler.evaluation import evaluate
 from tyler.files import atomic_write
@@ -39,7 +40,6 @@ from tyler.modeling.synthesis import Heads
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners import grpo, sft
 from tyler.reports import Report, markdown_row
-from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.statistics import wilson
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES

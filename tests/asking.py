@@ -9,11 +9,11 @@ import torch
 from tests import reference, tiny
 from tests.reference import Answer
 
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Forced, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.request import Request
-from tyler.routing import AtBoundaries, Forced, Never
-from tyler.sampling import Sampling
-from tyler.trajectory import Trajectory
 
 TOLERANCE = 1e-5
 ACTIONS = 24

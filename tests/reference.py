@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from tyler.boundaries.placement import RULES, BoundaryScanner
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.model import Tyler
-from tyler.request import Request
-from tyler.routing import AtBoundaries, Forced, Never
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.reasoner import Finished, ignore
 from tyler.tasks import Outcome, Problem
-from tyler.trajectory import Invocation, Trajectory
 
 TEXTS = ["so \\boxed{5}", "so \\boxed{6}", "so 5", "and so", "\\boxed{5} or \\boxed{ 5 }"]
 TRUNCATED = [False, False, False, True, False]

@@ -16,9 +16,9 @@ import pytest
 import tiny
 from tyler import benchmarking
 from tyler.benchmarking import digest
+from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.records import Record, RecordStore, read_records
-from tyler.routing import Never
 from tyler.runs import RunError
 from tyler.tasks import Problem
 

@@ -13,12 +13,12 @@ import pytest
 import tyler
 from tyler import cli, doctor
 from tyler.config import presets
+from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
+from tyler.engine.routing import AtBoundaries, Learned, Never
+from tyler.engine.trajectory import Invocation
 from tyler.interruption import Interrupted
 from tyler.matching import Equality
-from tyler.request import FinishEvent, InvocationEvent, TokenEvent
-from tyler.routing import AtBoundaries, Learned, Never
 from tyler.tasks.task import GradeOptions
-from tyler.trajectory import Invocation
 
 HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "matplotlib")
 LIGHT_COMMAND_LINES = (["--help"], ["stage1", "--help"], ["--version"], ["stag1"], ["solve"], ["eval", "--tsak", "x"])

@@ -13,17 +13,17 @@ import pytest
 import tiny
 from scripted import FAMILIES, OUTCOMES, PROBLEMS, TEXTS, Scripted, trajectory
 from tyler import evaluation
+from tyler.engine.routing import AtBoundaries, Never
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.trajectory import Trajectory
 from tyler.evaluation import Clock, evaluate, record
 from tyler.interruption import Interrupted
 from tyler.model import Tyler
 from tyler.reasoner import Finished, TylerReasoner, ignore
 from tyler.records import RecordStore, read_records
-from tyler.routing import AtBoundaries, Never
 from tyler.runs import RunError
-from tyler.sampling import Sampling, seed_of
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
-from tyler.trajectory import Trajectory
 
 OPTIONS = GradeOptions()
 SETTINGS = {"model": "scripted", "budget": 3}

@@ -27,9 +27,9 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 import tyler.lm_eval
+from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.lm_eval import TylerLM
 from tyler.model import Tyler
-from tyler.routing import AtBoundaries, Forced, Learned, Never
 from tyler.tasks import Problem, grade
 from tyler.tasks.mini import load
 

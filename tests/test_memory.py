@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qw
 import tiny
 from allocations import Allocations
 from tyler.config import Config, LoraConfig, load_config
-from tyler.context import RaggedContext, RaggedReader
+from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.memory import (
     Read,
     Shape,

@@ -10,11 +10,11 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from tyler.cli import main
+from tyler.engine.routing import Never
 from tyler.merging import merge
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.routing import Never
 
 
 def fine_tuned(family: str = "qwen3") -> Tyler:

@@ -9,10 +9,10 @@ import torch
 
 import tiny
 from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
+from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks.prompts import Prompt
-from tyler.trajectory import Trajectory
 
 ACTIONS = 20
 

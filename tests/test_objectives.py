@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from allocations import Allocations
+from tyler.engine.sizes import positions_at_once
 from tyler.objectives import (
     ActionWeights,
     Stage2Terms,
@@ -29,7 +30,6 @@ from tyler.objectives import (
     stage2_loss,
     trajectory_weights,
 )
-from tyler.sizes import positions_at_once
 
 EPSILON, BETA, ALPHA = 0.2, 0.03, 0.1
 

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 import tiny
 from allocations import Allocations
+from tyler.engine.request import Request
+from tyler.engine.routing import Learned
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.recompute import Recomputed, recomputing
 from tyler.replay import pack_for, replay_logprobs
-from tyler.request import Request
-from tyler.routing import Learned
-from tyler.sampling import Sampling
 from tyler.stage1 import batch_loss
 from tyler.teacher_forcing import Example, Insertion
-from tyler.trajectory import Trajectory
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 

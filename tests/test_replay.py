@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import tiny
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Forced, Learned, Never, Router
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.replay import pack_for, replay_logprobs
-from tyler.request import Request
-from tyler.routing import AtBoundaries, Forced, Learned, Never, Router
-from tyler.sampling import Sampling
-from tyler.trajectory import Trajectory
 
 TOLERANCE = 1e-5
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from scripted import PROBLEMS, TEXTS, Scripted
 from tyler import comparison, pages
+from tyler.engine.trajectory import Invocation
 from tyler.evaluation import evaluate
 from tyler.pages import html, save, traced_html
 from tyler.records import Record, read_records
@@ -29,7 +30,6 @@ from tyler.reports import (
 )
 from tyler.statistics import Paired, wilson
 from tyler.tasks import Outcome
-from tyler.trajectory import Invocation
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from torch import Tensor
 import tiny
 from tyler import stage1, stage2
 from tyler.config import CalibrationConfig, Config, DataConfig, DecodingConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.recompute import Recomputed
 from tyler.runs import Run, best_checkpoint, read_jsonl
-from tyler.sampling import Sampling, seed_of
 from tyler.stage2 import Rollout, learn, roll_out, train
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import state_bytes

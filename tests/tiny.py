@@ -23,7 +23,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler import admission, batch, paging, recompute, sizes
+from tyler import recompute
+from tyler.engine import batch, paged, scheduler, sizes
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, lora_layers
@@ -190,5 +191,5 @@ def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def small_pages(monkeypatch: pytest.MonkeyPatch, size: int = 16) -> None:
     """Let short rows have several pages."""
-    for module in (sizes, paging, batch, admission):
+    for module in (sizes, paged, batch, scheduler):
         monkeypatch.setattr(module, "PAGE", size)

@@ -15,36 +15,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tyler.boundaries.placement import Boundary, find_boundaries
+    from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
+    from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
+    from tyler.engine.sampling import Sampling
+    from tyler.engine.trajectory import Invocation, Trajectory
     from tyler.model import Tyler
     from tyler.modeling.backbone import Backbone
     from tyler.modeling.checkpoint import CheckpointError
     from tyler.modeling.operators import GLOBAL, PROCEDURE, STATE, Operator
-    from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
-    from tyler.routing import AtBoundaries, Forced, Learned, Never
-    from tyler.sampling import Sampling
-    from tyler.trajectory import Invocation, Trajectory
 
 __version__ = "0.1.0"
 
 HOMES = {
-    "AtBoundaries": "routing",
+    "AtBoundaries": "engine.routing",
     "Backbone": "modeling.backbone",
     "Boundary": "boundaries.placement",
     "CheckpointError": "modeling.checkpoint",
-    "FinishEvent": "request",
-    "Forced": "routing",
+    "FinishEvent": "engine.request",
+    "Forced": "engine.routing",
     "GLOBAL": "modeling.operators",
-    "Invocation": "trajectory",
-    "InvocationEvent": "request",
-    "Learned": "routing",
-    "Never": "routing",
+    "Invocation": "engine.trajectory",
+    "InvocationEvent": "engine.request",
+    "Learned": "engine.routing",
+    "Never": "engine.routing",
     "Operator": "modeling.operators",
     "PROCEDURE": "modeling.operators",
-    "Request": "request",
+    "Request": "engine.request",
     "STATE": "modeling.operators",
-    "Sampling": "sampling",
-    "TokenEvent": "request",
-    "Trajectory": "trajectory",
+    "Sampling": "engine.sampling",
+    "TokenEvent": "engine.request",
+    "Trajectory": "engine.trajectory",
     "Tyler": "model",
     "find_boundaries": "boundaries.placement",
 }

@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tyler.config import CalibrationConfig
+from tyler.engine.routing import AtBoundaries
+from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.replay import pack_for
-from tyler.routing import AtBoundaries
-from tyler.sampling import Sampling
 from tyler.tasks import Problem
 
 NO_OPERATOR = -1

@@ -25,8 +25,8 @@ import tyler
 
 if TYPE_CHECKING:
     from tyler.config import Config
-    from tyler.request import Event
-    from tyler.routing import Router
+    from tyler.engine.request import Event
+    from tyler.engine.routing import Router
 
 USAGE_ERROR = 2
 RESUMABLE = ("stage1", "stage2", "train")
@@ -222,8 +222,8 @@ def solve(
         max_new_tokens: At most this many actions.
     """
     chosen = _router(router)
+    from tyler.engine.sampling import Sampling
     from tyler.reasoners import methods
-    from tyler.sampling import Sampling
 
     events = methods.stream(
         model,
@@ -475,7 +475,7 @@ def _run_directory(config: str, stage: str) -> Path:
 
 
 def _router(text: str | None) -> Router | None:
-    from tyler.routing import router_named
+    from tyler.engine.routing import router_named
 
     return None if text is None else router_named(text)
 
@@ -486,7 +486,7 @@ def _show(events: Iterable[Event]) -> None:
     from rich.text import Text
 
     from tyler.display import Palette
-    from tyler.request import FinishEvent, InvocationEvent, TokenEvent
+    from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 
     console, palette = Console(highlight=False, soft_wrap=True), Palette()
     for event in events:

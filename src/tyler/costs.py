@@ -7,7 +7,8 @@ their number, and 4 L a n m in attention. The weights are frozen, so a backward 
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies
 between them (norms, activations, masks, logits, caches) is read and written at the device's bandwidth; and every
 layer must be started. A GPU starts work while it does other work, so there the longer of the two counts; the layers of
-its decoding steps and of short passes are replayed from a graph (`tyler.recording`), and only wait for each other.
+its decoding steps and of short passes are replayed from a graph (`tyler.engine.cuda_graphs`), and only wait for
+each other.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tyler.config import Config, LoraConfig, OptimizationConfig
+from tyler.engine.sizes import RECORDED, positions_at_once
 from tyler.hardware import REPLAY, Device
 from tyler.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
-from tyler.sizes import RECORDED, positions_at_once
 
 CHOICE_LAYERS = 2
 """Choosing and bookkeeping of a decoding step, in layers' worth of starting work."""
@@ -194,7 +195,7 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
 
 
 def together(config: Config, slots: int, lengths: Lengths) -> float:
-    """How many operator calls share a pass: those that come while one waits (`tyler.decoding.Engine.coalesce`)."""
+    """How many operator calls share a pass: those that come while one waits (`tyler.engine.engine.Engine.coalesce`)."""
     waiting = (0 if slots <= 8 else 16) if config.decoding.coalesce is None else config.decoding.coalesce
     return min(slots, 1 + (slots - 1) * min(1.0, waiting * lengths.calls / lengths.answer))
 

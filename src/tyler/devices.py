@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
 
 from tyler.config import Config, DevicesConfig
-from tyler.sampling import seed_of
+from tyler.engine.sampling import seed_of
 
 Item = TypeVar("Item")
 Parameters = ParamSpec("Parameters")

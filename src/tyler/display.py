@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tyler.trajectory import Invocation, Trajectory
+from tyler.engine.trajectory import Invocation, Trajectory
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 

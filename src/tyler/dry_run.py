@@ -25,6 +25,8 @@ from rich.table import Table
 from tyler import memory
 from tyler.calibration import collect_decisions, fit_psi
 from tyler.config import Config
+from tyler.engine.routing import Forced
+from tyler.engine.trajectory import Trajectory
 from tyler.memory import Parts, Read, Shape, Workload, count_parameters
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
@@ -32,14 +34,12 @@ from tyler.modeling.backbone import Backbone, best_device
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.plan import parameter_table, predicted
-from tyler.routing import Forced
 from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
 from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.teacher_forcing import Example, first_latent
 from tyler.training import Optimization, check_finite
-from tyler.trajectory import Trajectory
 
 LENGTH = 256
 """Tokens of a Stage 1 trace, unless told otherwise."""

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from tyler.engine.trajectory import Trajectory
 from tyler.interruption import Interrupted
 from tyler.progress import bar
 from tyler.reasoner import Reasoner
@@ -20,7 +21,6 @@ from tyler.records import Key, Record, RecordStore
 from tyler.reports import Report
 from tyler.tasks import Problem, find_task, grade
 from tyler.tasks.task import GradeOptions
-from tyler.trajectory import Trajectory
 
 GRADERS = min(4, os.cpu_count() or 1)
 """Threads that grade while the engine goes on decoding."""

@@ -21,10 +21,10 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from tyler.benchmarking import LONGEST_WAIT
+from tyler.engine.request import FinishEvent, Request
+from tyler.engine.routing import Never, Router, router_named
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.request import FinishEvent, Request
-from tyler.routing import Never, Router, router_named
-from tyler.sampling import Sampling, seed_of
 
 try:
     from lm_eval.api.instance import Instance

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tyler.config import Config, LoraConfig
+from tyler.engine.sizes import grown, positions_at_once, round_up
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
-from tyler.sizes import grown, positions_at_once, round_up
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig
@@ -312,7 +312,7 @@ CHOICE = 40
 
 
 def cache_capacity(prompt: int, context: int) -> int:
-    """Positions a row of a cache has room for: it grows by a quarter (`tyler.context.RaggedContext.reserve`)."""
+    """Positions a row of a cache has room for: it grows by a quarter (`tyler.engine.ragged.RaggedContext.reserve`)."""
     capacity = round_up(prompt)
     while capacity < context:
         capacity = grown(capacity, capacity + 1)

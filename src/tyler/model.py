@@ -10,8 +10,12 @@ from typing import overload
 
 import torch
 
-from tyler.choosing import Chooser
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.request import Event, Request
+from tyler.engine.routing import AtBoundaries, Learned, Never, Router
+from tyler.engine.sampling import Sampling
+from tyler.engine.soft_sampling import Chooser
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
@@ -19,13 +23,9 @@ from tyler.modeling.lora import LoraSettings
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
-from tyler.request import Event, Request
-from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import latest_checkpoint
-from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
-from tyler.trajectory import Trajectory
 
 DEFAULT_ROUTERS: dict[str, Router] = {
     "backbone": Never(),

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tyler.sizes import positions_at_once
+from tyler.engine.sizes import positions_at_once
 
 # ---------------------------------------------------------------------------------------------------------- Stage 1
 

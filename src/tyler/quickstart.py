@@ -13,13 +13,13 @@ from tyler import stage1, stage2
 from tyler.config import Config, load_config
 from tyler.curves import plot_stage2, sketch
 from tyler.display import traced
+from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.evaluation import evaluate
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.pages import save
 from tyler.reasoner import TylerReasoner
 from tyler.reports import Report, table
-from tyler.routing import AtBoundaries, Learned, Never, Router
 from tyler.runs import read_jsonl
 from tyler.tasks import load_problems
 

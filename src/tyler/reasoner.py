@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tyler.choosing import Chooser
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.request import Request
+from tyler.engine.routing import Router
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.soft_sampling import Chooser
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.request import Request
-from tyler.routing import Router
-from tyler.sampling import Sampling, seed_of
 from tyler.tasks import Problem
-from tyler.trajectory import Trajectory
 
 Finished = Callable[[int, Trajectory], None]
 """Called with a problem's index as soon as its trajectory is done; order is not given."""

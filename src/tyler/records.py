@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from tyler.engine.trajectory import Invocation
 from tyler.files import atomic_write
 from tyler.runs import RunError, read_jsonl
 from tyler.tasks import Outcome
-from tyler.trajectory import Invocation
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"
 

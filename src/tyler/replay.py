@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from tyler.engine.trajectory import Packed, Trajectory, pack
 from tyler.modeling.backbone import Backbone
 from tyler.objectives import chosen_logprobs
-from tyler.trajectory import Packed, Trajectory, pack
 
 
 def decision_states(decoder: nn.Module, packed: Packed) -> Float[Tensor, "positions dim"]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from tyler import devices
 from tyler.boundaries.placement import candidates, sample_candidates
 from tyler.config import Config, InsertionsConfig, Stage1Config
+from tyler.engine.detokenizer import token_spans
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
@@ -45,7 +46,6 @@ from tyler.training import (
     origin_of,
     remaining_steps,
 )
-from tyler.transcript import token_spans
 
 
 @dataclass(frozen=True)

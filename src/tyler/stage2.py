@@ -20,6 +20,9 @@ from torch import Tensor
 from tyler import devices
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
 from tyler.config import Config
+from tyler.engine.routing import Learned
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.trajectory import Packed, Trajectory
 from tyler.model import Tyler
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
@@ -27,9 +30,7 @@ from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_
 from tyler.recompute import recomputing
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
-from tyler.routing import Learned
 from tyler.runs import Run, latest_checkpoint
-from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem, Verdict
@@ -44,7 +45,6 @@ from tyler.training import (
     origin_of,
     remaining_steps,
 )
-from tyler.trajectory import Packed, Trajectory
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from tyler import CheckpointError, Tyler
+from tyler.engine.request import Request
+from tyler.engine.routing import Forced, Learned, Never, Router
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
 from tyler.modeling.lora import lora_layers
 from tyler.modeling.projections import siblings
-from tyler.request import Request
-from tyler.routing import Forced, Learned, Never, Router
 from tyler.runs import Run
-from tyler.sampling import Sampling
-from tyler.trajectory import Trajectory
 
 EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})
 

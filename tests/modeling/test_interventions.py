@@ -9,13 +9,13 @@ import torch
 from tests import reference, tiny
 from tests.asking import differences
 
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Forced, Learned
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads
-from tyler.request import Request
-from tyler.routing import AtBoundaries, Forced, Learned
-from tyler.sampling import Sampling
-from tyler.trajectory import Trajectory
 
 FORCED = Forced({0: ("global",), 2: ("state",), 3: ("procedure", "state")})
 LENGTHS = {"global": 5, "state": 3, "procedure": 2}

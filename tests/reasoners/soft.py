@@ -13,10 +13,10 @@ from tests.reference import known_text, numbers, pick
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from tyler.engine.request import Request
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import soft_thinking, swireasoning
-from tyler.request import Request
 from tyler.tasks.prompts import Prompt
 
 SIGNALS = ("<think>", "</think>", "\\n")

@@ -36,6 +36,10 @@ from tyler.config import (
     load_config,
 )
 from tyler.devices import joined
+from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling.checkpoint import CheckpointError
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import supervised
@@ -43,15 +47,11 @@ from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.trigger import decide
-from tyler.request import FinishEvent, InvocationEvent, Request, TokenEvent
-from tyler.routing import Never
 from tyler.runs import Run, RunError, read_jsonl
-from tyler.sampling import Sampling
 from tyler.stage1 import Trace
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import opened_run, state_bytes
-from tyler.trajectory import Trajectory
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)

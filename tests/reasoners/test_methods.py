@@ -11,13 +11,13 @@ from tests import tiny
 from tests.reasoners import soft
 
 from tyler import benchmarking, cli
+from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import methods, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.softcot import SoftCot, Wording
 from tyler.records import read_records
-from tyler.routing import Never
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 

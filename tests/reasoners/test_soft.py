@@ -13,15 +13,15 @@ from tests import tiny
 from tests.reasoners import soft
 from tests.reasoners.soft import Answer
 
+from tyler.engine.request import Request
+from tyler.engine.routing import Learned, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory, pack
 from tyler.evaluation import Clock, record
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
-from tyler.request import Request
-from tyler.routing import Learned, Never
-from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions
-from tyler.trajectory import Trajectory, pack
 
 PROMPTS = ("Find 2y:", tiny.MEDIUM, tiny.LONG, tiny.ODD)
 """Texts whose tokens differ: over one repeated token all entropies are equal, and nothing decides between them."""

@@ -17,12 +17,12 @@ from tests.reasoners import soft
 from torch import nn
 
 from tyler.config import BackboneConfig, Config, DataConfig, SoftCotConfig, load_config
+from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError
 from tyler.reasoners import methods, softcot, supervised
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs import Run, read_jsonl
-from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 

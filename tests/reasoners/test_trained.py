@@ -17,10 +17,10 @@ import tiny
 from documents import documented_metrics
 from tyler import stage2
 from tyler.config import Config, DataConfig, DecodingConfig, DevelopmentConfig, GrpoConfig, SftConfig, Stage2Config
+from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft, supervised
-from tyler.routing import Learned, Never
 from tyler.runs import Run, best_checkpoint, read_jsonl
 from tyler.stage1 import Trace, tokenize
 from tyler.tasks.problem import Outcome, Problem, Verdict

@@ -130,7 +130,7 @@ def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[s
 def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
     """A view of the backbone whose adapted weights are its own; `fold` fills them.
 
-    So are the weights that are multiplied together with them (`tyler.lean`), or the view would take them from theta.
+    So are the weights that are multiplied together with them (`projections.py`): the view would take them from theta.
     """
     decoder = view(backbone)
     names = {sibling for name in lora_layers(lora) for sibling in siblings(name)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PRODUCTS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Maps of a decoder layer that read the same input: decoding multiplies with each group at once (`tyler.lean`)."""
+"""Maps of a decoder layer that read the same input: decoding multiplies with each group at once."""
 
 
 def siblings(name: str) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.knobs import Knob
-from tyler.routing import Never
-from tyler.sampling import Sampling
 
 KNOBS: tuple[Knob, ...] = ()
 

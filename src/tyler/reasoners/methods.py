@@ -12,6 +12,9 @@ from typing import Any, cast
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from tyler.engine.request import Event
+from tyler.engine.routing import Never, Router
+from tyler.engine.sampling import Sampling
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.reasoner import Reasoner, TylerReasoner
 from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
@@ -19,9 +22,6 @@ from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.memgen import MemGen, is_memgen
 from tyler.reasoners.memgen import method as memgen
 from tyler.reasoners.softcot import SoftCot
-from tyler.request import Event
-from tyler.routing import Never, Router
-from tyler.sampling import Sampling
 from tyler.tasks.prompts import Prompt
 
 OWN = "tyler"

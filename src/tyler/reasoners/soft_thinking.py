@@ -28,15 +28,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.choosing import Choices, draw, entropy
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.soft_sampling import Choices, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_above, check_at_least, check_share
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import Knob
-from tyler.routing import Never
-from tyler.sampling import Sampling
 
 END = "</think>"
 

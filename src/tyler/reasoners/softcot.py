@@ -32,7 +32,11 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler import devices
 from tyler.config import Config, SoftCotConfig
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.request import Event, Request, SoftPrompt
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError, read_tensors
@@ -43,17 +47,13 @@ from tyler.reasoners.checks import check_at_least
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
-from tyler.request import Event, Request, SoftPrompt
-from tyler.routing import Never
 from tyler.runs import latest_checkpoint
-from tyler.sampling import Sampling
 from tyler.stage1 import prompt_of
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of
-from tyler.trajectory import Trajectory
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"

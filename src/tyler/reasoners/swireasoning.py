@@ -32,15 +32,15 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from tyler.choosing import Choices, draw, entropy
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.soft_sampling import Choices, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners.checks import check_at_least, check_share
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import Knob
-from tyler.routing import Never
-from tyler.sampling import Sampling
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
 """The release's, where it does not decode greedily; give it a seed with `dataclasses.replace`."""

@@ -14,15 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.context import RaggedContext, RaggedReader
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.request_state import Row
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_delimiter
 from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
 from tyler.reasoners.memgen.weaver import Weaver
-from tyler.request import Row
 
 
 class MemGenEngine(Engine):

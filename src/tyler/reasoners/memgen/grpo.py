@@ -19,6 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler import devices
 from tyler.config import Config, MemGenGrpoConfig, MemGenTriggerConfig
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
@@ -27,7 +29,6 @@ from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.recompute import recomputing
 from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs import Run
-from tyler.sampling import Sampling, seed_of
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
@@ -42,7 +43,6 @@ from tyler.training import (
     origin_of,
     remaining_steps,
 )
-from tyler.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+from tyler.engine.sampling import Sampling
 from tyler.reasoners.checks import check_at_least
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
-from tyler.sampling import Sampling
 
 KNOBS = (Knob("max_insertions", highest=31),)
 

@@ -19,6 +19,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tyler.engine.request import Event, Request
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError, read_tensors
 from tyler.modeling.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
@@ -28,12 +31,9 @@ from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.request import Event, Request
 from tyler.runs import latest_checkpoint
-from tyler.sampling import Sampling
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
-from tyler.trajectory import Trajectory
 
 FORMAT = 1
 MANIFEST, TENSORS = "memgen.json", "heads.safetensors"

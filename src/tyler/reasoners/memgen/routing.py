@@ -9,9 +9,9 @@ from itertools import islice
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from tyler.engine.routing import EVERYTHING, Call
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
-from tyler.routing import EVERYTHING, Call
 from tyler.teacher_forcing import Insertion
 
 DELIMITERS = (",", ".", "\n")

@@ -1,6 +1,6 @@
 """Decoding a step ahead of the host: recorded programs, what is in flight, and what must land first.
 
-`tests/test_decoding.py` runs all its cases in this way too. Here programs are recorded as a CUDA graph records them:
+`test_engine.py` runs all its cases in this way too. Here programs are recorded as a CUDA graph records them:
 kernels and addresses, nothing of Python. A program that asked the host for anything could not be recorded.
 """
 
@@ -17,16 +17,16 @@ from tests import tiny
 from tests.asking import CASES, ask, differences, distance, expected, same
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tyler import batch, recording, steady
+from tyler.engine import batch, cuda_graphs, overlap
+from tyler.engine.cuda_graphs import Program
+from tyler.engine.overlap import Flight
+from tyler.engine.paged import PagedReader
+from tyler.engine.request import FinishEvent, Request
+from tyler.engine.routing import Forced, Learned, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.sizes import bucket
 from tyler.model import Tyler
-from tyler.paging import PagedReader
 from tyler.reasoners import soft_thinking
-from tyler.recording import Program
-from tyler.request import FinishEvent, Request
-from tyler.routing import Forced, Learned, Never
-from tyler.sampling import Sampling
-from tyler.sizes import bucket
-from tyler.steady import Flight
 
 
 class Traced:
@@ -117,7 +117,7 @@ def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.
         plain: Callable[..., object] = getattr(owner, method)
         monkeypatch.setattr(owner, method, lambda *args, **more: told.append(method) or plain(*args, **more))
 
-    tell(steady.Steady, "launch")
+    tell(overlap.Steady, "launch")
     tell(Flight, "arrived")
     engine = tiny.tyler("qwen2").engine(slots=1, ahead=True)
     engine.run([ask(tiny.SHORT, router=Never(), max_new_tokens=20)])
@@ -142,9 +142,9 @@ def test_memory_grows_before_a_step_in_flight_reaches_its_end(
 
 def test_uniform_numbers_reach_the_device_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    plain = steady.invert
+    plain = overlap.invert
     monkeypatch.setattr(
-        steady, "invert", lambda logits, numbers: seen.extend(numbers.tolist()) or plain(logits, numbers)
+        overlap, "invert", lambda logits, numbers: seen.extend(numbers.tolist()) or plain(logits, numbers)
     )
     request = ask(tiny.SHORT, router=Never(), sampling=Sampling(1.0, seed=5), max_new_tokens=6)
     tiny.tyler("qwen2").engine(slots=1, ahead=True).run([request])
@@ -159,17 +159,17 @@ def test_what_cannot_be_recorded_runs_as_it_is(
     def refuse(*_: object) -> Program:
         raise RuntimeError("no graphs here")
 
-    monkeypatch.setattr(recording.Unrecorded, "record", refuse)
+    monkeypatch.setattr(cuda_graphs.Unrecorded, "record", refuse)
     model, request = tiny.tyler("qwen2"), ask(tiny.MEDIUM)
     assert same(model.engine(slots=1, ahead=True).run([request])[0], model.engine(slots=1).run([request])[0])
     assert "no graphs here" in caplog.text
 
 
 def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memory_moves() -> None:
-    told, recorder = [], Mock(spec=recording.Unrecorded)
+    told, recorder = [], Mock(spec=cuda_graphs.Unrecorded)
     recorder.first.side_effect = lambda program: program()
     recorder.record.side_effect = lambda program: lambda: told.append("replayed")
-    programs, memory = recording.Programs(recorder), [torch.zeros(1), torch.zeros(1)]
+    programs, memory = cuda_graphs.Programs(recorder), [torch.zeros(1), torch.zeros(1)]
     for _ in range(5):
         programs.run("short", lambda: told.append("run"), memory)
     programs.run("other", lambda: told.append("other"), memory)
@@ -180,7 +180,7 @@ def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memor
         programs.run("short", lambda: told.append("run"), memory)
     assert told[6:] == ["run", "replayed"], "what is known to come again is recorded at once"
     assert recorder.forget.call_count == 1
-    for kind in range(recording.KEPT):
+    for kind in range(cuda_graphs.KEPT):
         for _ in range(3):
             programs.run(kind, lambda: None, memory)
     programs.run("short", lambda: told.append("run"), memory)
@@ -281,14 +281,14 @@ def test_a_recording_asks_cuda_in_the_right_order(monkeypatch: pytest.MonkeyPatc
     told.attach_mock(graph, "graph")
     told.attach_mock(stream, "stream")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(recording, "side_stream", lambda device: stream)
+    monkeypatch.setattr(cuda_graphs, "side_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: told.current)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
     monkeypatch.setattr(torch.cuda, "synchronize", told.synchronize)
     monkeypatch.setattr(torch.cuda, "empty_cache", told.empty_cache)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", told.clear, raising=False)
-    recorder = recording.CudaGraphs(torch.device("cuda"))
+    recorder = cuda_graphs.CudaGraphs(torch.device("cuda"))
     recorder.first(told.program)
     assert recorder.record(told.program) is graph.replay
     recorder.forget()
@@ -311,10 +311,10 @@ def test_a_recording_that_fails_is_ended_and_leaves_its_pool(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", iter([("pool", 1), ("pool", 2)]).__next__)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", Mock(), raising=False)
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
-    monkeypatch.setattr(recording, "side_stream", Mock())
+    monkeypatch.setattr(cuda_graphs, "side_stream", Mock())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext(one))
-    recorder = recording.CudaGraphs(torch.device("cuda"))
+    recorder = cuda_graphs.CudaGraphs(torch.device("cuda"))
     with pytest.raises(ZeroDivisionError):
         recorder.record(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     graph.capture_end.assert_called_once_with()

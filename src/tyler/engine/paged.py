@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tyler.context import CHUNK, Context, Reader
-from tyler.recording import Programs, Recorder
-from tyler.sizes import PAGE, RECORDED, bucket, doubled, grown_pages, pages_for
+from tyler.engine.context import CHUNK, Context, Reader
+from tyler.engine.cuda_graphs import Programs, Recorder
+from tyler.engine.sizes import PAGE, RECORDED, bucket, doubled, grown_pages, pages_for
 
 NOBODY = 0
 """The page that belongs to no row: what fills a pass up is written there."""
@@ -150,7 +150,7 @@ def with_pages(states: Tensor, count: int, dim: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PagedWindow:
-    """One pass over packed positions: where it writes (`tyler.lean.Attention`), and what it sees.
+    """One pass over packed positions: where it writes (`tyler.engine.fused_decoder.Attention`), and what it sees.
 
     Row i has the queries starts[i] to starts[i + 1] - 1, of which the last stands at used[i] - 1, and sees what lies up
     to itself in the pages table[i]. `longest` bounds the queries of a row.

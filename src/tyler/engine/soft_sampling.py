@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.sampling import Sampling, choose
+from tyler.engine.sampling import Sampling, choose
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import pytest
 from tests import tiny
 from tests.asking import ACTIONS, CASES, ask, run, same
 
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.paged import PagedContext, PagedReader
+from tyler.engine.request import FinishEvent, TokenEvent
+from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.sizes import pages_for
 from tyler.model import Tyler
-from tyler.paging import PagedContext, PagedReader
-from tyler.request import FinishEvent, TokenEvent
-from tyler.routing import AtBoundaries, Forced, Learned, Never
-from tyler.sampling import Sampling
-from tyler.sizes import pages_for
 
 pytestmark = pytest.mark.usefixtures("ahead")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tyler.sampling import Sampling
+from tyler.engine.sampling import Sampling
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import pytest
 from tests import tiny
 
 from tyler.boundaries.placement import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
+from tyler.engine.detokenizer import Transcript
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
+from tyler.engine.sampling import Sampling
 from tyler.modeling.interventions import remove
 from tyler.modeling.operators import Operator
-from tyler.request import Request
-from tyler.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
-from tyler.sampling import Sampling
-from tyler.transcript import Transcript
 
 STEPS = [piece for n in range(1, 41) for piece in (f"Step {n}: ", "so ", "$x^2$", " is", " 4.", "\n\n")]
 """Forty steps with a formula each."""

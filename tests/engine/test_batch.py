@@ -10,10 +10,10 @@ from tests import reference, tiny
 from tests.asking import ask, differences, distance, run, same
 from torch import Tensor
 
-from tyler.decoding import Engine
-from tyler.request import SoftPrompt
-from tyler.routing import Forced, Never
-from tyler.sampling import Sampling
+from tyler.engine.engine import Engine
+from tyler.engine.request import SoftPrompt
+from tyler.engine.routing import Forced, Never
+from tyler.engine.sampling import Sampling
 
 pytestmark = pytest.mark.usefixtures("ahead")
 

@@ -15,15 +15,17 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tyler.context import Context, RaggedContext, RaggedReader, Reader, position_bytes
-from tyler.lean import has_fixed_angles
+from tyler.engine.context import Context, Reader, position_bytes
+from tyler.engine.cuda_graphs import recorder_for
+from tyler.engine.fused_decoder import has_fixed_angles
+from tyler.engine.overlap import Steady
+from tyler.engine.paged import PagedContext, PagedReader
+from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.request import Request
+from tyler.engine.request_state import Row
+from tyler.engine.sizes import PAGE
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
-from tyler.paging import PagedContext, PagedReader
-from tyler.recording import recorder_for
-from tyler.request import Request, Row
-from tyler.sizes import PAGE
-from tyler.steady import Steady
 
 
 class Companion(Protocol):
@@ -37,7 +39,7 @@ class Companion(Protocol):
 class Batch:
     """Up to `slots` rows. With `ahead` their caches are in pages, and `steady` runs their plain steps.
 
-    `memory` bounds the bytes of context and caches; `admission.py` keeps to it, and pages are made by it.
+    `memory` bounds the bytes of context and caches; `scheduler.py` keeps to it, and pages are made by it.
     """
 
     def __init__(

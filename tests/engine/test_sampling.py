@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tyler.sampling import NEVER, Sampling, choose, filter_logits, invert, masked_logits
+from tyler.engine.sampling import NEVER, Sampling, choose, filter_logits, invert, masked_logits
 
 PROBABILITIES = torch.tensor([0.4, 0.0, 0.25, 0.2, 0.1, 0.05])
 

@@ -10,13 +10,13 @@ import torch
 from tests import reference, tiny
 from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
 
-from tyler.decoding import Engine
+from tyler.engine.engine import Engine
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.replay import pack_for, replay_logprobs
-from tyler.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
-from tyler.routing import AtBoundaries, Forced, Learned, Never
-from tyler.sampling import Sampling
-from tyler.trajectory import Trajectory
 
 pytestmark = pytest.mark.usefixtures("ahead")
 

@@ -3,7 +3,7 @@
 While no row starts, ends or calls an operator, a step follows from what the device holds. The engine therefore launches
 a step before it has seen what the one before decided, and learns of it while the device works. What turns out to be in
 vain is dropped: a row that ended or called is skipped when the step lands, and whatever was written behind its context
-is overwritten. The caches are in pages (`paging.py`), so that memory stays where it is while rows come, grow and go,
+is overwritten. The caches are in pages (`paged.py`), so that memory stays where it is while rows come, grow and go,
 and a CUDA device records the program of each number of rows and pages once, as a graph, and replays it.
 """
 
@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tyler.engine.cuda_graphs import Programs, Recorder
+from tyler.engine.paged import PagedReader, PagedWindow
+from tyler.engine.request_state import Row
+from tyler.engine.sampling import filtered, invert, limits, logprobs_of, masked_logits
+from tyler.engine.sizes import bucket, doubled, pages_for
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
-from tyler.paging import PagedReader, PagedWindow
-from tyler.recording import Programs, Recorder
-from tyler.request import Row
-from tyler.sampling import filtered, invert, limits, logprobs_of, masked_logits
-from tyler.sizes import bucket, doubled, pages_for
 
 
 class Flight:

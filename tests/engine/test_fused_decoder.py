@@ -9,9 +9,9 @@ import torch
 from tests import tiny
 from torch import Tensor, nn
 
-from tyler import lean
-from tyler.context import RaggedContext, RaggedReader
-from tyler.lean import LeanDecoder, Norm, Product, adjoin, are_neighbours
+from tyler.engine import fused_decoder
+from tyler.engine.fused_decoder import LeanDecoder, Norm, Product, adjoin, are_neighbours
+from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 
 LENGTH = 40
@@ -98,29 +98,29 @@ def test_bfloat16_is_as_near_to_float32_as_with_transformers(family: str, monkey
     half = model.to(torch.bfloat16).base_model
     theirs = (by_transformers(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
     for wide in (1, LENGTH + 1):  # every product widened, none
-        monkeypatch.setattr(lean, "WIDE", wide)
-        monkeypatch.setattr(lean, "lacks_instructions", lambda weight: True)
+        monkeypatch.setattr(fused_decoder, "WIDE", wide)
+        monkeypatch.setattr(fused_decoder, "lacks_instructions", lambda weight: True)
         ours = (by_reader(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
         assert ours < 1.2 * theirs
 
 
 def test_a_widened_product_keeps_type_and_bias() -> None:
     weight, bias = torch.randn(6, 5).bfloat16(), torch.randn(6).bfloat16()
-    x = torch.randn(lean.WIDE, 5).bfloat16()
+    x = torch.randn(fused_decoder.WIDE, 5).bfloat16()
     wide = Product(weight, weight.t(), bias, widens=True)(x)
     assert wide.dtype == torch.bfloat16
     assert torch.equal(wide, (x.float() @ weight.float().t() + bias.float()).bfloat16())
 
 
 def test_only_bfloat16_on_a_cpu_without_it_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(fused_decoder.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     for able in (True, False):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda able=able: able)
-        assert lean.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16)) is not able
-        assert not lean.lacks_instructions(torch.zeros(1))
-    monkeypatch.setattr(lean.platform, "machine", lambda: "arm64")
-    assert not lean.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16))
+        assert fused_decoder.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16)) is not able
+        assert not fused_decoder.lacks_instructions(torch.zeros(1))
+    monkeypatch.setattr(fused_decoder.platform, "machine", lambda: "arm64")
+    assert not fused_decoder.lacks_instructions(torch.zeros(1, dtype=torch.bfloat16))
 
 
 # ---------------------------------------------------------------------------------------------- weights
@@ -175,9 +175,9 @@ def test_what_a_gpu_compiles_is_the_chain_of_operations(dtype: torch.dtype) -> N
     draw = torch.Generator().manual_seed(5)
     x, angle = torch.randn(2, 3, 4, 8, generator=draw).to(dtype), torch.randn(2, 3, 1, 8, generator=draw)
     cases = [
-        (lean.normalized, (x, torch.rand(4, 8), 1e-6)),
-        (lean.turned, (x, angle.cos(), angle.sin())),
-        (lean.gated, (x.reshape(6, 32),)),
+        (fused_decoder.normalized, (x, torch.rand(4, 8), 1e-6)),
+        (fused_decoder.turned, (x, angle.cos(), angle.sin())),
+        (fused_decoder.gated, (x.reshape(6, 32),)),
     ]
     for function, inputs in cases:
         plain = function(*inputs)

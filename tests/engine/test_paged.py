@@ -1,6 +1,6 @@
 """Caches in pages: which pages rows have, what a window sees, and which attention a device gets.
 
-`tests/test_context.py` holds readers in pages to what one full pass gives, and `tests/test_decoding.py` the engine.
+`test_context.py` holds readers in pages to what one full pass gives, and `test_engine.py` the engine.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from tests import tiny
 from torch import Tensor
 
-from tyler import paging
-from tyler.paging import PAGE, PagedContext, PagedWindow, attention_for, flash, gathered
-from tyler.sizes import doubled, grown_pages, pages_for
+from tyler.engine import paged
+from tyler.engine.paged import PAGE, PagedContext, PagedWindow, attention_for, flash, gathered
+from tyler.engine.sizes import doubled, grown_pages, pages_for
 
 CPU = torch.device("cpu")
 
@@ -183,10 +183,10 @@ def test_flash_attention_is_taken_only_where_it_gives_what_it_should(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     probe = (4, 2, 8, torch.bfloat16, CPU)
-    monkeypatch.setattr(paging, "flash", gathered)
-    assert paging.difference(*probe, (3, 40, 1)) == 0
-    monkeypatch.setattr(paging, "flash", lambda q, k, v, window: gathered(q, k, v.roll(1, 1), window))
-    assert paging.difference(*probe, (3, 40, 1)) > paging.TOLERANCE
+    monkeypatch.setattr(paged, "flash", gathered)
+    assert paged.difference(*probe, (3, 40, 1)) == 0
+    monkeypatch.setattr(paged, "flash", lambda q, k, v, window: gathered(q, k, v.roll(1, 1), window))
+    assert paged.difference(*probe, (3, 40, 1)) > paged.TOLERANCE
     for wrong in ("it differs by 0.5", "no kernel image"):
 
         def compare(*_: object, problem: str = wrong) -> float:
@@ -194,13 +194,13 @@ def test_flash_attention_is_taken_only_where_it_gives_what_it_should(
                 raise RuntimeError(problem)
             return 0.5
 
-        monkeypatch.setattr(paging, "difference", compare)
+        monkeypatch.setattr(paged, "difference", compare)
         attention_for.cache_clear()
         assert attention_for(4, 2, 8, torch.bfloat16, torch.device("cuda")) is gathered
         assert wrong in caplog.text
-    monkeypatch.setattr(paging, "difference", lambda *_: 1e-3)
+    monkeypatch.setattr(paged, "difference", lambda *_: 1e-3)
     attention_for.cache_clear()
-    assert attention_for(4, 2, 8, torch.bfloat16, torch.device("cuda")) is paging.flash
+    assert attention_for(4, 2, 8, torch.bfloat16, torch.device("cuda")) is paged.flash
     assert attention_for(4, 2, 8, torch.float32, torch.device("cuda")) is gathered
     assert attention_for(4, 2, 8, torch.bfloat16, CPU) is gathered
     attention_for.cache_clear()
@@ -213,5 +213,5 @@ def test_flash_attention_is_taken_only_where_it_gives_what_it_should(
 def test_flash_attention_reads_pages_on_a_gpu(heads: int, kv_heads: int, head_dim: int) -> None:
     for counts in ((1, 1, 1), (3, 40, 1)):
         shape = (heads, kv_heads, head_dim, torch.bfloat16, torch.device("cuda"))
-        assert paging.difference(*shape, counts) < paging.TOLERANCE
+        assert paged.difference(*shape, counts) < paged.TOLERANCE
     assert attention_for(*shape) is flash

@@ -3,11 +3,11 @@
 Every row is one request. A step serves the operator calls that are due, lets each running row choose an action in V',
 and reads what was appended. A row that chose an operator is parked until its call is served, together with others.
 The rows and what has been read of them are the batch (`batch.py`), who may join them is its own question
-(`admission.py`). A call feeds the synthesizer only what is new since the row's last call, plus the queries.
+(`scheduler.py`). A call feeds the synthesizer only what is new since the row's last call, plus the queries.
 
-On a GPU the host would be late for every step. There caches are in pages and short passes are recorded (`paging.py`),
+On a GPU the host would be late for every step. There caches are in pages and short passes are recorded (`paged.py`),
 and while nothing but tokens happens, decide and read are one program, which is launched a step ahead of what the host
-knows (`steady.py`).
+knows (`overlap.py`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.admission import Admission
-from tyler.batch import Batch
-from tyler.choosing import Chooser
+from tyler.engine.batch import Batch
+from tyler.engine.overlap import Flight
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request
+from tyler.engine.request_state import Row
+from tyler.engine.routing import Call
+from tyler.engine.sampling import choose, constants, masked_logits
+from tyler.engine.scheduler import Admission
+from tyler.engine.soft_sampling import Chooser
+from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
-from tyler.request import Event, FinishEvent, InvocationEvent, Request, Row
-from tyler.routing import Call
-from tyler.sampling import choose, constants, masked_logits
-from tyler.steady import Flight
-from tyler.trajectory import Invocation, Trajectory
 
 
 @dataclass

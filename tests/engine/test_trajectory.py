@@ -7,8 +7,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from tyler.sampling import Sampling
-from tyler.trajectory import Invocation, Trajectory, pack, replay_context
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Invocation, Trajectory, pack, replay_context
 
 VOCAB, DIM = 11, 4
 NAMES, LENGTHS = ("global", "state"), (3, 2)

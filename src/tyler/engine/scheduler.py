@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tyler.batch import Batch
-from tyler.context import RaggedContext
-from tyler.paging import PagedContext
-from tyler.request import Request, Row
-from tyler.sizes import PAGE
+from tyler.engine.batch import Batch
+from tyler.engine.paged import PagedContext
+from tyler.engine.ragged import RaggedContext
+from tyler.engine.request import Request
+from tyler.engine.request_state import Row
+from tyler.engine.sizes import PAGE
 
 
 class Admission:

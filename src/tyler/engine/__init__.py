@@ -1,0 +1,20 @@
+"""The transition x_t -> x_{t+1}, and everything that makes it fast.
+
+engine.py         a step: admit, serve, decide, read
+request.py        what is asked, and the events that answer
+request_state.py  a request in flight
+trajectory.py     what came of it: actions, log-probabilities, latents, timings
+routing.py        who decides when an operator is invoked: the policy or a schedule
+sampling.py       how an action is drawn from p
+soft_sampling.py  choosing mixtures of tokens, for reasoners that do
+detokenizer.py    text from tokens, as they come
+scheduler.py      who waits, who joins, who makes room
+batch.py          the rows of a step
+context.py        x_t: embeddings, positions and the two readers of them
+ragged.py         rows behind each other in one buffer, on a CPU
+paged.py          rows in pages, on a GPU
+fused_decoder.py  the forward pass that decoding runs
+cuda_graphs.py    recorded programs for passes of few positions
+overlap.py        launching a step while the host still reads the last one
+sizes.py          how much is held or computed at once
+"""
