@@ -28,7 +28,7 @@ from transformers import GenerationConfig, Qwen3Config
 from harness import Contest, Figure, Report, Timing, Work, compete, note, options, read, timed
 from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.config import load_config
+from tyler.config.files import load_config
 from tyler.costs import Lengths, rollout_costs, total_seconds
 from tyler.engine.cuda_graphs import PATIENCE
 from tyler.engine.engine import Engine, Timings

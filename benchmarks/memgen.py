@@ -22,7 +22,7 @@ from transformers import DynamicCache
 
 from harness import Contest, Figure, Report, Work, compete, options, read
 from models import sized
-from tyler.config import load_config
+from tyler.config.files import load_config
 from tyler.engine.request import Request
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator

@@ -21,7 +21,8 @@ import torch
 from harness import Contest, Report, Work, compete, options, read
 from models import shaped, sized, untrained
 from tyler import Forced, Never, Request, Sampling, Tyler
-from tyler.config import Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config
 from tyler.costs import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.hardware import Device
 from tyler.measuring import best_clock, synchronize, this_device

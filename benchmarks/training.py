@@ -26,7 +26,8 @@ from harness import Contest, Figure, Report, Spread, compete, options, read
 from models import sized
 from tyler import stage1, stage2
 from tyler.calibration import collect_decisions, fit_psi
-from tyler.config import Config, GrpoConfig, Stage2Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config, GrpoConfig, Stage2Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling
@@ -178,7 +179,7 @@ def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
     config, rounds = load_config("mini", overrides), report.arguments.rounds
     settings = config.stage2
     lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(Backbone.load("mini"), config.operators, lora, stage1.prompt_of(config))
+    model = Tyler.start(Backbone.load("mini"), config.operators, lora, config.prompt)
     model.policy.add_lora(lora)
     problems = load_problems("mini", "train", count=max(16, batch_size * rounds))
     longest, temperature = settings.max_new_tokens, config.grpo.temperature

@@ -13,7 +13,7 @@ from tyler.cli import COMMANDS
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
-Written by `make docs` from the commands' own help. Settings and their meaning: `src/tyler/config.py` and `configs/`.
+Written by `make docs` from the commands' own help. Settings: `src/tyler/config/schema.py`, `configs/`.
 """
 
 

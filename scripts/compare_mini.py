@@ -32,7 +32,8 @@ import study_mini as study
 from study_figures import draw_costs
 from study_mini import DEVELOPMENT, SPLITS, atomic_write, compact, markdown_row, slug, surroundings
 from tyler import matching
-from tyler.config import Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config
 from tyler.evaluation import evaluate
 from tyler.reasoners import methods, softcot
 from tyler.reasoners.memgen import grpo as memgen_grpo

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from study_figures import draw_shares
 from tyler import merging, stage1, stage2
-from tyler.config import Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.environment import environment
 from tyler.evaluation import evaluate

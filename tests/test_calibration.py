@@ -17,7 +17,7 @@ from tyler.calibration import (
     fit_psi,
     operator_logprobs,
 )
-from tyler.config import CalibrationConfig
+from tyler.config.schema import CalibrationConfig
 from tyler.model import Tyler
 
 NAMES = [operator.name for operator in tiny.OPERATORS]

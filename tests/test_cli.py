@@ -12,7 +12,7 @@ import pytest
 
 import tyler
 from tyler import cli, doctor
-from tyler.config import presets
+from tyler.config.files import presets
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.engine.trajectory import Invocation

@@ -23,7 +23,7 @@ import test_stage2
 import tiny
 from processes import together
 from tyler import devices, stage1, stage2
-from tyler.config import Config, DevicesConfig, InsertionsConfig, Stage1Config
+from tyler.config.schema import Config, DevicesConfig, InsertionsConfig, Stage1Config
 from tyler.devices import joined
 from tyler.runs import read_jsonl
 from tyler.training import Optimization, Step, opened_run

@@ -13,7 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 import tyler
-from tyler.config import Config, dump, load_config, parse_config, presets
+from tyler.config.files import dump, load_config, parse_config, presets
+from tyler.config.schema import Config
 
 EQUATIONS = (
     "next-token-sampling", "ar-update", "latent-update", "lcf-transition", "synth-intermediate", "synth-final",
@@ -175,7 +176,7 @@ def test_every_setting_that_a_page_names_exists(root: Path) -> None:
 
 def is_setting(key: str) -> bool:
     """Whether a dotted word is a key of the config, or a name of the module that its section is called after."""
-    return len(missing([f"tyler.config.Config.{key}", f"tyler.{key}"])) < 2
+    return len(missing([f"tyler.config.schema.Config.{key}", f"tyler.{key}"])) < 2
 
 
 def test_all_is_complete_and_every_name_in_it_resolves() -> None:

@@ -13,7 +13,8 @@ import torch
 
 import tiny
 from tyler import dry_run
-from tyler.config import Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config
 from tyler.dry_run import Meter, rehearse
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 

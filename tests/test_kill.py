@@ -15,7 +15,8 @@ import pytest
 
 import tiny
 from tyler import cli
-from tyler.config import (
+from tyler.config.files import dump
+from tyler.config.schema import (
     CalibrationConfig,
     Config,
     DataConfig,
@@ -24,7 +25,6 @@ from tyler.config import (
     GrpoConfig,
     Stage1Config,
     Stage2Config,
-    dump,
 )
 from tyler.runs import latest_checkpoint, read_jsonl
 

@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qw
 
 import tiny
 from allocations import Allocations
-from tyler.config import Config, LoraConfig, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config, LoraConfig
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.memory import (
     Read,

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
 from tyler import cli, costs, plan
-from tyler.config import load_config
+from tyler.config.files import load_config
 from tyler.costs import Cost, Lengths, forward, learning_costs, log_probabilities, rollout_costs, stage1_costs
 from tyler.hardware import COMPUTE, KNOWN, LAUNCH, REPLAY, STREAMING, Device, device_named
 from tyler.measuring import this_device

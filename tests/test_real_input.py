@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tyler import AtBoundaries, Tyler, stage1
-from tyler.config import load_config
+from tyler.config.files import load_config
 from tyler.runs import read_jsonl
 
 

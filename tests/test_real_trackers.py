@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.config import TrackingConfig
+from tyler.config.schema import TrackingConfig
 from tyler.trackers import open_tracker
 
 

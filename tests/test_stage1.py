@@ -19,7 +19,7 @@ from torch import Tensor
 
 import tiny
 from tyler import stage1
-from tyler.config import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
+from tyler.config.schema import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
 from tyler.interruption import Interrupted
 from tyler.model import Tyler
 from tyler.recompute import Recomputed

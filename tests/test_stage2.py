@@ -13,7 +13,15 @@ from torch import Tensor
 
 import tiny
 from tyler import stage1, stage2
-from tyler.config import CalibrationConfig, Config, DataConfig, DecodingConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.config.schema import (
+    CalibrationConfig,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    GrpoConfig,
+    Stage1Config,
+    Stage2Config,
+)
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers

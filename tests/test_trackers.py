@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tyler.config import Config, ConfigError, TrackingConfig, load_config
+from tyler.config.files import ConfigError, load_config
+from tyler.config.schema import Config, TrackingConfig
 from tyler.runs import read_jsonl
 from tyler.trackers import NoTracker, TrackerError, check_tracker, open_tracker
 from tyler.training import opened_run

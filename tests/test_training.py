@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import test_stage1
 import tiny
 from tyler import stage1
-from tyler.config import Stage1Config
+from tyler.config.schema import Stage1Config
 from tyler.interruption import Interrupted
 from tyler.runs import Run, RunError, best_checkpoint
 from tyler.training import (

@@ -24,7 +24,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 import tyler
 
 if TYPE_CHECKING:
-    from tyler.config import Config
+    from tyler.config.schema import Config
     from tyler.engine.request import Event
     from tyler.engine.routing import Router
 
@@ -453,7 +453,7 @@ def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
 
 
 def _load_config(config: str, overrides: Sequence[str]) -> Config:
-    from tyler.config import load_config
+    from tyler.config.files import load_config
 
     return load_config(config, overrides)
 

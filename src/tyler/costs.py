@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tyler.config import Config, LoraConfig, OptimizationConfig
+from tyler.config.schema import Config, LoraConfig, OptimizationConfig
 from tyler.engine.sizes import RECORDED, positions_at_once
 from tyler.hardware import REPLAY, Device
 from tyler.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from tyler import memory
 from tyler.calibration import collect_decisions, fit_psi
-from tyler.config import Config
+from tyler.config.schema import Config
 from tyler.engine.routing import Forced
 from tyler.engine.trajectory import Trajectory
 from tyler.memory import Parts, Read, Shape, Workload, count_parameters
@@ -34,7 +34,7 @@ from tyler.modeling.backbone import Backbone, best_device
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.plan import parameter_table, predicted
-from tyler.stage1 import Trace, descend, draw_insertions, prompt_of, tokenize
+from tyler.stage1 import Trace, descend, draw_insertions, tokenize
 from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
@@ -149,7 +149,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     meter = Meter(place)
     with meter.phase("build") as build:
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
-        model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), prompt_of(config))
+        model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     examples = long_examples(model, problems, config, length)
     with meter.phase("Stage 1 step") as first:

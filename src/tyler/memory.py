@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tyler.config import Config, LoraConfig
+from tyler.config.schema import Config, LoraConfig
 from tyler.engine.sizes import grown, positions_at_once, round_up
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler import memory
-from tyler.config import Config, OptimizationConfig
+from tyler.config.schema import Config, OptimizationConfig
 from tyler.costs import Cost, Lengths, learning_costs, mean_latents, rollout_costs, stage1_costs, total_seconds
 from tyler.hardware import GB, KNOWN, TERA, THIS, Device, device_named
 from tyler.memory import Parameters, Parts, Shape, Workload, count_parameters

@@ -10,7 +10,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from tyler import stage1, stage2
-from tyler.config import Config, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import Config
 from tyler.curves import plot_stage2, sketch
 from tyler.display import traced
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -34,7 +35,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     started = time.perf_counter()
     console = Console()
     config = configure(seed, scale)
-    plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=stage1.prompt_of(config))
+    plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
     tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
     reports = [

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tyler import devices
 from tyler.boundaries.placement import candidates, sample_candidates
-from tyler.config import Config, InsertionsConfig, Stage1Config
+from tyler.config.schema import Config, InsertionsConfig, Stage1Config
 from tyler.engine.detokenizer import token_spans
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
@@ -201,7 +201,7 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
 
     Raises ValueError when a problem has no solution, or none is left.
     """
-    prompt = prompt_of(config)
+    prompt = config.prompt
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
     latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
@@ -216,11 +216,6 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
             f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"
         )
     return kept
-
-
-def prompt_of(config: Config) -> Prompt:
-    """How a config puts problems to its backbone."""
-    return Prompt(config.backbone.instruction, config.backbone.thinking)
 
 
 def load_backbone(config: Config) -> Backbone:
@@ -257,7 +252,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     traces, development = load_traces(config, backbone), load_development(config, backbone)
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, config.operators, lora, prompt_of(config))
+    model = Tyler.start(backbone, config.operators, lora, config.prompt)
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development))

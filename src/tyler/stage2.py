@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tyler import devices
 from tyler.calibration import calibration_report, collect_decisions, fit_psi
-from tyler.config import Config
+from tyler.config.schema import Config
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Packed, Trajectory

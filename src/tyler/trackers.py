@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tyler.config import TrackingConfig
+from tyler.config.schema import TrackingConfig
 from tyler.files import atomic_write
 from tyler.runs import TRACKING, resume_hint
 

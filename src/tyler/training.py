@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tyler import devices
-from tyler.config import Config, OptimizationConfig, dump
+from tyler.config.files import dump
+from tyler.config.schema import Config, OptimizationConfig
 from tyler.interruption import interruptible
 from tyler.modeling.backbone import Backbone
 from tyler.progress import Bar, NoBar, bar

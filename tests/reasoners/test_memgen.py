@@ -27,14 +27,8 @@ import tiny
 from documents import documented_metrics
 from processes import together
 from tyler.cli import main
-from tyler.config import (
-    Config,
-    MemGenConfig,
-    MemGenGrpoConfig,
-    MemGenTriggerConfig,
-    MemGenWeaverConfig,
-    load_config,
-)
+from tyler.config.files import load_config
+from tyler.config.schema import Config, MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
 from tyler.devices import joined
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Never

@@ -16,7 +16,8 @@ from tests.documents import documented_metrics
 from tests.reasoners import soft
 from torch import nn
 
-from tyler.config import BackboneConfig, Config, DataConfig, SoftCotConfig, load_config
+from tyler.config.files import load_config
+from tyler.config.schema import BackboneConfig, Config, DataConfig, SoftCotConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError

@@ -16,7 +16,15 @@ from transformers import AutoModelForCausalLM
 import tiny
 from documents import documented_metrics
 from tyler import stage2
-from tyler.config import Config, DataConfig, DecodingConfig, DevelopmentConfig, GrpoConfig, SftConfig, Stage2Config
+from tyler.config.schema import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    DevelopmentConfig,
+    GrpoConfig,
+    SftConfig,
+    Stage2Config,
+)
 from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
@@ -263,7 +271,7 @@ def files(folder: Path) -> Path:
 
 
 def backbone_at(place: Path) -> Any:
-    from tyler.config import BackboneConfig
+    from tyler.config.schema import BackboneConfig
 
     return BackboneConfig(id=str(place / "backbone"), instruction="", dtype="float32")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tyler.config import Config, ConfigError, load_config, parse_config
+from tyler.config.files import ConfigError, load_config, parse_config
+from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
 

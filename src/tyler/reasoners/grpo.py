@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 
 from tyler import devices, stage2
-from tyler.config import Config
+from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.stage1 import prompt_of
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.trackers import check_tracker
@@ -30,7 +29,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     development = development_problems(config, config.stage2)
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("grpo")
+    model = Tyler.start(backbone, (), lora, config.prompt).at_stage("grpo")
     model.policy.add_lora(lora)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:

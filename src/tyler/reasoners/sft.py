@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tyler import devices
-from tyler.config import Config, SftConfig
+from tyler.config.schema import Config, SftConfig
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.objectives import chosen_logprobs
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
-from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
+from tyler.stage1 import Trace, load_traces, traces_of
 from tyler.trackers import check_tracker
 from tyler.training import development_problems, lowered, opened_run, origin_of
 
@@ -78,7 +78,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     development = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(config.sft.seed)
     lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, (), lora, prompt_of(config)).at_stage("sft")
+    model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:

@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from tyler import devices
-from tyler.config import Config, SoftCotConfig
+from tyler.config.schema import Config, SoftCotConfig
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
 from tyler.engine.routing import Never
@@ -48,7 +48,6 @@ from tyler.reasoners.knobs import Knob
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
 from tyler.runs import latest_checkpoint
-from tyler.stage1 import prompt_of
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
@@ -395,7 +394,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
-    model = SoftCot.start(backbone, assistant, prompt_of(config), wording)
+    model = SoftCot.start(backbone, assistant, config.prompt, wording)
     problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []

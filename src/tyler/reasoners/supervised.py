@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tyler import devices
-from tyler.config import OptimizationConfig
+from tyler.config.schema import OptimizationConfig
 from tyler.runs import Run
 from tyler.training import Optimization, Saved, accumulate, batch_at, check_finite, remaining_steps
 

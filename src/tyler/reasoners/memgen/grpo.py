@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tyler import devices
-from tyler.config import Config, MemGenGrpoConfig, MemGenTriggerConfig
+from tyler.config.schema import Config, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler import devices
-from tyler.config import Config, MemGenConfig, MemGenWeaverConfig
+from tyler.config.schema import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.objectives import stage1_loss
@@ -19,7 +19,7 @@ from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
-from tyler.stage1 import Trace, load_traces, prompt_of, traces_of
+from tyler.stage1 import Trace, load_traces, traces_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
 from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of
@@ -110,7 +110,7 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
     torch.manual_seed(config.memgen.weaver.seed)
     lora = LoraSettings(**config.memgen.lora.model_dump())
-    model = MemGen.start(backbone, settings_of(config.memgen), lora, prompt_of(config))
+    model = MemGen.start(backbone, settings_of(config.memgen), lora, config.prompt)
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
     settings = config.memgen.weaver
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tyler.config import Config, ConfigError, OptimizationConfig, dump, load_config, parse_config, presets
+from tyler.config.files import ConfigError, dump, load_config, parse_config, presets
+from tyler.config.schema import Config, OptimizationConfig
 from tyler.modeling.operators import PAPER_OPERATORS
 
 BACKBONES = {

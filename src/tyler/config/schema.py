@@ -5,26 +5,18 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 
 from __future__ import annotations
 
-import inspect
-import json
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from importlib.resources import files
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.tasks.decontamination import OnOverlap, Selection
 from tyler.tasks.grading import task_name
-
-PRESETS = Path(str(files("tyler") / "configs"))
-"""The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
+from tyler.tasks.prompts import Prompt
 
 Count = Annotated[int, Field(ge=1)]
 TaskName = Annotated[str, AfterValidator(task_name)]
@@ -36,8 +28,10 @@ Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 """The linear maps of a decoder layer, by the names that all supported families give them."""
 
 
-class ConfigError(ValueError):
-    """A config that cannot be used; says which key, what came, and what is allowed."""
+def suggest(word: str, allowed: Sequence[str]) -> str:
+    """The end of a refusal: what was probably meant, and what is allowed."""
+    close = get_close_matches(word, allowed, n=1)
+    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed)}"
 
 
 class Section(BaseModel):
@@ -381,7 +375,7 @@ class Config(Section):
     def _first_insertion_is_an_operator(self) -> Config:
         first, names = self.stage1.insertions.first, [operator.name for operator in self.operators]
         if first is not None and first not in names:
-            raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{_suggest(first, names)}")
+            raise ValueError(f"stage1.insertions.first = {first!r} is not an operator{suggest(first, names)}")
         return self
 
     @model_validator(mode="after")
@@ -418,6 +412,11 @@ class Config(Section):
         return loop.batch_size * (loop.group_size if isinstance(loop, MemGenGrpoConfig) else 1)
 
     @property
+    def prompt(self) -> Prompt:
+        """How problems are put to the backbone."""
+        return Prompt(self.backbone.instruction, self.backbone.thinking)
+
+    @property
     def training_set(self) -> Selection:
         data = self.data
         return Selection(data.task, data.split, data.path, data.count, data.seed)
@@ -443,172 +442,3 @@ class Config(Section):
         else:
             sets = [Selection(held.task, held.split, held.path) for held in self.data.held_out]
         return [*sets, replace(development, optional=True)] if development else sets
-
-
-def presets() -> list[str]:
-    """The names of the configs that ship in the package."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-def load_config(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The config in a YAML file, or of a preset by name, with overrides such as `grpo.kl_weight=0.01` on top.
-
-    A file may say `extends: NAME` (a preset, or a file beside it) and then states only what differs. What no file
-    says has the paper's value. Raises ConfigError for anything that cannot be used.
-    """
-    settings = _merge(Config().model_dump(mode="json"), _read_layers(_find(path_or_preset), ()))
-    for override in overrides:
-        settings = _override(settings, override)
-    return _validate(settings, str(path_or_preset))
-
-
-def parse_config(text: str) -> Config:
-    """The config in YAML text, as `dump` writes it. Raises ConfigError."""
-    return _validate(_merge(Config().model_dump(mode="json"), _parse_yaml(text, "the config")), "the config")
-
-
-def dump(config: Config) -> str:
-    """The resolved config as YAML: every key written out, so that no default can change under an old run."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-# --- files and overrides --------------------------------------------------------------------------------------------
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML, and 1e-5 is a number: YAML 1.1 reads it as text for want of a dot. A key that comes twice is refused."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if repeated := sorted({key for key in keys if keys.count(key) > 1}):
-            raise yaml.MarkedYAMLError(
-                problem=f"{repeated[0]!r} is there twice, and the first would be lost", problem_mark=node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def _find(path_or_preset: str | Path, beside: Path | None = None) -> Path:
-    candidates = [Path(path_or_preset), PRESETS / f"{path_or_preset}.yaml"]
-    if beside is not None:
-        candidates.insert(0, beside.parent / path_or_preset)
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    hint = _suggest(str(path_or_preset), presets())
-    raise ConfigError(f"no config {str(path_or_preset)!r}: it is neither a file nor a preset{hint}")
-
-
-def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """The settings of a file over those of the files that it extends."""
-    path = path.resolve()
-    if path in seen:
-        raise ConfigError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*seen, path))}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it so") from error
-    settings = _parse_yaml(text, str(path))
-    if (base := settings.pop("extends", None)) is None:
-        return settings
-    return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
-
-
-def _parse_yaml(text: str, source: str) -> dict[str, Any]:
-    try:
-        settings = yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{source} holds {type(settings).__name__}; a config is sections such as `grpo:` with keys")
-    return settings
-
-
-def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, section by section; a list replaces a list."""
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        if value is None and isinstance(below, dict):
-            continue  # a section with no key in it
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
-
-
-def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
-    key, equals, text = override.removeprefix("--").partition("=")
-    if not equals or not all(key.split(".")):
-        raise ConfigError(f"cannot read the override {override!r}; write it as section.key=value")
-    try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
-    return _replace_at(settings, key.split("."), value)
-
-
-def _replace_at(settings: Any, path: list[str], value: Any) -> Any:
-    """A copy of `settings` with `value` at `path`; a number in the path is a place in a list."""
-    if not path:
-        return value
-    first, rest = path[0], path[1:]
-    if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
-        place = int(first)
-        return [*settings[:place], _replace_at(settings[place], rest, value), *settings[place + 1 :]]
-    below = settings if isinstance(settings, dict) else {}
-    return {**below, first: _replace_at(below.get(first), rest, value)}
-
-
-# --- what is wrong with it ------------------------------------------------------------------------------------------
-
-
-def _validate(settings: dict[str, Any], source: str) -> Config:
-    # As JSON, because pydantic's strict mode takes a list for a tuple and a mapping for a dataclass only there.
-    try:
-        return Config.model_validate_json(json.dumps(settings, default=str))
-    except ValidationError as error:
-        problems = [
-            _explain(details["type"], details["loc"], details["input"], details["msg"])
-            for details in error.errors(include_url=False)
-        ]
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
-
-
-def _explain(kind: str, location: tuple[int | str, ...], value: Any, message: str) -> str:
-    key = ".".join(map(str, location))
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"there is no key {key!r}{_suggest(str(location[-1]), _keys_of(location[:-1]))}"
-    if kind == "missing":
-        return f"{key} is missing"
-    reason = message.removeprefix("Value error, ").removeprefix("Input ")
-    if kind == "value_error":
-        return f"{key}: {reason}" if key else reason
-    return f"{key} = {json.dumps(value)}: {reason}"
-
-
-def _keys_of(location: tuple[int | str, ...]) -> list[str]:
-    """The keys allowed at a place in a config that is known to exist."""
-    if location and location[0] == "operators":
-        return [field.name for field in fields(Operator)]
-    section: type[BaseModel] = Config
-    for name in location:
-        if isinstance(name, str):
-            section = _section_in(section.model_fields[name].annotation)[0]
-    return list(section.model_fields)
-
-
-def _section_in(annotation: Any) -> list[type[BaseModel]]:
-    """The section that a type is made of: itself, or the one in a tuple or a union of it."""
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in _section_in(part)]
-
-
-def _suggest(word: str, allowed: Sequence[str]) -> str:
-    close = get_close_matches(word, allowed, n=1)
-    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed)}"
