@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import torch
 
-from tyler.environment import environment
+from tyler.runs.environment import environment
 
 QUICK_ROUNDS = 3
 

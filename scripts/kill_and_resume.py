@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tyler import cli, stage1, stage2  # noqa: F401 - loaded once: the processes are forks of this one
-from tyler.runs import best_checkpoint, latest_checkpoint, read_jsonl
+from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
+from tyler.runs.run import read_jsonl
 
 SHORT = (
     *("data.count=64", "data.development.count=8"),

@@ -32,15 +32,15 @@ from tyler import merging, stage1, stage2
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.environment import environment
 from tyler.evaluation import evaluate
-from tyler.files import atomic_write
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads
 from tyler.reasoner import TylerReasoner
 from tyler.reasoners import grpo, sft
 from tyler.reports import Report, markdown_row
+from tyler.runs.atomic_files import atomic_write
+from tyler.runs.environment import environment
 from tyler.statistics import wilson
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES

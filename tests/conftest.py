@@ -21,7 +21,7 @@ import torch
 from tests import tiny
 
 from tyler.model import Tyler
-from tyler.runs import Run
+from tyler.runs.run import Run
 
 torch.set_num_threads(1)
 

@@ -19,7 +19,7 @@ from tyler.benchmarking import digest
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.records import Record, RecordStore, read_records
-from tyler.runs import RunError
+from tyler.runs.checkpoints import RunError
 from tyler.tasks import Problem
 
 COUNT = 24

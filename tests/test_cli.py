@@ -16,8 +16,8 @@ from tyler.config.files import presets
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.engine.trajectory import Invocation
-from tyler.interruption import Interrupted
 from tyler.matching import Equality
+from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
 HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "matplotlib")

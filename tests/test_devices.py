@@ -25,7 +25,7 @@ from processes import together
 from tyler import devices, stage1, stage2
 from tyler.config.schema import Config, DevicesConfig, InsertionsConfig, Stage1Config
 from tyler.devices import joined
-from tyler.runs import read_jsonl
+from tyler.runs.run import read_jsonl
 from tyler.training import Optimization, Step, opened_run
 
 QUICK = DevicesConfig(timeout=0.5)

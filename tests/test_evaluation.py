@@ -17,11 +17,11 @@ from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation import Clock, evaluate, record
-from tyler.interruption import Interrupted
 from tyler.model import Tyler
 from tyler.reasoner import Finished, TylerReasoner, ignore
 from tyler.records import RecordStore, read_records
-from tyler.runs import RunError
+from tyler.runs.checkpoints import RunError
+from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
 

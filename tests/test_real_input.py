@@ -10,7 +10,7 @@ import pytest
 
 from tyler import AtBoundaries, Tyler, stage1
 from tyler.config.files import load_config
-from tyler.runs import read_jsonl
+from tyler.runs.run import read_jsonl
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,11 @@ from torch import Tensor
 import tiny
 from tyler import stage1
 from tyler.config.schema import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
-from tyler.interruption import Interrupted
 from tyler.model import Tyler
 from tyler.recompute import Recomputed
-from tyler.runs import Run, RunError, best_checkpoint, read_jsonl
+from tyler.runs.checkpoints import RunError, best_checkpoint
+from tyler.runs.run import Run, read_jsonl
+from tyler.runs.signals import Interrupted
 from tyler.stage1 import (
     Trace,
     descend,

@@ -26,7 +26,8 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.recompute import Recomputed
-from tyler.runs import Run, best_checkpoint, read_jsonl
+from tyler.runs.checkpoints import best_checkpoint
+from tyler.runs.run import Run, read_jsonl
 from tyler.stage2 import Rollout, learn, roll_out, train
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import state_bytes

@@ -16,8 +16,9 @@ import test_stage1
 import tiny
 from tyler import stage1
 from tyler.config.schema import Stage1Config
-from tyler.interruption import Interrupted
-from tyler.runs import Run, RunError, best_checkpoint
+from tyler.runs.checkpoints import RunError, best_checkpoint
+from tyler.runs.run import Run
+from tyler.runs.signals import Interrupted
 from tyler.training import (
     Optimization,
     batch_at,

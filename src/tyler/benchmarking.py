@@ -15,7 +15,6 @@ from rich.console import Console
 
 from tyler import matching, pages
 from tyler.engine.routing import Router
-from tyler.environment import environment
 from tyler.evaluation import evaluate, key_of
 from tyler.matching import Equality, Match
 from tyler.reasoner import Reasoner
@@ -23,6 +22,7 @@ from tyler.reasoners import methods
 from tyler.reasoners.methods import Loaded
 from tyler.records import Record, RecordStore
 from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
+from tyler.runs.environment import environment
 from tyler.tasks import Problem, find_task, grade, load_problems, task_name
 from tyler.tasks.task import GradeOptions
 

@@ -438,7 +438,7 @@ def _refuse(message: str) -> int:
 
 
 def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
-    from tyler.interruption import Interrupted
+    from tyler.runs.signals import Interrupted
 
     if isinstance(interrupt, Interrupted):
         print(f"tyler: {interrupt}", file=sys.stderr)

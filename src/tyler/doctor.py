@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tyler.environment import environment
+from tyler.runs.environment import environment
 from tyler.tasks.sandbox.sandbox import probe
 
 HUB_TIMEOUT_SECONDS = 3.0

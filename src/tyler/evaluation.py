@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tyler.engine.trajectory import Trajectory
-from tyler.interruption import Interrupted
-from tyler.progress import bar
 from tyler.reasoner import Reasoner
 from tyler.records import Key, Record, RecordStore
 from tyler.reports import Report
+from tyler.runs.progress import bar
+from tyler.runs.signals import Interrupted
 from tyler.tasks import Problem, find_task, grade
 from tyler.tasks.task import GradeOptions
 

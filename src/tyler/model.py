@@ -23,7 +23,7 @@ from tyler.modeling.lora import LoraSettings
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
-from tyler.runs import latest_checkpoint
+from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
 

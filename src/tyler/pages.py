@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from tyler.files import atomic_write
 from tyler.records import RECORDS, Record
 from tyler.reports import CAPTION, COLUMNS, Report, groups, markdown, mean_accuracy, rows, warnings
+from tyler.runs.atomic_files import atomic_write
 from tyler.statistics import wilson
 from tyler.tasks import Outcome, find_task
 

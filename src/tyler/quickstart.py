@@ -21,7 +21,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.pages import save
 from tyler.reasoner import TylerReasoner
 from tyler.reports import Report, table
-from tyler.runs import read_jsonl
+from tyler.runs.run import read_jsonl
 from tyler.tasks import load_problems
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from tyler.engine.trajectory import Invocation
-from tyler.files import atomic_write
-from tyler.runs import RunError, read_jsonl
+from tyler.runs.atomic_files import atomic_write
+from tyler.runs.checkpoints import RunError
+from tyler.runs.run import read_jsonl
 from tyler.tasks import Outcome
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"

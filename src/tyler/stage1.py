@@ -29,12 +29,12 @@ from tyler.modeling.lora import LoraSettings
 from tyler.modeling.operators import Operator
 from tyler.objectives import stage1_loss
 from tyler.recompute import recomputing
-from tyler.runs import Run
+from tyler.runs.run import Run
+from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs
-from tyler.trackers import check_tracker
 from tyler.training import (
     Optimization,
     accumulate,

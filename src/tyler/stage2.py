@@ -30,11 +30,12 @@ from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_
 from tyler.recompute import recomputing
 from tyler.replay import pack_for, replay_logprobs
 from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
-from tyler.runs import Run, latest_checkpoint
+from tyler.runs.checkpoints import latest_checkpoint
+from tyler.runs.run import Run
+from tyler.runs.trackers import check_tracker
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem, Verdict
-from tyler.trackers import check_tracker
 from tyler.training import (
     Optimization,
     batch_at,

@@ -20,21 +20,13 @@ from torch import Tensor, nn
 from tyler import devices
 from tyler.config.files import dump
 from tyler.config.schema import Config, OptimizationConfig
-from tyler.interruption import interruptible
 from tyler.modeling.backbone import Backbone
-from tyler.progress import Bar, NoBar, bar
-from tyler.runs import (
-    CONFIG,
-    FollowedRun,
-    Run,
-    RunError,
-    checkpoint_step,
-    open_run,
-    reading,
-    resume_hint,
-)
+from tyler.runs.checkpoints import RunError, checkpoint_step, reading
+from tyler.runs.progress import Bar, NoBar, bar
+from tyler.runs.run import CONFIG, FollowedRun, Run, open_run, resume_hint
+from tyler.runs.signals import interruptible
+from tyler.runs.trackers import open_tracker
 from tyler.tasks.problem import Problem
-from tyler.trackers import open_tracker
 
 PEAK = "peak_learning_rate"
 

@@ -24,7 +24,7 @@ from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
 from tyler.modeling.lora import lora_layers
 from tyler.modeling.projections import siblings
-from tyler.runs import Run
+from tyler.runs.run import Run
 
 EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})
 

@@ -41,7 +41,8 @@ from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.trigger import decide
-from tyler.runs import Run, RunError, read_jsonl
+from tyler.runs.checkpoints import RunError
+from tyler.runs.run import Run, read_jsonl
 from tyler.stage1 import Trace
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids

@@ -23,7 +23,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError
 from tyler.reasoners import methods, softcot, supervised
 from tyler.reasoners.softcot import Example, SoftCot, Wording
-from tyler.runs import Run, read_jsonl
+from tyler.runs.run import Run, read_jsonl
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 

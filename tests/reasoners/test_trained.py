@@ -29,7 +29,8 @@ from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft, supervised
-from tyler.runs import Run, best_checkpoint, read_jsonl
+from tyler.runs.checkpoints import best_checkpoint
+from tyler.runs.run import Run, read_jsonl
 from tyler.stage1 import Trace, tokenize
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt

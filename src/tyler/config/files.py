@@ -20,6 +20,9 @@ from tyler.modeling.operators import Operator
 PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
 
+CHANGEABLE = ("checkpoints.", "devices.", "tracking.")
+"""Settings that a resumed run may change: no weight depends on them."""
+
 
 class ConfigError(ValueError):
     """A config that cannot be used; says which key, what came, and what is allowed."""
@@ -181,3 +184,20 @@ def _section_in(annotation: Any) -> list[type[BaseModel]]:
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for part in get_args(annotation) for section in _section_in(part)]
+
+
+def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
+    """What a resumed run would do otherwise than before, key by key; keys new to the old config have their defaults."""
+    defaults, old, new = (_flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
+    old = {**{key: value for key, value in defaults.items() if key in new}, **old}
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
+    return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
+
+
+def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(settings, dict):
+        return {prefix: settings}
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat

@@ -11,9 +11,9 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
+from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
-from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of
 
 

@@ -18,8 +18,8 @@ from tyler.modeling.lora import LoraSettings
 from tyler.objectives import chosen_logprobs
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
+from tyler.runs.trackers import check_tracker
 from tyler.stage1 import Trace, load_traces, traces_of
-from tyler.trackers import check_tracker
 from tyler.training import development_problems, lowered, opened_run, origin_of
 
 

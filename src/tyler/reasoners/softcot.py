@@ -47,11 +47,11 @@ from tyler.reasoners.checks import check_at_least
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
-from tyler.runs import latest_checkpoint
+from tyler.runs.checkpoints import latest_checkpoint
+from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
-from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of
 
 FORMAT = 1

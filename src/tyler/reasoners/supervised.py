@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tyler import devices
 from tyler.config.schema import OptimizationConfig
-from tyler.runs import Run
+from tyler.runs.run import Run
 from tyler.training import Optimization, Saved, accumulate, batch_at, check_finite, remaining_steps
 
 Item = TypeVar("Item")

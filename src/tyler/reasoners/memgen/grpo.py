@@ -28,12 +28,12 @@ from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.recompute import recomputing
 from tyler.rewards import degenerate_groups, group_advantages
-from tyler.runs import Run
+from tyler.runs.run import Run
+from tyler.runs.trackers import check_tracker
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.teacher_forcing import Example, Insertion
-from tyler.trackers import check_tracker
 from tyler.training import (
     Optimization,
     batch_at,

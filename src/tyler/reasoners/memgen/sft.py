@@ -19,9 +19,9 @@ from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
 from tyler.reasoners.supervised import Lesson, train
 from tyler.recompute import recomputing
+from tyler.runs.trackers import check_tracker
 from tyler.stage1 import Trace, load_traces, traces_of
 from tyler.teacher_forcing import Example, synthesize, target_logprobs
-from tyler.trackers import check_tracker
 from tyler.training import development_problems, opened_run, origin_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tyler.config.schema import TrackingConfig
-from tyler.trackers import open_tracker
+from tyler.runs.trackers import open_tracker
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tyler.config.schema import TrackingConfig
-from tyler.files import atomic_write
-from tyler.runs import TRACKING, resume_hint
+from tyler.runs.atomic_files import atomic_write
+from tyler.runs.run import TRACKING, resume_hint
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
 """What has to be importable for a tool; the packages are called like the tools."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.files import atomic_write
+from tyler.runs.atomic_files import atomic_write
 
 
 def test_an_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

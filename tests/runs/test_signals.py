@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tyler.interruption import Interrupted, interruptible
+from tyler.runs.signals import Interrupted, interruptible
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,8 @@ from tyler.config.schema import (
     Stage1Config,
     Stage2Config,
 )
-from tyler.runs import latest_checkpoint, read_jsonl
+from tyler.runs.checkpoints import latest_checkpoint
+from tyler.runs.run import read_jsonl
 
 SOLUTION = "Step 2: so $x$ is 12.\n\nThe total is $\\boxed{5}$."
 

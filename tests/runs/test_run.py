@@ -14,16 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from tyler import runs
-from tyler.runs import (
-    Best,
-    Run,
-    RunError,
-    best_checkpoint,
-    checkpoint_step,
-    latest_checkpoint,
-    open_run,
-)
+from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
+from tyler.runs.run import Run, open_run, read_jsonl
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
 
@@ -63,7 +55,7 @@ def test_a_new_run_holds_its_config_and_its_environment(tmp_path: Path) -> None:
 def test_metrics_are_on_disk_line_by_line(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         run.log(1, {"loss": 0.5})
-        assert runs.read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 0.5}]
+        assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 0.5}]
 
 
 def test_values_that_are_not_finite_become_null_and_the_log_goes_on(tmp_path: Path) -> None:
@@ -73,7 +65,7 @@ def test_values_that_are_not_finite_become_null_and_the_log_goes_on(tmp_path: Pa
         run.log(
             2, {"loss": torch.tensor(2.0), "by_operator": {"global": 3}, "note": "fine", "flag": True, "none": None}
         )
-    assert runs.read_jsonl(tmp_path / "metrics.jsonl") == [
+    assert read_jsonl(tmp_path / "metrics.jsonl") == [
         {"step": 1, "loss": None, "norm": None, "ok": 0.5, "parts": [1, None]},
         {"step": 2, "loss": 2.0, "by_operator": {"global": 3}, "note": "fine", "flag": True, "none": None},
     ]
@@ -119,7 +111,7 @@ def test_a_command_creates_resumes_or_replaces(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
-    code = f"from tyler.runs import Run; Run.create({str(tmp_path)!r}, {CONFIG!r})"
+    code = f"from tyler.runs.run import Run; Run.create({str(tmp_path)!r}, {CONFIG!r})"
     with Run.create(tmp_path, CONFIG):
         second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert f"is being written by process {os.getpid()}" in second.stderr
@@ -174,7 +166,7 @@ import sys
 import numpy
 from pathlib import Path
 from safetensors.numpy import save_file
-from tyler.runs import Run, RunError
+from tyler.runs.run import Run, RunError
 path, limit, writer = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 big = "x" * 400_000
 writers = {
@@ -211,7 +203,7 @@ def test_a_file_that_cannot_be_written_costs_no_checkpoint_and_says_how_to_go_on
     assert f"step-1 is whole; once that is mended, go on with --resume --output {tmp_path}" in said
     with Run.resume(tmp_path, "{}") as run:
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
-        assert runs.read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
+        assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
         run.log(2, {"loss": 2})
         run.save_checkpoint(2, write_state)
 
@@ -347,7 +339,7 @@ def test_listeners_hear_every_line_of_the_metrics(tmp_path: Path) -> None:
 def test_a_killed_run_leaves_no_half_checkpoint_and_resumes_at_the_last_whole_one(tmp_path: Path) -> None:
     code = f"""
 import os, signal
-from tyler.runs import Run
+from tyler.runs.run import Run
 run = Run.create({str(tmp_path)!r}, {CONFIG!r})
 run.log(1, {{"loss": 1}})
 run.save_checkpoint(1, lambda folder: (folder / "state.txt").write_text("state"))
@@ -360,7 +352,7 @@ run.save_checkpoint(2, die)
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
     with Run.resume(tmp_path, CONFIG) as run:
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
-        assert runs.read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
+        assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
         assert run.latest_checkpoint() == tmp_path / "checkpoints" / "step-1"
 
 
@@ -437,13 +429,13 @@ def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> Non
 def test_a_record_is_one_line_whatever_is_in_its_text(tmp_path: Path, separator: str) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         run.log_trajectory(1, {"text": f"one{separator}two"})
-    assert runs.read_jsonl(tmp_path / "trajectories.jsonl") == [{"step": 1, "text": f"one{separator}two"}]
+    assert read_jsonl(tmp_path / "trajectories.jsonl") == [{"step": 1, "text": f"one{separator}two"}]
 
 
 def test_a_log_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": \n{"st')
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):
-        runs.read_jsonl(tmp_path / "metrics.jsonl")
+        read_jsonl(tmp_path / "metrics.jsonl")
 
 
 def test_resuming_needs_a_run_with_the_same_config(tmp_path: Path) -> None:

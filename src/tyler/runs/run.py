@@ -26,7 +26,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -34,34 +34,32 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError
 
-from tyler.environment import environment
-from tyler.files import atomic_write, sync, sync_tree, write_all
+from tyler.config.files import differences
+from tyler.runs.atomic_files import atomic_write, sync, sync_tree, write_all
+from tyler.runs.checkpoints import (
+    BEST_NOTE,
+    CHECKPOINTS,
+    Best,
+    RunError,
+    best_checkpoint,
+    drop_half_written,
+    latest_checkpoint,
+    link_best,
+    read_best,
+    reading,
+    remove_checkpoint,
+    whole_checkpoints,
+)
+from tyler.runs.environment import environment
 
-CONFIG, ENVIRONMENT, LOCK, CHECKPOINTS = "config.yaml", "environment.json", ".lock", "checkpoints"
+CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
 HALF_A_CONFIG = f".{CONFIG}.*"
 """What a start that was killed at once leaves."""
 LOG_LENGTHS = "log_lengths.json"
 """In each checkpoint: the length in bytes of the run's logs when it was written."""
-BEST, BEST_NOTE = "best", "best.json"
-"""The link to the best checkpoint, and in each checkpoint: which step was the best when it was written."""
-CHANGEABLE = ("checkpoints.", "devices.", "tracking.")
-"""Settings that a resumed run may change: no weight depends on them."""
 
 MIN_FREE_BYTES = 64 * 2**20
-
-
-class RunError(ValueError):
-    """A run directory that cannot be used as asked; says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The step with the best development metric so far; of equal ones the earliest."""
-
-    step: int
-    metric: str
-    value: float
 
 
 Listener = Callable[[int, Mapping[str, Any]], None]
@@ -76,7 +74,7 @@ class Run:
         self._lock = lock
         self._keep_checkpoints = keep_checkpoints
         self._listeners: list[Listener] = []
-        self.best = _read_best(latest_checkpoint(path))
+        self.best = read_best(latest_checkpoint(path))
         # Unbuffered: what a full disk did not take must not come back when the file is closed.
         self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         self._trajectories = open(path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
@@ -139,17 +137,17 @@ class Run:
 
         `defaults_text` is a config of defaults: a setting that the run does not name, because it is older than the
         setting, had its default. Raises RunError when there is no run, when its config differs from `config_text`
-        (naming the keys) in more than what is CHANGEABLE, and as `create` does.
+        (naming the keys) in more than may change (`files.CHANGEABLE`), and as `create` does.
         """
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
         lock = _open_directory(path, min_free_bytes)
         with _released_on_error(lock):
-            if differences := _differences(_read_config(path / CONFIG), config_text, defaults_text):
-                raise RunError(f"{path} was started with another config: {'; '.join(differences)}")
-            _drop_half_written(path / CHECKPOINTS)
-            _link_best(path, _read_best(latest_checkpoint(path)))
+            if changed := differences(_read_config(path / CONFIG), config_text, defaults_text):
+                raise RunError(f"{path} was started with another config: {'; '.join(changed)}")
+            drop_half_written(path / CHECKPOINTS)
+            link_best(path, read_best(latest_checkpoint(path)))
             _rewind_logs(path)
             atomic_write(path / CONFIG, config_text)
             _note_start(path)
@@ -227,7 +225,7 @@ class Run:
             sync_tree(half_written)
             os.rename(half_written, final)
             sync(final.parent)
-            _link_best(self.path, self.best)
+            link_best(self.path, self.best)
         except (OSError, SafetensorError) as error:
             raise self._not_written(final, error) from error
         finally:
@@ -237,7 +235,7 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """The whole checkpoints, oldest first."""
-        return _checkpoints(self.path)
+        return whole_checkpoints(self.path)
 
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint to resume from, or None at the start of a run."""
@@ -259,7 +257,7 @@ class Run:
         best = best_checkpoint(self.path)
         for old in self.checkpoints()[: -self._keep_checkpoints]:
             if old != best:
-                _remove_checkpoint(old)
+                remove_checkpoint(old)
 
     def _append(self, log: FileIO, name: str, record: dict[str, Any]) -> None:
         line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
@@ -292,7 +290,7 @@ class FollowedRun(Run):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.best = _read_best(latest_checkpoint(path))
+        self.best = read_best(latest_checkpoint(path))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Nothing: the writer logs."""
@@ -337,39 +335,10 @@ def open_run(
     return start(path, config_text, keep_checkpoints=keep_checkpoints)
 
 
-def latest_checkpoint(path: str | Path) -> Path | None:
-    """The newest whole checkpoint of the run in `path`, without opening the run."""
-    return next(reversed(_checkpoints(Path(path))), None)
-
-
-def best_checkpoint(path: str | Path) -> Path | None:
-    """The checkpoint of the run in `path` that was best on development problems, or None where nothing was judged."""
-    link = Path(path) / CHECKPOINTS / BEST
-    return link.with_name(os.readlink(link)) if link.is_symlink() else None
-
-
-def checkpoint_step(checkpoint: Path) -> int:
-    """N of `checkpoints/step-N`."""
-    return int(checkpoint.name.removeprefix("step-"))
-
-
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
     *lines, _ = Path(path).read_bytes().split(b"\n")  # str.splitlines would part a record at U+2028 in its text
     return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-
-
-@contextmanager
-def reading(checkpoint: Path) -> Iterator[None]:
-    """Whatever keeps a checkpoint from being read comes out as RunError that names it and the way on."""
-    try:
-        yield
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-        earlier = [one for one in _checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
-        where = f"goes on from {earlier[-1].name}" if earlier else "begins anew"
-        raise RunError(
-            f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
-        ) from error
 
 
 # --- what is on the disk ----------------------------------------------------------------------------------------------
@@ -446,49 +415,6 @@ def _released_on_error(lock: int) -> Iterator[None]:
         raise
 
 
-def _checkpoints(path: Path) -> list[Path]:
-    named = (path / CHECKPOINTS).glob("step-*")  # a copy that someone made, step-4-old, is none of ours
-    return sorted((one for one in named if one.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
-
-
-def _drop_half_written(checkpoints: Path) -> None:
-    for leftover in checkpoints.glob(".step-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for link in checkpoints.glob(f".{BEST}.*"):
-        link.unlink()
-
-
-def _read_best(checkpoint: Path | None) -> Best | None:
-    """The best step when a checkpoint was written."""
-    if checkpoint is None or not (checkpoint / BEST_NOTE).exists():
-        return None
-    with reading(checkpoint):
-        return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
-
-
-def _link_best(path: Path, best: Best | None) -> None:
-    """Let `checkpoints/best` stand for the best step's checkpoint, from one moment to the next; for none, remove it.
-
-    A kill may fall between a checkpoint and its link: resuming calls this again.
-    """
-    link = path / CHECKPOINTS / BEST
-    if best is None or not link.with_name(f"step-{best.step}").is_dir():
-        link.unlink(missing_ok=True)
-        return
-    new = link.with_name(f".{BEST}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    new.symlink_to(f"step-{best.step}", target_is_directory=True)
-    os.replace(new, link)
-    sync(link.parent)
-
-
-def _remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint so that no half of it is ever visible under its name."""
-    hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
-    os.rename(checkpoint, hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
-
-
 def _rewind_logs(path: Path) -> None:
     """Cut the logs back to what they held when the newest checkpoint was written."""
     newest = latest_checkpoint(path)
@@ -505,22 +431,6 @@ def _rewind_logs(path: Path) -> None:
             )
         if log.exists():
             os.truncate(log, length)
-
-
-def _differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
-    defaults, old, new = (_flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
-    old = {**{key: value for key, value in defaults.items() if key in new}, **old}
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
-    return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
-
-
-def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, dict):
-        return {prefix: settings}
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def _plain(value: Any) -> Any:

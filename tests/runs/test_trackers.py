@@ -11,8 +11,8 @@ import pytest
 
 from tyler.config.files import ConfigError, load_config
 from tyler.config.schema import Config, TrackingConfig
-from tyler.runs import read_jsonl
-from tyler.trackers import NoTracker, TrackerError, check_tracker, open_tracker
+from tyler.runs.run import read_jsonl
+from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
 from tyler.training import opened_run
 
 METRICS = {"stage1/loss": 0.5, "note": "text", "ok": True, "none": None}

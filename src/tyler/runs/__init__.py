@@ -1,0 +1,10 @@
+"""Run directories that survive: what is kept of a run, and how it is written.
+
+run.py           the directory: config, environment, metrics, trajectories, and who may write to it
+checkpoints.py   whole or not there; the newest and the best
+environment.py   versions, machine and seeds, as recorded
+atomic_files.py  files that are whole or not there
+signals.py       a signal ends a run at the next whole step
+progress.py      progress bars with the time left
+trackers.py      TensorBoard, trackio, Weights & Biases
+"""

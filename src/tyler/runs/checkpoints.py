@@ -1,0 +1,107 @@
+"""Checkpoints of a run: whole or not there, the newest, and the best on development problems."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from tyler.runs.atomic_files import sync
+
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+BEST_NOTE = "best.json"
+"""The link to the best checkpoint, and in each checkpoint: which step was the best when it was written."""
+
+
+class RunError(ValueError):
+    """A run directory that cannot be used as asked; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step with the best development metric so far; of equal ones the earliest."""
+
+    step: int
+    metric: str
+    value: float
+
+
+def latest_checkpoint(path: str | Path) -> Path | None:
+    """The newest whole checkpoint of the run in `path`, without opening the run."""
+    return next(reversed(whole_checkpoints(Path(path))), None)
+
+
+def best_checkpoint(path: str | Path) -> Path | None:
+    """The checkpoint of the run in `path` that was best on development problems, or None where nothing was judged."""
+    link = Path(path) / CHECKPOINTS / BEST
+    return link.with_name(os.readlink(link)) if link.is_symlink() else None
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """N of `checkpoints/step-N`."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+@contextmanager
+def reading(checkpoint: Path) -> Iterator[None]:
+    """Whatever keeps a checkpoint from being read comes out as RunError that names it and the way on."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        earlier = [one for one in whole_checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
+        where = f"goes on from {earlier[-1].name}" if earlier else "begins anew"
+        raise RunError(
+            f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
+        ) from error
+
+
+def whole_checkpoints(path: Path) -> list[Path]:
+    """The whole checkpoints of the run in `path`, oldest first."""
+    named = (path / CHECKPOINTS).glob("step-*")  # a copy that someone made, step-4-old, is none of ours
+    return sorted((one for one in named if one.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
+
+
+def drop_half_written(checkpoints: Path) -> None:
+    """Remove what a kill left of a checkpoint that was being written."""
+    for leftover in checkpoints.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for link in checkpoints.glob(f".{BEST}.*"):
+        link.unlink()
+
+
+def read_best(checkpoint: Path | None) -> Best | None:
+    """The best step when a checkpoint was written."""
+    if checkpoint is None or not (checkpoint / BEST_NOTE).exists():
+        return None
+    with reading(checkpoint):
+        return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
+
+
+def link_best(path: Path, best: Best | None) -> None:
+    """Let `checkpoints/best` stand for the best step's checkpoint, from one moment to the next; for none, remove it.
+
+    A kill may fall between a checkpoint and its link: resuming calls this again.
+    """
+    link = path / CHECKPOINTS / BEST
+    if best is None or not link.with_name(f"step-{best.step}").is_dir():
+        link.unlink(missing_ok=True)
+        return
+    new = link.with_name(f".{BEST}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(f"step-{best.step}", target_is_directory=True)
+    os.replace(new, link)
+    sync(link.parent)
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Remove a checkpoint so that no half of it is ever visible under its name."""
+    hidden = checkpoint.with_name(f".{checkpoint.name}.removed")
+    os.rename(checkpoint, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
