@@ -29,10 +29,10 @@ from tyler.measuring import best_clock, synchronize, this_device
 from tyler.memory import Shape
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.stage1 import descend
-from tyler.stage2 import Rollout, learn
 from tyler.tasks.problem import Problem
-from tyler.teacher_forcing import Example, Insertion
+from tyler.training.stage1 import descend
+from tyler.training.stage2 import Rollout, learn
+from tyler.training.teacher_forcing import Example, Insertion
 
 FRESH_SECONDS = 30
 CALLS = 3

@@ -133,7 +133,7 @@ def decoding(new: int, rate: float, copied: float) -> list[Figure]:
 def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     """Eight traces through the plain full graph, and as they are trained."""
     from training import build, full_graph, traces
-    from tyler import stage1
+    from tyler.training import stage1
 
     model, vocab = build(4, 256, 2048), 2048
     examples = traces(8, length, blocks, vocab, Random(0))

@@ -24,8 +24,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from harness import Contest, Figure, Report, Spread, compete, options, read
 from models import sized
-from tyler import stage1, stage2
-from tyler.calibration import collect_decisions, fit_psi
 from tyler.config.files import load_config
 from tyler.config.schema import Config, GrpoConfig, Stage2Config
 from tyler.engine.request import Request
@@ -35,12 +33,14 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.operators import PAPER_OPERATORS, Operator
-from tyler.stage2 import Rollout
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.teacher_forcing import Example, Insertion
-from tyler.training import Optimization
+from tyler.training import stage1, stage2
+from tyler.training.calibration import collect_decisions, fit_psi
+from tyler.training.optimizer import Optimization
+from tyler.training.stage2 import Rollout
+from tyler.training.teacher_forcing import Example, Insertion
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

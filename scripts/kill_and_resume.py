@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyler import cli, stage1, stage2  # noqa: F401 - loaded once: the processes are forks of this one
+from tyler import cli
 from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
 from tyler.runs.run import read_jsonl
 

@@ -80,7 +80,7 @@ def test_every_name_on_every_page_exists(root: Path) -> None:
 
 def test_a_name_that_does_not_exist_is_found_out() -> None:
     wrong = [
-        "tyler.objectives.no_such_loss",
+        "tyler.training.objectives.no_such_loss",
         "tyler.no_such_module.x",
         "tyler.engine.trajectory.Trajectory.no_such_field",
     ]
@@ -209,5 +209,5 @@ def test_the_contracts_names_are_exported() -> None:
 def test_the_metrics_of_stage_1_are_documented(root: Path) -> None:
     text = (root / "docs" / "metrics.md").read_text()
     keys = re.findall(r"^\| `(stage1/[^`]+)` \|", text, re.MULTILINE)
-    source = "".join((root / "src" / "tyler" / name).read_text() for name in ("stage1.py", "training.py"))
+    source = "".join((root / "src" / "tyler" / "training" / name).read_text() for name in ("stage1.py", "loop.py"))
     assert sorted(keys) == sorted(set(re.findall(r'"(stage1/\w+)"', source)))

@@ -29,7 +29,7 @@ from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, folded_view
 from tyler.modeling.random_init import architecture, skeleton
-from tyler.recompute import recomputing
+from tyler.training.gradient_checkpointing import recomputing
 
 NUMBERS = {
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,

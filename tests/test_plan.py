@@ -23,9 +23,9 @@ from tyler.measuring import this_device
 from tyler.memory import CHOICE, Read, Shape, Workload, rollout_memory
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
-from tyler.objectives import chosen_logprobs
 from tyler.plan import Advice, advise, changed, duration, lengths_for, smaller, times_on
-from tyler.recompute import recomputing
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.objectives import chosen_logprobs
 
 SLOW = Device("slow", 8e9, bandwidth=100.0, bfloat16=1000.0, float32=500.0, launch=2.0, source="a test", queued=False)
 

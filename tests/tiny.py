@@ -23,12 +23,12 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler import recompute
 from tyler.engine import batch, paged, scheduler, sizes
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.modeling.operators import Operator
+from tyler.training import gradient_checkpointing
 
 FAMILIES = ("qwen2", "qwen3", "smollm3")
 
@@ -179,13 +179,13 @@ def tyler(family: str) -> Tyler:
 def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A list that gets an entry whenever a layer is run under gradient checkpointing."""
     seen: list[object] = []
-    run = recompute.checkpoint
+    run = gradient_checkpointing.checkpoint
 
     def counted(*arguments: object, **options: object) -> object:
         seen.append(arguments[1])
         return run(*arguments, **options)
 
-    monkeypatch.setattr(recompute, "checkpoint", counted)
+    monkeypatch.setattr(gradient_checkpointing, "checkpoint", counted)
     return seen
 
 

@@ -100,7 +100,7 @@ def stage1(
     settings = _load_config(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
-    from tyler import stage1
+    from tyler.training import stage1
 
     stage1.run(settings, output=output or _run_directory(config, "stage1"), resume=resume)
 
@@ -130,7 +130,7 @@ def stage2(
     settings = _load_config(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
-    from tyler import stage2
+    from tyler.training import stage2
 
     stage2.run(
         settings,

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from tyler import memory
-from tyler.calibration import collect_decisions, fit_psi
 from tyler.config.schema import Config
 from tyler.engine.routing import Forced
 from tyler.engine.trajectory import Trajectory
@@ -34,12 +33,15 @@ from tyler.modeling.backbone import Backbone, best_device
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.plan import parameter_table, predicted
-from tyler.stage1 import Trace, descend, draw_insertions, tokenize
-from tyler.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
-from tyler.teacher_forcing import Example, first_latent
-from tyler.training import Optimization, check_finite
+from tyler.training.calibration import collect_decisions, fit_psi
+from tyler.training.loop import check_finite
+from tyler.training.optimizer import Optimization
+from tyler.training.stage1 import descend, draw_insertions
+from tyler.training.stage2 import Rollout, learn, parameter_groups, roll_out
+from tyler.training.teacher_forcing import Example, first_latent
+from tyler.training.traces import Trace, tokenize
 
 LENGTH = 256
 """Tokens of a Stage 1 trace, unless told otherwise."""
@@ -274,7 +276,7 @@ def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config
 
 
 def chunk_lengths(examples: Sequence[Example], num_latents: Mapping[str, int]) -> list[int]:
-    """Positions of each chunk that `tyler.teacher_forcing.synthesize` reads, padded to the longest row's."""
+    """Positions of each chunk that `tyler.training.teacher_forcing.synthesize` reads, padded to the longest row's."""
     chunks: list[int] = []
     for example in examples:
         read, before = -len(example.prompt_ids), 0

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from tyler import stage1, stage2
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.curves import plot_stage2, sketch
@@ -23,6 +22,7 @@ from tyler.reasoner import TylerReasoner
 from tyler.reports import Report, table
 from tyler.runs.run import read_jsonl
 from tyler.tasks import load_problems
+from tyler.training import stage1, stage2
 
 
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:

@@ -16,7 +16,7 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack_for, replay_logprobs
 
 pytestmark = pytest.mark.usefixtures("ahead")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_distributed
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -22,31 +23,31 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import memgen_reference as reference
-import test_devices
 import tiny
 from documents import documented_metrics
 from processes import together
 from tyler.cli import main
 from tyler.config.files import load_config
 from tyler.config.schema import Config, MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
-from tyler.devices import joined
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.checkpoint import CheckpointError
 from tyler.modeling.lora import LoraSettings
-from tyler.reasoners import supervised
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.trigger import decide
 from tyler.runs.checkpoints import RunError
 from tyler.runs.run import Run, read_jsonl
-from tyler.stage1 import Trace
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.training import opened_run, state_bytes
+from tyler.training import supervised
+from tyler.training.distributed import joined
+from tyler.training.loop import opened_run
+from tyler.training.state import state_bytes
+from tyler.training.traces import Trace
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
@@ -854,7 +855,7 @@ def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(
 def train_together(path: Path, kind: str) -> dict[str, Any]:
     """GRPO on batches of two problems, of which one alone is ever asked where `kind` is "seldom"; what it ends with."""
     weaver = kind == "weaver"
-    with joined(test_devices.QUICK), pytest.MonkeyPatch.context() as patch:
+    with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
         reward_commas(patch)
         if kind == "seldom":
             patch.setattr(grpo, "roll_out", functools.partial(asked_of_one, grpo.roll_out))
@@ -864,7 +865,7 @@ def train_together(path: Path, kind: str) -> dict[str, Any]:
             update=more | {"batch_size": 2 if kind == "seldom" else 3, "learning_rate": 0.01}
         )
         learner = learner_of("weaver" if weaver else "trigger", model, config)
-        with opened_run(Config(devices=test_devices.QUICK), path) as run:
+        with opened_run(Config(devices=test_distributed.QUICK), path) as run:
             grpo.train(model, PROBLEMS, config, learner, 4, run, PROBLEMS)
     part = model.weaver if weaver else model.trigger
     assert part is not None
@@ -882,9 +883,9 @@ def test_grpo_of_two_processes_ends_in_the_weights_of_one(kind: str, tmp_path: P
     expected = train_together(tmp_path / "alone", kind)
     results = together(2, train_together, tmp_path / "run", kind)
     for found in results:
-        test_devices.assert_close(found, expected)
+        test_distributed.assert_close(found, expected)
         assert all((found[name] == results[0][name]).all() for name in expected), "to the bit among themselves"
-    test_devices.assert_same_log(tmp_path / "run", tmp_path / "alone")
+    test_distributed.assert_same_log(tmp_path / "run", tmp_path / "alone")
     entries = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert any(entry["memgen_grpo/degenerate_groups"] < 1 for entry in entries), "there was something to learn"
     assert {"memgen_grpo/loss" in entry for entry in entries} == ({True, False} if kind == "seldom" else {True})
@@ -892,7 +893,7 @@ def test_grpo_of_two_processes_ends_in_the_weights_of_one(kind: str, tmp_path: P
 
 def watch_together(count: int) -> dict[str, float]:
     """What is said of development problems of which the first alone is answered correctly."""
-    with joined(test_devices.QUICK), pytest.MonkeyPatch.context() as patch:
+    with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo, "is_correct", lambda problem, answer: problem.id == "p0")
         return grpo.greedy_metrics(build("qwen2"), PROBLEMS[:count], GRPO, 4)
 

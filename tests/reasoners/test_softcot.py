@@ -21,11 +21,12 @@ from tyler.config.schema import BackboneConfig, Config, DataConfig, SoftCotConfi
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError
-from tyler.reasoners import methods, softcot, supervised
+from tyler.reasoners import methods, softcot
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs.run import Run, read_jsonl
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
+from tyler.training import supervised
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"

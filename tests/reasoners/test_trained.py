@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from documents import documented_metrics
-from tyler import stage2
 from tyler.config.schema import (
     Config,
     DataConfig,
@@ -28,12 +27,13 @@ from tyler.config.schema import (
 from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
-from tyler.reasoners import grpo, sft, supervised
+from tyler.reasoners import grpo, sft
 from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.run import Run, read_jsonl
-from tyler.stage1 import Trace, tokenize
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
+from tyler.training import stage2, supervised
+from tyler.training.traces import Trace, tokenize
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",

@@ -13,7 +13,7 @@ from tyler.config.files import ConfigError, load_config
 from tyler.config.schema import Config, TrackingConfig
 from tyler.runs.run import read_jsonl
 from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
-from tyler.training import opened_run
+from tyler.training.loop import opened_run
 
 METRICS = {"stage1/loss": 0.5, "note": "text", "ok": True, "none": None}
 NUMBERS = {"stage1/loss": 0.5, "ok": 1.0}
@@ -131,7 +131,7 @@ def test_trackio_finds_its_run_again_by_the_name_it_was_given(tmp_path: Path, pa
 def test_a_missing_package_is_told_before_anything_is_loaded(
     tool: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tyler import stage1, stage2
+    from tyler.training import stage1, stage2
 
     monkeypatch.setitem(sys.modules, module, None)  # what importing it then finds
     config = Config(tracking=TrackingConfig(tool=tool))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from tyler import devices, stage2
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -14,10 +13,11 @@ from tyler.modeling.lora import LoraSettings
 from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
-from tyler.training import development_problems, opened_run, origin_of
+from tyler.training import distributed, stage2
+from tyler.training.loop import development_problems, opened_run, origin_of
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators. Returns the trained model.
 

@@ -10,17 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler import devices
 from tyler.config.schema import Config, SftConfig
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.objectives import chosen_logprobs
-from tyler.reasoners.supervised import Lesson, train
-from tyler.recompute import recomputing
 from tyler.runs.trackers import check_tracker
-from tyler.stage1 import Trace, load_traces, traces_of
-from tyler.training import development_problems, lowered, opened_run, origin_of
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import development_problems, lowered, opened_run, origin_of
+from tyler.training.objectives import chosen_logprobs
+from tyler.training.supervised import Lesson, train
+from tyler.training.traces import Trace, load_traces, traces_of
 
 
 def batch_loss(
@@ -66,7 +66,7 @@ def num_tokens(trace: Trace) -> int:
     return len(trace.prompt_ids) + len(trace.target_ids)
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train sft`: load, train, save. Returns the trained model.
 

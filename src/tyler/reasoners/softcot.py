@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from tyler import devices
 from tyler.config.schema import Config, SoftCotConfig
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
@@ -41,18 +40,19 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError, read_tensors
 from tyler.modeling.lora import check_shapes
-from tyler.objectives import chosen_logprobs
 from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.checks import check_at_least
 from tyler.reasoners.knobs import Knob
-from tyler.reasoners.supervised import Lesson, train
-from tyler.recompute import recomputing
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
-from tyler.training import development_problems, opened_run, origin_of
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import development_problems, opened_run, origin_of
+from tyler.training.objectives import chosen_logprobs
+from tyler.training.supervised import Lesson, train
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
@@ -382,7 +382,7 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
     return kept
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
     """`tyler train softcot`: load, train, save. Returns the trained model.
 

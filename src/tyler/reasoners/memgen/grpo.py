@@ -17,32 +17,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler import devices
 from tyler.config.schema import Config, MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
-from tyler.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
-from tyler.recompute import recomputing
-from tyler.rewards import degenerate_groups, group_advantages
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
-from tyler.teacher_forcing import Example, Insertion
-from tyler.training import (
-    Optimization,
-    batch_at,
-    check_finite,
-    development_problems,
-    opened_run,
-    origin_of,
-    remaining_steps,
-)
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import batch_at, check_finite, development_problems, opened_run, origin_of, remaining_steps
+from tyler.training.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
+from tyler.training.optimizer import Optimization
+from tyler.training.rewards import degenerate_groups, group_advantages
+from tyler.training.teacher_forcing import Example, Insertion
 
 
 @dataclass(frozen=True)
@@ -196,7 +189,7 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
     advantages = group_advantages(rollout.rewards, config.advantage_epsilon).flatten().to(device)
     recorded, mask = padded(learner.recorded(rollout), device)
     groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(config.group_size)
-    weights = devices.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
+    weights = distributed.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
     totals = {"loss": 0.0, "clip_share": 0.0, "replay_gap": 0.0}
     size = config.micro_batch_size or len(rollout.trajectories)
     for first in range(0, len(rollout.trajectories), size):
@@ -212,7 +205,7 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
         totals["loss"] += float(loss.detach())
         totals["clip_share"] += float(clipped)
         totals["replay_gap"] = max(totals["replay_gap"], float((logprobs.detach() - old)[real].abs().max()))
-    return devices.add_up(totals, largest="replay_gap")
+    return distributed.add_up(totals, largest="replay_gap")
 
 
 def train(
@@ -235,13 +228,13 @@ def train(
     for step in remaining_steps(title, run, total, optimization, config.checkpoint_every, model):
         batch = [problems[index] for _, index in batch_at(step.number, config.batch_size, len(problems), config.seed)]
         ids = [problem.id for problem in batch]
-        rollout = roll_out(model, devices.share(batch), config, learner, slots, step.number)
+        rollout = roll_out(model, distributed.share(batch), config, learner, slots, step.number)
         metrics = rollout_metrics(rollout)
         started = time.perf_counter()
         for update in range(updates):
             terms = learn(model, rollout, config, learner)
             check_finite(terms["loss"], step.number, ids)
-            if not any(devices.gather(has_gradient(learner))):
+            if not any(distributed.gather(has_gradient(learner))):
                 continue  # the trigger was never asked
             norm, rate = optimization.step(step.number * updates + update, ids)
             metrics |= {"memgen_grpo/gradient_norm": norm, "memgen_grpo/learning_rate": rate}
@@ -262,15 +255,15 @@ def greedy_metrics(
     model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, slots: int
 ) -> dict[str, float]:
     """Greedy accuracy and blocks behind delimiters on development problems."""
-    if not (mine := devices.share(development)):
-        return devices.average({}, 0)
+    if not (mine := distributed.share(development)):
+        return distributed.average({}, 0)
     answers = MemGenReasoner("greedy", model, max_new_tokens=config.max_new_tokens, slots=slots).solve(mine)
     correct = [is_correct(problem, answer) for problem, answer in zip(mine, answers, strict=True)]
     metrics = {
         "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
         "memgen_grpo/greedy_insertions": sum(map(num_insertions, answers)) / len(answers),
     }
-    return devices.average(metrics, len(mine))
+    return distributed.average(metrics, len(mine))
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
@@ -286,9 +279,9 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
         "memgen_grpo/consultations": len(decisions) / len(answers),
         "memgen_grpo/rollout_seconds": rollout.seconds,
     }
-    said = [decision for part in devices.gather(decisions) for decision in part]
+    said = [decision for part in distributed.gather(decisions) for decision in part]
     agreed = sum(decision == YES for decision in said) / max(1, len(said))
-    return devices.average(means, len(answers)) | {"memgen_grpo/agreed": agreed}
+    return distributed.average(means, len(answers)) | {"memgen_grpo/agreed": agreed}
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -306,7 +299,7 @@ def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
     return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run_weaver(
     config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
 ) -> MemGen:
@@ -320,7 +313,7 @@ def run_weaver(
     return _run(model, model.fingerprint(), config, settings, weaver_learner(model, settings), output, resume, replace)
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run_trigger(
     config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
 ) -> MemGen:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from tyler.engine.routing import EVERYTHING, Call
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
-from tyler.teacher_forcing import Insertion
+from tyler.training.teacher_forcing import Insertion
 
 DELIMITERS = (",", ".", "\n")
 """The text so far ends in one of these. The rule is the release's: decimals and thousands separators fire it."""

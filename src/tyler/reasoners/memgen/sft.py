@@ -10,19 +10,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler import devices
 from tyler.config.schema import Config, MemGenConfig, MemGenWeaverConfig
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.objectives import stage1_loss
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
-from tyler.reasoners.supervised import Lesson, train
-from tyler.recompute import recomputing
 from tyler.runs.trackers import check_tracker
-from tyler.stage1 import Trace, load_traces, traces_of
-from tyler.teacher_forcing import Example, synthesize, target_logprobs
-from tyler.training import development_problems, opened_run, origin_of
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import development_problems, opened_run, origin_of
+from tyler.training.objectives import stage1_loss
+from tyler.training.supervised import Lesson, train
+from tyler.training.teacher_forcing import Example, synthesize, target_logprobs
+from tyler.training.traces import Trace, load_traces, traces_of
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -95,7 +95,7 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
     return kept
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> MemGen:
     """`tyler train memgen`: load, train the weaver, save. Returns the trained model.
 

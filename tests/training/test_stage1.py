@@ -18,28 +18,19 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler import stage1
 from tyler.config.schema import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
 from tyler.model import Tyler
-from tyler.recompute import Recomputed
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run, read_jsonl
 from tyler.runs.signals import Interrupted
-from tyler.stage1 import (
-    Trace,
-    descend,
-    development_loss,
-    draw_batch,
-    draw_insertions,
-    load_development,
-    load_traces,
-    tokenize,
-    train,
-)
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.teacher_forcing import Example
-from tyler.training import state_bytes
+from tyler.training import stage1
+from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training.stage1 import descend, development_loss, draw_batch, draw_insertions, train
+from tyler.training.state import state_bytes
+from tyler.training.teacher_forcing import Example
+from tyler.training.traces import Trace, load_development, load_traces, tokenize
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
@@ -217,7 +208,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(micro_b
 def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp_path: Path) -> None:
     model = fresh()
     traces = traces_for(model)
-    from tyler.teacher_forcing import synthesize, target_logprobs
+    from tyler.training.teacher_forcing import synthesize, target_logprobs
 
     examples = [example for _, example in draw_batch(traces, SMALL, 0)]
     total, count = 0.0, 0

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler import stage1, stage2
 from tyler.config.schema import (
     CalibrationConfig,
     Config,
@@ -25,12 +24,13 @@ from tyler.config.schema import (
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
-from tyler.recompute import Recomputed
 from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.run import Run, read_jsonl
-from tyler.stage2 import Rollout, learn, roll_out, train
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import state_bytes
+from tyler.training import stage1, stage2
+from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training.stage2 import Rollout, learn, roll_out, train
+from tyler.training.state import state_bytes
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
 NAMES = [operator.name for operator in tiny.OPERATORS]

@@ -11,10 +11,11 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tyler import devices
 from tyler.config.schema import OptimizationConfig
 from tyler.runs.run import Run
-from tyler.training import Optimization, Saved, accumulate, batch_at, check_finite, remaining_steps
+from tyler.training import distributed
+from tyler.training.loop import Saved, accumulate, batch_at, check_finite, remaining_steps
+from tyler.training.optimizer import Optimization
 
 Item = TypeVar("Item")
 """One training example of a method."""
@@ -52,12 +53,12 @@ def descend(lesson: Lesson[Item], batch: Sequence[Item], micro_batch_size: int) 
 @torch.no_grad()
 def development_loss(lesson: Lesson[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
     """The loss of development examples, without dropout."""
-    num_targets, mine = sum(map(lesson.num_targets, examples)), devices.share(examples)
+    num_targets, mine = sum(map(lesson.num_targets, examples)), distributed.share(examples)
     parts = [mine[first : first + micro_batch_size] for first in range(0, len(mine), micro_batch_size)]
     lesson.learner.eval()
     loss = sum(float(lesson.batch_loss(part, num_targets)) for part in parts)
     lesson.learner.train()
-    return sum(devices.gather(loss))
+    return sum(distributed.gather(loss))
 
 
 def train(

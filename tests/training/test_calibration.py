@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler.calibration import (
+from tyler.config.schema import CalibrationConfig
+from tyler.model import Tyler
+from tyler.training.calibration import (
     NO_OPERATOR,
     Decisions,
     calibration_report,
@@ -17,8 +19,6 @@ from tyler.calibration import (
     fit_psi,
     operator_logprobs,
 )
-from tyler.config.schema import CalibrationConfig
-from tyler.model import Tyler
 
 NAMES = [operator.name for operator in tiny.OPERATORS]
 

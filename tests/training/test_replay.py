@@ -13,7 +13,7 @@ from tyler.engine.routing import AtBoundaries, Forced, Learned, Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.replay import pack_for, replay_logprobs
+from tyler.training.replay import pack_for, replay_logprobs
 
 TOLERANCE = 1e-5
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tyler.engine.trajectory import Packed, Trajectory, pack
 from tyler.modeling.backbone import Backbone
-from tyler.objectives import chosen_logprobs
+from tyler.training.objectives import chosen_logprobs
 
 
 def decision_states(decoder: nn.Module, packed: Packed) -> Float[Tensor, "positions dim"]:

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.synthesis import Heads
-from tyler.objectives import chosen_logprobs
-from tyler.recompute import ChunkCache
+from tyler.training.gradient_checkpointing import ChunkCache
+from tyler.training.objectives import chosen_logprobs
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,94 +13,23 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from tyler import devices
 from tyler.config.files import dump
 from tyler.config.schema import Config, OptimizationConfig
 from tyler.modeling.backbone import Backbone
-from tyler.runs.checkpoints import RunError, checkpoint_step, reading
+from tyler.runs.checkpoints import RunError, checkpoint_step
 from tyler.runs.progress import Bar, NoBar, bar
 from tyler.runs.run import CONFIG, FollowedRun, Run, open_run, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.runs.trackers import open_tracker
 from tyler.tasks.problem import Problem
-
-PEAK = "peak_learning_rate"
+from tyler.training import distributed
+from tyler.training.optimizer import REMEDY, Optimization
+from tyler.training.state import load_state, save_state, state_bytes
 
 Item = TypeVar("Item")
 """One example of a batch, of whatever kind."""
-REMEDY = (
-    "Checkpoints are unharmed. Look at these examples, or start anew with a lower learning rate; at the very first "
-    "step look at the backbone's weights and dtype"
-)
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """AdamW over parameter groups, with one schedule for all of them."""
-
-    optimizer: torch.optim.AdamW
-    scheduler: str
-    warmup_steps: int
-    total_steps: int
-    max_grad_norm: float
-
-    @classmethod
-    def of(
-        cls, config: OptimizationConfig, groups: Sequence[tuple[list[nn.Parameter], float]], total_steps: int
-    ) -> Optimization:
-        """`groups` pairs parameters with their peak learning rate; every process starts from the first one's values.
-
-        Raises ValueError for a batch that has less than one example for each process.
-        """
-        if config.batch_size < devices.world():
-            raise ValueError(
-                f"batch_size={config.batch_size} leaves some of the {devices.world()} processes without an example; "
-                "raise it or start fewer"
-            )
-        optimizer = torch.optim.AdamW(
-            [{"params": parameters, "lr": rate, PEAK: rate} for parameters, rate in groups],
-            weight_decay=config.weight_decay,
-        )
-        devices.copy_from_first(parameter for parameters, _ in groups for parameter in parameters)
-        warmup = math.ceil(config.warmup_ratio * total_steps)
-        return cls(optimizer, config.scheduler, warmup, total_steps, config.max_grad_norm)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-    def step(self, step: int, ids: Sequence[str] = ()) -> tuple[float, float]:
-        """Add up the processes' gradients, clip, update, forget them; `step` counts from 0.
-
-        Returns the gradient norm and the learning rate.
-
-        Raises FloatingPointError at a gradient that is not finite, before it reaches the weights; `ids` name the batch.
-        """
-        factor = learning_rate_factor(self.scheduler, step, self.warmup_steps, self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group[PEAK] * factor
-        devices.sum_gradients(self.parameters)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        if not bool(norm.isfinite()):
-            raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at update {step + 1}; the batch was {', '.join(ids)}. {REMEDY}"
-            )
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return float(norm), self.optimizer.param_groups[0]["lr"]
-
-
-def learning_rate_factor(scheduler: str, step: int, warmup_steps: int, total_steps: int) -> float:
-    """Linear warmup to 1, then a cosine to 0 ("cosine") or 1 for ever ("constant"); a function of the step alone."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if scheduler == "constant":
-        return 1.0
-    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def batch_at(step: int, batch_size: int, num_examples: int, seed: int) -> list[tuple[int, int]]:
@@ -193,12 +121,13 @@ def opened_run(
             stack.callback(tracker.finish)
             return run
 
-        run = devices.after_first(open_both) or FollowedRun(output)
-        seen = devices.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
+        run = distributed.after_first(open_both) or FollowedRun(output)
+        seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
         if len(set(seen)) > 1:
             raise RunError(
-                f"process {devices.rank()} of {devices.world()} sees {seen[devices.rank()] or 'no checkpoint'} in "
-                f"{output}, and the first {seen[0] or 'no checkpoint'}; all machines need the same directory"
+                f"process {distributed.rank()} of {distributed.world()} sees "
+                f"{seen[distributed.rank()] or 'no checkpoint'} in {output}, and the first "
+                f"{seen[0] or 'no checkpoint'}; all machines need the same directory"
             )
         yield run
 
@@ -248,12 +177,12 @@ def training_steps(
     hand is finished and saved, and interruption.Interrupted says how to go on. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
-    shown = bar(title, total, done) if devices.rank() == 0 else nullcontext(NoBar())
+    shown = bar(title, total, done) if distributed.rank() == 0 else nullcontext(NoBar())
     with shown as progress, interruptible() as interruption:
         for number in range(done, total):
-            devices.draw_apart(seed, number)
+            distributed.draw_apart(seed, number)
             yield (step := Step(number, run, progress))
-            stop = any(devices.gather(interruption.requested))
+            stop = any(distributed.gather(interruption.requested))
             finished = number + 1
             is_best = run.best is not None and run.best.step == finished
             if step.is_due(checkpoint_every) or is_best or finished == total or stop:
@@ -284,12 +213,12 @@ def accumulate(
     `batch_loss` is of some examples and a part of the whole batch's, so the parts of all processes add up to it;
     `length` is what an example is padded by.
     """
-    mine, total = devices.share(examples), 0.0
+    mine, total = distributed.share(examples), 0.0
     for places in micro_batches([length(one) for one in mine], micro_batch_size):
         loss = batch_loss([mine[place] for place in places])
         loss.backward()
         total += float(loss.detach())
-    return sum(devices.gather(total))
+    return sum(distributed.gather(total))
 
 
 def lowered(backbone: Backbone, autocast: bool) -> torch.autocast:
@@ -306,57 +235,3 @@ def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:
     """Raise FloatingPointError at a loss that is not a number, before it reaches the weights; names the batch."""
     if not math.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss} at step {step + 1}; the batch was {', '.join(ids)}. {REMEDY}")
-
-
-def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization, *, steps_done: int) -> None:
-    """Write everything the next step depends on besides the checkpoint: exact weights, optimizer, random generators."""
-    tensors = {f"parameter.{index}": tensor.detach().cpu().clone() for index, tensor in enumerate(parameters)}
-    for index, state in optimization.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value.detach().cpu().clone() for name, value in state.items()}
-    tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    save_file(tensors, folder / "state.safetensors")
-    (folder / "state.json").write_text(json.dumps({"steps_done": steps_done}))
-
-
-def state_bytes(parameters: Sequence[Tensor]) -> int:
-    """The size of what `save_state` writes: the exact weights and AdamW's two moments of each."""
-    return 3 * sum(tensor.nbytes for tensor in parameters)
-
-
-def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimization) -> int:
-    """Put back what `save_state` wrote; returns the number of steps done.
-
-    Raises RunError for a damaged checkpoint, ValueError for one that does not fit.
-    """
-    with reading(folder):
-        tensors = load_file(folder / "state.safetensors")
-        saved = [
-            tensors[f"parameter.{place}"] for place in range(sum(name.startswith("parameter.") for name in tensors))
-        ]
-        generator, done = tensors["random.cpu"], int(json.loads((folder / "state.json").read_text())["steps_done"])
-    if len(saved) != len(parameters):
-        raise ValueError(
-            f"{folder} holds {len(saved)} trained tensors, this run trains {len(parameters)}: the config has changed"
-        )
-    for place, (tensor, parameter) in enumerate(zip(saved, parameters, strict=True)):
-        if tensor.shape != parameter.shape:  # copying would stretch it
-            raise ValueError(
-                f"trained tensor {place} in {folder} is {list(tensor.shape)}, this run's is {list(parameter.shape)}: "
-                "the config or the backbone has changed"
-            )
-    with torch.no_grad():
-        for parameter, tensor in zip(parameters, saved, strict=True):
-            parameter.copy_(tensor)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    groups = optimization.optimizer.state_dict()["param_groups"]
-    optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    torch.set_rng_state(generator)
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
-    return done

@@ -17,8 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler import devices
-from tyler.calibration import calibration_report, collect_decisions, fit_psi
 from tyler.config.schema import Config
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
@@ -26,18 +24,16 @@ from tyler.engine.trajectory import Packed, Trajectory
 from tyler.model import Tyler
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
-from tyler.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
-from tyler.recompute import recomputing
-from tyler.replay import pack_for, replay_logprobs
-from tyler.rewards import degenerate_groups, group_advantages, trajectory_reward
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
 from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem, Verdict
-from tyler.training import (
-    Optimization,
+from tyler.training import distributed
+from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import (
     batch_at,
     check_finite,
     development_problems,
@@ -46,6 +42,10 @@ from tyler.training import (
     origin_of,
     remaining_steps,
 )
+from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
+from tyler.training.optimizer import Optimization
+from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.rewards import degenerate_groups, group_advantages, trajectory_reward
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         totals["replay_gap"] = max(
             totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
         )
-    return devices.add_up(totals, largest="replay_gap")
+    return distributed.add_up(totals, largest="replay_gap")
 
 
 def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
@@ -139,7 +139,7 @@ def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
     groups = torch.arange(len(rollout.problems)).repeat_interleave(rollout.rewards.shape[1])
     weights = action_weights(mask, is_operator & mask, groups)
     device = model.backbone.device
-    part = devices.part_of(len(rollout.problems))
+    part = distributed.part_of(len(rollout.problems))
     return ActionWeights(weights.mask.to(device), part * weights.grpo.to(device), part * weights.anchor.to(device))
 
 
@@ -173,8 +173,8 @@ def train(
         batch = [
             problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
         ]
-        rollout = roll_out(model, devices.share(batch), config, step.number)
-        metrics = devices.average(rollout_metrics(model, rollout, config), len(rollout.problems))
+        rollout = roll_out(model, distributed.share(batch), config, step.number)
+        metrics = distributed.average(rollout_metrics(model, rollout, config), len(rollout.problems))
         learning_seconds = 0.0
         for update in range(updates):
             metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
@@ -201,7 +201,7 @@ def improve(
     """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
     started = time.perf_counter()
     terms = learn(model, rollout, reference_psi, config)
-    ids = [id for part in devices.gather([problem.id for problem in rollout.problems]) for id in part]
+    ids = [id for part in distributed.gather([problem.id for problem in rollout.problems]) for id in part]
     check_finite(terms["loss"], update // config.grpo.updates_per_rollout, ids)
     norm, rate = optimization.step(update, ids)
     return {
@@ -225,7 +225,7 @@ def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Ru
     )
     psi = fit_psi(decisions, len(model.operators), calibration)
     model.policy.psi.data.copy_(psi)
-    devices.copy_from_first([model.policy.psi])  # each process has calibrated, and rounded in its own way
+    distributed.copy_from_first([model.policy.psi])  # each process has calibrated, and rounded in its own way
     run.log(0, calibration_report(decisions, psi, [operator.name for operator in model.operators]))
     return model.policy.psi.detach().clone()
 
@@ -259,12 +259,12 @@ def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix:
 
 def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
     """Greedy accuracy and invocations on development problems: greedy routing may never invoke what sampling does."""
-    mine = devices.share(development)
+    mine = distributed.share(development)
     requests = [
         model.request(problem, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in mine
     ]
     if not requests:
-        return devices.average({}, 0)
+        return distributed.average({}, 0)
     trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(
         requests
     )
@@ -273,12 +273,12 @@ def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config)
         for problem, trajectory in zip(mine, trajectories, strict=True)
     ]
     metrics = {"greedy/accuracy": sum(correct) / len(correct), **invocation_metrics(model, trajectories, "greedy")}
-    return devices.average(metrics, len(mine))
+    return distributed.average(metrics, len(mine))
 
 
 def log_trajectories(run: Run, step: int, rollout: Rollout) -> None:
     """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
-    for records in devices.gather(trajectory_records(rollout)):
+    for records in distributed.gather(trajectory_records(rollout)):
         for record in records:
             run.log_trajectory(step, record)
 
@@ -303,7 +303,7 @@ def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
     ]
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
 

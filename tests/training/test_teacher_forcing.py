@@ -10,8 +10,8 @@ from torch import Tensor
 
 import tiny
 from tyler.model import Tyler
-from tyler.objectives import stage1_loss
-from tyler.teacher_forcing import Example, Insertion, first_latent, insert, synthesize, target_logprobs
+from tyler.training.objectives import stage1_loss
+from tyler.training.teacher_forcing import Example, Insertion, first_latent, insert, synthesize, target_logprobs
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 

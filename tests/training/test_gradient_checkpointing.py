@@ -16,10 +16,10 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
-from tyler.recompute import Recomputed, recomputing
-from tyler.replay import pack_for, replay_logprobs
-from tyler.stage1 import batch_loss
-from tyler.teacher_forcing import Example, Insertion
+from tyler.training.gradient_checkpointing import Recomputed, recomputing
+from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.stage1 import batch_loss
+from tyler.training.teacher_forcing import Example, Insertion
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tyler.objectives import action_weights, stage2_loss
-from tyler.rewards import group_advantages
+from tyler.training.objectives import action_weights, stage2_loss
+from tyler.training.rewards import group_advantages
 
 pytest.importorskip("trl", reason="TRL is a development dependency and only the oracle of this test")
 from trl import GRPOTrainer

@@ -8,29 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_stage1
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import test_stage1
 import tiny
-from tyler import stage1
 from tyler.config.schema import Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
-from tyler.training import (
-    Optimization,
-    batch_at,
-    check_finite,
-    learning_rate_factor,
-    load_state,
-    lowered,
-    micro_batches,
-    save_state,
-    state_bytes,
-    training_steps,
-)
+from tyler.training import stage1
+from tyler.training.loop import batch_at, check_finite, lowered, micro_batches, training_steps
+from tyler.training.optimizer import Optimization, learning_rate_factor
+from tyler.training.state import load_state, save_state, state_bytes
 
 CONFIG = "stage1:\n  steps: 4\n"
 

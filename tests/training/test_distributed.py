@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_stage1
+import test_stage2
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import test_stage1
-import test_stage2
 import tiny
 from processes import together
-from tyler import devices, stage1, stage2
 from tyler.config.schema import Config, DevicesConfig, InsertionsConfig, Stage1Config
-from tyler.devices import joined
 from tyler.runs.run import read_jsonl
-from tyler.training import Optimization, Step, opened_run
+from tyler.training import distributed, stage1, stage2
+from tyler.training.distributed import joined
+from tyler.training.loop import Step, opened_run
+from tyler.training.optimizer import Optimization
 
 QUICK = DevicesConfig(timeout=0.5)
 """Half a minute: a test that goes wrong ends."""
@@ -176,7 +177,7 @@ def test_every_process_drops_its_own(tmp_path: Path) -> None:
 def drawn() -> list[float]:
     with joined(QUICK):
         torch.manual_seed(5)
-        devices.draw_apart(torch.initial_seed(), step=2)
+        distributed.draw_apart(torch.initial_seed(), step=2)
         return torch.rand(3).tolist()
 
 
@@ -188,11 +189,11 @@ def sharded_gradients(recompute: bool) -> list[Any]:
     with joined(QUICK):
         model = test_stage1.fresh()
         examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
-        if devices.world() > 1:
+        if distributed.world() > 1:
             stage1.shard(model, ONE_BLOCK, 2)
         losses = [stage1.descend(model, examples, 1, recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
-        devices.sum_gradients(parameters)
+        distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]
         held = [one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in frozen_matrices(layers)]
         drawn = [one.grad.numpy() for one in parameters if one.grad is not None]
@@ -299,23 +300,23 @@ def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count, world", [(8, 3), (8, 8), (2, 3), (0, 2), (7, 2)])
 def test_shares_are_neighbours_in_order_and_even(count: int, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "world", lambda: world)
+    monkeypatch.setattr(distributed, "world", lambda: world)
     shares = []
     for rank in range(world):
-        monkeypatch.setattr(devices, "rank", lambda rank=rank: rank)
-        shares.append(list(devices.share(range(count))))
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        shares.append(list(distributed.share(range(count))))
     assert [one for part in shares for one in part] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def reduced() -> list[Any]:
     with joined(QUICK):
-        parameters = [nn.Parameter(torch.full((2,), float(devices.rank()))) for _ in range(3)]
-        devices.copy_from_first(parameters)
-        parameters[0].grad = torch.tensor([1.0, 2.0]) * (devices.rank() + 1)
-        if devices.rank() == 1:
+        parameters = [nn.Parameter(torch.full((2,), float(distributed.rank()))) for _ in range(3)]
+        distributed.copy_from_first(parameters)
+        parameters[0].grad = torch.tensor([1.0, 2.0]) * (distributed.rank() + 1)
+        if distributed.rank() == 1:
             parameters[1].grad = torch.tensor([5.0, 6.0])
-        devices.sum_gradients(parameters)
+        distributed.sum_gradients(parameters)
         gradients = [None if one.grad is None else one.grad.tolist() for one in parameters]
         return [gradients, [one.tolist() for one in parameters]]
 
@@ -328,8 +329,8 @@ def test_gradients_are_added_up_and_one_that_nobody_has_stays_none() -> None:
 
 def averaged() -> dict[str, float]:
     with joined(QUICK):
-        own = [{"a": 1.0, "b_seconds": 2.0}, {"a": 4.0, "b_seconds": 1.0}, {}][devices.rank()]
-        return devices.average(own, [2, 1, 0][devices.rank()])
+        own = [{"a": 1.0, "b_seconds": 2.0}, {"a": 4.0, "b_seconds": 1.0}, {}][distributed.rank()]
+        return distributed.average(own, [2, 1, 0][distributed.rank()])
 
 
 def test_means_weigh_what_they_are_of_and_the_slowest_counts() -> None:
@@ -338,9 +339,9 @@ def test_means_weigh_what_they_are_of_and_the_slowest_counts() -> None:
 
 def test_alone_everything_is_what_one_process_has() -> None:
     with joined(QUICK):
-        assert (devices.rank(), devices.world(), devices.gather("x")) == (0, 1, ["x"])
-        assert devices.share([1, 2, 3]) == [1, 2, 3]
-        assert devices.average({"a": 0.1}, 3) == {"a": 0.1}
+        assert (distributed.rank(), distributed.world(), distributed.gather("x")) == (0, 1, ["x"])
+        assert distributed.share([1, 2, 3]) == [1, 2, 3]
+        assert distributed.average({"a": 0.1}, 3) == {"a": 0.1}
         assert not dist.is_initialized()
 
 
@@ -381,7 +382,7 @@ def test_a_process_that_does_not_answer_is_given_up_after_the_timeout(tmp_path: 
 
 
 def opened(path: Path) -> str:
-    with joined(QUICK), opened_run(STAGE1, path if devices.rank() == 0 else path.with_name("elsewhere")):
+    with joined(QUICK), opened_run(STAGE1, path if distributed.rank() == 0 else path.with_name("elsewhere")):
         return "opened"
 
 
@@ -408,4 +409,4 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
 
 def test_more_processes_than_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="local rank 2, and there are 2 CUDA devices"):
-        devices.take_device(2, 2)
+        distributed.take_device(2, 2)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from allocations import Allocations
 from tyler.engine.sizes import positions_at_once
-from tyler.objectives import (
+from tyler.training.objectives import (
     ActionWeights,
     Stage2Terms,
     action_weights,

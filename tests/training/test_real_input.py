@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tyler import AtBoundaries, Tyler, stage1
+from tyler import AtBoundaries, Tyler
 from tyler.config.files import load_config
 from tyler.runs.run import read_jsonl
+from tyler.training import stage1
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,8 @@ cross-entropy of every visible target token. Read `train` from top to bottom.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
 from typing import cast
@@ -19,63 +17,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler import devices
-from tyler.boundaries.placement import candidates, sample_candidates
+from tyler.boundaries.placement import sample_candidates
 from tyler.config.schema import Config, InsertionsConfig, Stage1Config
-from tyler.engine.detokenizer import token_spans
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.operators import Operator
-from tyler.objectives import stage1_loss
-from tyler.recompute import recomputing
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
-from tyler.tasks.decontamination import load_training
-from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.teacher_forcing import Example, Insertion, synthesize, target_logprobs
-from tyler.training import (
-    Optimization,
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import (
     accumulate,
     batch_at,
     check_finite,
-    development_problems,
     lowered,
     opened_run,
     origin_of,
     remaining_steps,
 )
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A tokenized solution and its candidate pairs B(q, y)."""
-
-    id: str
-    prompt_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]
-    candidates: tuple[tuple[int, Operator], ...]
-
-    def content(self) -> tuple[object, ...]:
-        """What a run learns from it."""
-        return self.id, self.prompt_ids, self.target_ids
-
-
-def tokenize(backbone: Backbone, operators: Sequence[Operator], prompt: Prompt, problem: Problem) -> Trace:
-    """Tokenize one problem and find its candidates. Raises ValueError when it has no solution."""
-    if problem.solution is None:
-        raise ValueError(f"problem {problem.id!r} has no solution trace; Stage 1 learns from traces")
-    tokenizer = backbone.tokenizer
-    targets = target_ids(tokenizer, problem.solution)
-    spans = token_spans(tokenizer, problem.solution, targets[:-1])
-    pairs = candidates(problem.solution, spans, operators)
-    return Trace(
-        id=problem.id,
-        prompt_ids=tuple(prompt_ids(tokenizer, problem.prompt, prompt.of_problem(problem))),
-        target_ids=tuple(targets),
-        candidates=tuple(pairs),
-    )
+from tyler.training.objectives import stage1_loss
+from tyler.training.optimizer import Optimization
+from tyler.training.teacher_forcing import Example, Insertion, synthesize, target_logprobs
+from tyler.training.traces import Trace, load_development, load_traces
 
 
 def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random) -> tuple[Insertion, ...]:
@@ -175,47 +138,10 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
     num_targets = sum(len(example.target_ids) for example in examples)
     size = config.micro_batch_size or config.batch_size
     model.synthesizer.eval()
-    mine = devices.share(examples)
+    mine = distributed.share(examples)
     losses = [batch_loss(model, mine[first : first + size], num_targets) for first in range(0, len(mine), size)]
     model.synthesizer.train()
-    return sum(devices.gather(float(sum(losses))))
-
-
-def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
-    """The training traces of a config.
-
-    Raises ValueError when a problem is held out for evaluation, or none is left after those over `max_length`.
-    """
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    return traces_of(problems, config, backbone)
-
-
-def load_development(config: Config, backbone: Backbone) -> list[Trace]:
-    """The development traces of a config, none where nothing watches Stage 1. Raises ValueError as `traces_of` does."""
-    problems = development_problems(config, config.stage1)
-    return traces_of(problems, config, backbone) if problems else []
-
-
-def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -> list[Trace]:
-    """The problems as traces, without those that are too long or have no boundary.
-
-    Raises ValueError when a problem has no solution, or none is left.
-    """
-    prompt = config.prompt
-    traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
-    latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
-    limit = min(config.stage1.max_length, backbone.max_positions) - latents
-    kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
-    if len(kept) < len(traces):
-        left_out = (
-            f"left out {len(traces) - len(kept)} of {len(traces)} traces: over {limit} tokens, or without a boundary"
-        )
-        print(left_out, file=sys.stderr)
-    if not kept:
-        raise ValueError(
-            f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"
-        )
-    return kept
+    return sum(distributed.gather(float(sum(losses))))
 
 
 def load_backbone(config: Config) -> Backbone:
@@ -232,16 +158,17 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
     Raises ValueError where processes would not call their layers equally often.
     """
     for what, count in (("batch_size", config.batch_size), ("the number of development traces", num_development)):
-        if count % devices.world():
+        if count % distributed.world():
             raise ValueError(
-                f"shard_layers needs equal shares: {what} is {count}, which {devices.world()} processes do not divide"
+                f"shard_layers needs equal shares: {what} is {count}, which {distributed.world()} processes do "
+                "not divide"
             )
-    devices.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
+    distributed.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
     for part in (model.backbone.model, model.synthesizer, model.policy):
         cast(torch.nn.Module, part).to(best_device())
 
 
-@devices.on_all_devices
+@distributed.on_all_devices
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage1`: load, train, save. Returns the trained model.
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tyler.rewards import budget_penalty, degenerate_groups, group_advantages, trajectory_reward
+from tyler.training.rewards import budget_penalty, degenerate_groups, group_advantages, trajectory_reward
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():

@@ -18,8 +18,8 @@ from tyler.config.schema import CalibrationConfig
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
-from tyler.replay import pack_for
 from tyler.tasks import Problem
+from tyler.training.replay import pack_for
 
 NO_OPERATOR = -1
 MICRO_BATCH = 16
