@@ -35,10 +35,10 @@ from tyler import matching
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.evaluation import evaluate
-from tyler.reasoners import methods, softcot
+from tyler.reasoners import registry, softcot
 from tyler.reasoners.memgen import grpo as memgen_grpo
 from tyler.reasoners.memgen import sft as memgen_sft
-from tyler.reasoners.methods import Loaded
+from tyler.reasoners.registry import Loaded
 from tyler.statistics import Paired
 from tyler.tasks import load_problems
 
@@ -210,7 +210,7 @@ def solved(location: str, method: str | None, overrides: Sequence[str]) -> int:
 
 
 def load(location: str, method: str | None, overrides: Sequence[str]) -> Loaded:
-    return methods.load(location, method, overrides, name=Path(location).name, slots=64)
+    return registry.load(location, method, overrides, name=Path(location).name, slots=64)
 
 
 def located(row: Row, seed: int, places: Places) -> tuple[str, float]:

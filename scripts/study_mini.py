@@ -36,8 +36,8 @@ from tyler.evaluation import evaluate
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads
-from tyler.reasoner import TylerReasoner
 from tyler.reasoners import grpo, sft
+from tyler.reasoners.tyler import TylerReasoner
 from tyler.reports import Report, markdown_row
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tyler.engine.trajectory import Invocation, Trajectory
-from tyler.reasoner import Finished, ignore
+from tyler.reasoners.reasoner import Finished, ignore
 from tyler.tasks import Outcome, Problem
 
 TEXTS = ["so \\boxed{5}", "so \\boxed{6}", "so 5", "and so", "\\boxed{5} or \\boxed{ 5 }"]

@@ -304,7 +304,7 @@ def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.
         yield FinishEvent(0, trajectory)
 
     loaded = SimpleNamespace(from_pretrained=lambda name: SimpleNamespace(stream=stream))
-    monkeypatch.setattr("tyler.reasoners.methods.Tyler", loaded)
+    monkeypatch.setattr("tyler.reasoners.registry.Tyler", loaded)
     assert cli.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens, 8 latents in 1 invocations; finished by eos")

@@ -18,7 +18,8 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation import Clock, evaluate, record
 from tyler.model import Tyler
-from tyler.reasoner import Finished, TylerReasoner, ignore
+from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.tyler import TylerReasoner
 from tyler.records import RecordStore, read_records
 from tyler.runs.checkpoints import RunError
 from tyler.runs.signals import Interrupted

@@ -15,7 +15,7 @@ from tests import tiny
 from tyler import benchmarking, comparison, matching
 from tyler.matching import Equality, Match, Trial
 from tyler.reasoners.knobs import Knob
-from tyler.reasoners.methods import Loaded
+from tyler.reasoners.registry import Loaded
 from tyler.records import read_records
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt

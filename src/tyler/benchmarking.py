@@ -17,9 +17,9 @@ from tyler import matching, pages
 from tyler.engine.routing import Router
 from tyler.evaluation import evaluate, key_of
 from tyler.matching import Equality, Match
-from tyler.reasoner import Reasoner
-from tyler.reasoners import methods
-from tyler.reasoners.methods import Loaded
+from tyler.reasoners import registry
+from tyler.reasoners.reasoner import Reasoner
+from tyler.reasoners.registry import Loaded
 from tyler.records import Record, RecordStore
 from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.runs.environment import environment
@@ -64,7 +64,7 @@ def run(
     sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
     for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
         grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
-    loaded = methods.load(
+    loaded = registry.load(
         model,
         method,
         method_settings,

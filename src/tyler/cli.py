@@ -223,9 +223,9 @@ def solve(
     """
     chosen = _router(router)
     from tyler.engine.sampling import Sampling
-    from tyler.reasoners import methods
+    from tyler.reasoners import registry
 
-    events = methods.stream(
+    events = registry.stream(
         model,
         sys.stdin.read() if question == "-" else question,
         budget=budget,

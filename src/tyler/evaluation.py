@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tyler.engine.trajectory import Trajectory
-from tyler.reasoner import Reasoner
+from tyler.reasoners.reasoner import Reasoner
 from tyler.records import Key, Record, RecordStore
 from tyler.reports import Report
 from tyler.runs.progress import bar

@@ -18,7 +18,7 @@ from tyler.evaluation import evaluate
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.pages import save
-from tyler.reasoner import TylerReasoner
+from tyler.reasoners.tyler import TylerReasoner
 from tyler.reports import Report, table
 from tyler.runs.run import read_jsonl
 from tyler.tasks import load_problems

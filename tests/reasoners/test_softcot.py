@@ -21,7 +21,7 @@ from tyler.config.schema import BackboneConfig, Config, DataConfig, SoftCotConfi
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError
-from tyler.reasoners import methods, softcot
+from tyler.reasoners import registry, softcot
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs.run import Run, read_jsonl
 from tyler.tasks.problem import Problem
@@ -288,12 +288,12 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
     assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
     (saved,) = (folder / "run" / "checkpoints").glob(f"step-2/{softcot.WEIGHTS}")
     assert model.saved_bytes() == sum(tensor.nbytes for tensor in load_file(saved).values())
-    loaded = methods.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
+    loaded = registry.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
     assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", softcot.Settings(), model.fingerprint())
     again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
-    more = methods.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)
+    more = registry.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)
     assert more.reasoner.solve(PROBLEMS[:1])[0].num_latents == 7
 
 

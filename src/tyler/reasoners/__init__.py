@@ -1,1 +1,13 @@
-"""The methods that Tyler is compared with, one file each, on the same engine, problems and grader."""
+"""What Tyler is compared with: one file each, on the same engine, problems and grader.
+
+reasoner.py       the protocol that evaluation, serving and analysis know
+tyler.py          Tyler as a reasoner
+registry.py       every method by name, with what an evaluation can change
+knobs.py          settings that make answers longer or shorter, and their bounds
+cot.py            the backbone as it is
+sft.py  grpo.py   fine-tuning without operators
+softcot.py        soft thoughts of an assistant
+soft_thinking.py  mixtures of tokens
+swireasoning.py   switching between mixtures and tokens
+memgen/           latents of one kind, woven in at delimiters
+"""

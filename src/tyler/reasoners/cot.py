@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
-from tyler.reasoner import TylerReasoner
 from tyler.reasoners.knobs import Knob
+from tyler.reasoners.tyler import TylerReasoner
 
 KNOBS: tuple[Knob, ...] = ()
 

@@ -40,9 +40,9 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError, read_tensors
 from tyler.modeling.lora import check_shapes
-from tyler.reasoner import Finished, answer, ignore, of_its_own
-from tyler.reasoners.checks import check_at_least
-from tyler.reasoners.knobs import Knob
+from tyler.reasoners.knobs import Knob, check_at_least
+from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.tyler import answer, of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training

@@ -37,10 +37,9 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Choices, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.reasoner import TylerReasoner
-from tyler.reasoners.checks import check_at_least, check_share
 from tyler.reasoners.cot import plain
-from tyler.reasoners.knobs import Knob
+from tyler.reasoners.knobs import Knob, check_at_least, check_share
+from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
 """The release's, where it does not decode greedily; give it a seed with `dataclasses.replace`."""

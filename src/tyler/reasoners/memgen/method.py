@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from tyler.engine.sampling import Sampling
-from tyler.reasoners.checks import check_at_least
-from tyler.reasoners.knobs import Knob
+from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
 
 KNOBS = (Knob("max_insertions", highest=31),)

@@ -26,11 +26,12 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import CheckpointError, read_tensors
 from tyler.modeling.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
 from tyler.modeling.operators import Operator
-from tyler.reasoner import Finished, answer, ignore, of_its_own
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
+from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.tyler import answer, of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids

@@ -16,12 +16,13 @@ from tyler.engine.request import Event
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.reasoner import Reasoner, TylerReasoner
 from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.memgen import MemGen, is_memgen
 from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.softcot import SoftCot
+from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt
 
 OWN = "tyler"

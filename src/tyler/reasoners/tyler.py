@@ -1,10 +1,9 @@
-"""A reasoner answers problems with trajectories. Evaluation, serving and analysis know this and nothing more."""
+"""Tyler as a reasoner: a model with everything about decoding decided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from tyler.engine.engine import Engine
 from tyler.engine.request import Request
@@ -13,23 +12,8 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.soft_sampling import Chooser
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
+from tyler.reasoners.reasoner import Finished, answer, ignore, of_its_own
 from tyler.tasks import Problem
-
-Finished = Callable[[int, Trajectory], None]
-"""Called with a problem's index as soon as its trajectory is done; order is not given."""
-
-
-class Reasoner(Protocol):
-    """Tyler under some setting, or a baseline."""
-
-    @property
-    def name(self) -> str: ...
-
-    def solve(self, problems: Sequence[Problem], finished: Finished = ...) -> list[Trajectory]: ...
-
-
-def ignore(index: int, trajectory: Trajectory) -> None:
-    """Nobody watches."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tyler import benchmarking, cli
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners import methods, soft_thinking, swireasoning
+from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.softcot import SoftCot, Wording
 from tyler.records import read_records
@@ -39,14 +39,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("method", ["cot", "soft-thinking", "swireasoning"])
 @pytest.mark.parametrize("model", ["backbone", "trained"])
 def test_a_training_free_method_runs_on_the_plain_backbone(place: Path, method: str, model: str) -> None:
-    loaded = methods.load(str(place / model), method, name="x", max_new_tokens=6)
+    loaded = registry.load(str(place / model), method, name="x", max_new_tokens=6)
     assert loaded.reasoner.name == f"x, {method}"
     assert loaded.reasoner.model.policy.lora is None and loaded.reasoner.model.stage == "backbone"
-    assert loaded.weights == methods.load(str(place / "backbone"), "cot", name="x").weights
+    assert loaded.weights == registry.load(str(place / "backbone"), "cot", name="x").weights
 
 
 def test_without_a_method_the_model_is_itself(place: Path) -> None:
-    loaded = methods.load(str(place / "trained"), name="x", budget=2)
+    loaded = registry.load(str(place / "trained"), name="x", budget=2)
     assert (loaded.method, loaded.settings.stage, loaded.settings.budget) == ("tyler", "stage1", 2)
     assert loaded.reasoner.model.stage == "stage1"
 
@@ -64,13 +64,13 @@ def test_without_a_method_the_model_is_itself(place: Path) -> None:
 )
 def test_what_does_not_go_together_is_refused(place: Path, model, method, overrides, options, message) -> None:
     with pytest.raises(ValueError, match=message):
-        methods.load(str(place / model), method, overrides, name="x", **options)
+        registry.load(str(place / model), method, overrides, name="x", **options)
 
 
 def test_settings_are_read_and_checked() -> None:
-    found = methods.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
+    found = registry.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
     assert found == soft_thinking.Settings(top_k=5, gumbel=True, temperature=1.0)
-    assert methods.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
+    assert registry.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
     for method, override, message in (
         ("soft-thinking", "topk=5", "no setting 'topk'; did you mean 'top_k'.* allowed: temperature"),
         ("soft-thinking", "top_k", "write it as key=value"),
@@ -80,7 +80,7 @@ def test_settings_are_read_and_checked() -> None:
         ("swireasoning", "exit_mix=both", "exit_mix = 'both': .*'token' or 'soft'"),
     ):
         with pytest.raises(ValueError, match=message):
-            methods.settings_of(method, [override])
+            registry.settings_of(method, [override])
 
 
 def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsys) -> None:
@@ -104,7 +104,7 @@ def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsy
 def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     model = MemGen.start(Backbone.load(str(place / "backbone")), prompt=Prompt(instruction=""))
     model.save_pretrained(place / "memgen")
-    found = methods.load(str(place / "memgen"), name="x", max_new_tokens=6)
+    found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
     (report,) = benchmarking.run(
@@ -114,7 +114,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     assert [one.completion for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
     with pytest.raises(ValueError, match="is a memgen checkpoint; leave --method"):
-        methods.load(str(place / "memgen"), "cot", name="x")
+        registry.load(str(place / "memgen"), "cot", name="x")
 
 
 def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(place: Path) -> None:
@@ -122,16 +122,16 @@ def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(plac
     model.save_pretrained(place / "woven")
     where = str(place / "woven")
     problems = [Problem("p", "jsonl", "How many, 1, 2 x?", "5")]
-    few = methods.load(where, None, ["max_insertions=0"], name="x", max_new_tokens=30).reasoner.solve(problems)
+    few = registry.load(where, None, ["max_insertions=0"], name="x", max_new_tokens=30).reasoner.solve(problems)
     assert [one.operator for one in few[0].invocations] == ["prompt"]
-    loaded = methods.load(where, "memgen", ["trigger_at_prompt=true"], name="x")
+    loaded = registry.load(where, "memgen", ["trigger_at_prompt=true"], name="x")
     assert loaded.reasoner.model.settings.trigger_at_prompt and loaded.reasoner.model.settings.max_insertions == 5
     assert loaded.turned("max_insertions", 3).reasoner.model.settings.max_insertions == 3
     assert loaded.turned("max_new_tokens", 3).reasoner.max_new_tokens == 3
     with pytest.raises(ValueError, match="no setting 'prompt_latents'; allowed: max_insertions, trigger_at_prompt"):
-        methods.load(where, None, ["prompt_latents=4"], name="x")
+        registry.load(where, None, ["prompt_latents=4"], name="x")
     with pytest.raises(ValueError, match="max_insertions=-1; it must be 0 or more"):
-        methods.load(where, None, ["max_insertions=-1"], name="x")
+        registry.load(where, None, ["max_insertions=-1"], name="x")
 
 
 @pytest.mark.parametrize("kind", ["softcot", "memgen", "backbone"])
@@ -143,7 +143,7 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
     if kind == "memgen":
         MemGen.start(backbone, prompt=prompt).save_pretrained(folder)
     problem = Problem("p", "jsonl", "How many x?", "5")
-    (expected,) = methods.load(str(folder), name="x", max_new_tokens=20).reasoner.solve([problem])
+    (expected,) = registry.load(str(folder), name="x", max_new_tokens=20).reasoner.solve([problem])
     assert cli.main(["solve", str(folder), problem.prompt, "--max-new-tokens", "20"]) == 0
     shown, _, counts = capsys.readouterr().out.rstrip("\n").rpartition("\n")
     for call in expected.invocations:
@@ -160,5 +160,5 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
 
 
 def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:
-    assert all(hasattr(module, "Settings") and callable(module.reasoner) for module in methods.METHODS.values())
+    assert all(hasattr(module, "Settings") and callable(module.reasoner) for module in registry.METHODS.values())
     assert tiny.FAMILIES
