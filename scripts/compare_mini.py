@@ -31,15 +31,15 @@ import torch
 import study_mini as study
 from study_figures import draw_costs
 from study_mini import DEVELOPMENT, SPLITS, atomic_write, compact, markdown_row, slug, surroundings
-from tyler import matching
 from tyler.config.files import load_config
 from tyler.config.schema import Config
-from tyler.evaluation import evaluate
+from tyler.evaluation import budget_matching
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.statistics import Paired
 from tyler.reasoners import registry, softcot
 from tyler.reasoners.memgen import grpo as memgen_grpo
 from tyler.reasoners.memgen import sft as memgen_sft
 from tyler.reasoners.registry import Loaded
-from tyler.statistics import Paired
 from tyler.tasks import load_problems
 
 RECORDS = Path("docs/results/baselines")
@@ -247,9 +247,11 @@ def measure(name: str, row: Row, seed: int, places: Places) -> dict[str, Any]:
         there = loaded.turned("max_new_tokens", longest)
         told: dict[str, Any] = {}
         if row.matched:
-            near = matching.match(there, target_of(split, places), load_problems("mini", development, count=MATCHING))
-            there = matching.turned(there, near)
-            told["matching"] = matching.told(near) | {"trials": [asdict(trial) for trial in near.trials]}
+            near = budget_matching.match(
+                there, target_of(split, places), load_problems("mini", development, count=MATCHING)
+            )
+            there = budget_matching.turned(there, near)
+            told["matching"] = budget_matching.told(near) | {"trials": [asdict(trial) for trial in near.trials]}
         started = time.process_time()
         report = evaluate(there.reasoner, load_problems("mini", split), show=False)
         told["cpu_seconds"] = round(time.process_time() - started, 2)
@@ -411,7 +413,7 @@ def at_equal_cost(found: Found) -> list[str]:
         for split in SPLITS if name.endswith(", matched") else ():
             settings = {setting_of(record[split]["matching"]) for record in records}
             reached = ratio(found, records, split)
-            close = "yes" if reached and abs(float(reached) - 1) <= matching.TOLERANCE else "no"
+            close = "yes" if reached and abs(float(reached) - 1) <= budget_matching.TOLERANCE else "no"
             row = [
                 name,
                 split,

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from tyler.statistics import wilson
+from tyler.evaluation.statistics import wilson
 
 Records = Sequence[Mapping[str, Any]]
 """One record a seed."""

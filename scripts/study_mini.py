@@ -32,16 +32,16 @@ from tyler import merging
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.evaluation import evaluate
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.reports import Report, markdown_row
+from tyler.evaluation.statistics import wilson
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads
 from tyler.reasoners import grpo, sft
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.reports import Report, markdown_row
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
-from tyler.statistics import wilson
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES
 from tyler.training import stage1, stage2

@@ -16,7 +16,7 @@ from tyler.config.files import presets
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.engine.trajectory import Invocation
-from tyler.matching import Equality
+from tyler.evaluation.budget_matching import Equality
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 

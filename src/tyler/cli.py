@@ -314,19 +314,19 @@ def evaluate(
         compare: Two directories of earlier evaluations: print their paired difference instead.
     """
     if compare is not None:
-        from tyler import comparison
+        from tyler.evaluation import comparison
 
         comparison.run(*compare)
         return
     if not model:
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
     router = _router(answering.router)
-    from tyler import benchmarking
-    from tyler.matching import Equality
+    from tyler.evaluation import command
+    from tyler.evaluation.budget_matching import Equality
     from tyler.tasks.task import GradeOptions
 
     match, match_data = matching.match, matching.match_data or questions.data_dir
-    benchmarking.run(
+    command.run(
         model,
         tasks=questions.task,
         split=questions.split,

@@ -14,12 +14,12 @@ from tyler.config.schema import Config
 from tyler.curves import plot_stage2, sketch
 from tyler.display import traced
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.evaluation import evaluate
+from tyler.evaluation.html_report import save
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.reports import Report, table
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.pages import save
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.reports import Report, table
 from tyler.runs.run import read_jsonl
 from tyler.tasks import load_problems
 from tyler.training import stage1, stage2

@@ -10,14 +10,15 @@ import pytest
 from tests import tiny
 from tests.reasoners import soft
 
-from tyler import benchmarking, cli
+from tyler import cli
 from tyler.engine.routing import Never
+from tyler.evaluation import command
+from tyler.evaluation.records import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.softcot import SoftCot, Wording
-from tyler.records import read_records
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 
@@ -85,7 +86,7 @@ def test_settings_are_read_and_checked() -> None:
 
 def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsys) -> None:
     output = place / "out"
-    benchmarking.run(
+    command.run(
         str(place / "backbone"),
         tasks=["jsonl"],
         data=place / "test.jsonl",
@@ -107,7 +108,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
-    (report,) = benchmarking.run(
+    (report,) = command.run(
         str(place / "memgen"), tasks=["jsonl"], data=place / "test.jsonl", max_new_tokens=6, output=place / "memgen-out"
     )
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)

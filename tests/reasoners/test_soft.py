@@ -17,7 +17,7 @@ from tyler.engine.request import Request
 from tyler.engine.routing import Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory, pack
-from tyler.evaluation import Clock, record
+from tyler.evaluation.pass_at_1 import Clock, record
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem

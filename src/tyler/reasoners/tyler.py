@@ -12,7 +12,7 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.soft_sampling import Chooser
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.reasoners.reasoner import Finished, answer, ignore, of_its_own
+from tyler.reasoners.reasoner import Finished, ignore
 from tyler.tasks import Problem
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from tyler.records import RECORDS, Record
-from tyler.reports import CAPTION, COLUMNS, Report, groups, markdown, mean_accuracy, rows, warnings
+from tyler.evaluation.records import RECORDS, Record
+from tyler.evaluation.reports import CAPTION, COLUMNS, Report, groups, markdown, mean_accuracy, rows, warnings
+from tyler.evaluation.statistics import wilson
 from tyler.runs.atomic_files import atomic_write
-from tyler.statistics import wilson
 from tyler.tasks import Outcome, find_task
 
 EXAMPLES = 60

@@ -12,15 +12,15 @@ import pytest
 
 import tiny
 from scripted import FAMILIES, OUTCOMES, PROBLEMS, TEXTS, Scripted, trajectory
-from tyler import evaluation
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation import Clock, evaluate, record
+from tyler.evaluation import pass_at_1
+from tyler.evaluation.pass_at_1 import Clock, evaluate, record
+from tyler.evaluation.records import RecordStore, read_records
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import Finished, ignore
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.records import RecordStore, read_records
 from tyler.runs.checkpoints import RunError
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
@@ -119,7 +119,7 @@ def test_a_grader_that_fails_stops_the_evaluation(monkeypatch: pytest.MonkeyPatc
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("no code here")
 
-    monkeypatch.setattr(evaluation, "grade", refused)
+    monkeypatch.setattr(pass_at_1, "grade", refused)
     with pytest.raises(PermissionError, match="no code here"):
         evaluate(Scripted(), PROBLEMS)
 

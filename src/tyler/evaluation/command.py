@@ -13,15 +13,15 @@ import torch
 from accelerate import PartialState
 from rich.console import Console
 
-from tyler import matching, pages
 from tyler.engine.routing import Router
-from tyler.evaluation import evaluate, key_of
-from tyler.matching import Equality, Match
+from tyler.evaluation import budget_matching, html_report
+from tyler.evaluation.budget_matching import Equality, Match
+from tyler.evaluation.pass_at_1 import evaluate, key_of
+from tyler.evaluation.records import Record, RecordStore
+from tyler.evaluation.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
-from tyler.records import Record, RecordStore
-from tyler.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.runs.environment import environment
 from tyler.tasks import Problem, find_task, grade, load_problems, task_name
 from tyler.tasks.task import GradeOptions
@@ -76,10 +76,10 @@ def run(
         slots=slots,
     )
     found = None if match is None else match.find(loaded, next(iter(sets.values())))
-    loaded = loaded if found is None else matching.turned(loaded, found)
+    loaded = loaded if found is None else budget_matching.turned(loaded, found)
     reasoner, settings = loaded.reasoner, settings_of(model, loaded, sets, options)
     if found is not None:
-        settings["matching"] = matching.told(found)
+        settings["matching"] = budget_matching.told(found)
     folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
     records = answered(reasoner, sets, settings, folder, options, state)
     return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
@@ -115,8 +115,8 @@ def published(
 ) -> list[Report]:
     """One report for each task, written and printed, with what came of a match."""
     reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
-    matched = {} if found is None else {"matched": matching.verdict(found, records)}
-    pages.write(reports, folder, f"{name}: {', '.join(report.name for report in reports)}", settings | matched)
+    matched = {} if found is None else {"matched": budget_matching.verdict(found, records)}
+    html_report.write(reports, folder, f"{name}: {', '.join(report.name for report in reports)}", settings | matched)
     show(reports, name, folder)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)

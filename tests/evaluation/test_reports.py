@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from scripted import PROBLEMS, TEXTS, Scripted
-from tyler import comparison, pages
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation import evaluate
-from tyler.pages import html, save, traced_html
-from tyler.records import Record, read_records
-from tyler.reports import (
+from tyler.evaluation import comparison, html_report
+from tyler.evaluation.html_report import html, save, traced_html
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.records import Record, read_records
+from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
     COLUMNS,
     FAILURE_COLUMNS,
@@ -28,7 +28,7 @@ from tyler.reports import (
     table,
     warnings,
 )
-from tyler.statistics import Paired, wilson
+from tyler.evaluation.statistics import Paired, wilson
 from tyler.tasks import Outcome
 
 
@@ -194,7 +194,7 @@ def test_operators_stand_where_they_were_invoked(report: Report) -> None:
 
 def test_a_long_report_shows_its_first_answers(report: Report) -> None:
     many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(500)))
-    assert parsed(html([many], "many")).tags.count("details") == pages.EXAMPLES
+    assert parsed(html([many], "many")).tags.count("details") == html_report.EXAMPLES
 
 
 def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:

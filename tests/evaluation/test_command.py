@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import tiny
-from tyler import benchmarking
-from tyler.benchmarking import digest
 from tyler.engine.routing import Never
+from tyler.evaluation import command as evaluation
+from tyler.evaluation.command import digest
+from tyler.evaluation.records import Record, RecordStore, read_records
 from tyler.model import Tyler
-from tyler.records import Record, RecordStore, read_records
 from tyler.runs.checkpoints import RunError
 from tyler.tasks import Problem
 
@@ -117,7 +117,7 @@ def test_a_second_process_may_open_the_folder_first(tmp_path: Path) -> None:
 
 def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:
     with pytest.raises(RunError, match="weights was"):
-        benchmarking.run(
+        evaluation.run(
             str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / "whole", slots=2
         )
 
@@ -125,7 +125,7 @@ def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Re
 def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> None:
     gsm8k = [{"question": f"How many {i}?", "answer": "So.\n#### 5"} for i in range(1319)]
     (tmp_path / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gsm8k))
-    reports = benchmarking.run(
+    reports = evaluation.run(
         str(place / "backbone"),
         tasks=["GSM8K", "gsm8k"],
         data=tmp_path,
@@ -135,9 +135,7 @@ def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> N
         output=tmp_path / "out",
     )
     assert [(report.name, len(report.records)) for report in reports] == [("GSM8K", 3)]
-    mini = benchmarking.run(
-        str(place / "backbone"), tasks=["mini"], count=2, max_new_tokens=4, output=tmp_path / "mini"
-    )
+    mini = evaluation.run(str(place / "backbone"), tasks=["mini"], count=2, max_new_tokens=4, output=tmp_path / "mini")
     assert len(mini[0].records) == 2
     assert "0/2" in capsys.readouterr().out
 

@@ -26,9 +26,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-import tyler.lm_eval
+import tyler.evaluation.harness
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
-from tyler.lm_eval import TylerLM
+from tyler.evaluation.harness import TylerLM
 from tyler.model import Tyler
 from tyler.tasks import Problem, grade
 from tyler.tasks.mini import load
@@ -92,7 +92,7 @@ def test_a_context_too_long_loses_its_left_end_and_says_so(mini: Tyler, caplog: 
     text = chat(ours := TylerLM(mini), "Tom has 42 nuts. Tom finds 17. " * 200)
     settings = {"until": [], "max_gen_toks": 12}
     expected = oracle(mini).generate_until(asked("generate_until", (text, settings)), disable_tqdm=True)
-    with caplog.at_level(logging.WARNING, "tyler.lm_eval"):
+    with caplog.at_level(logging.WARNING, "tyler.evaluation.harness"):
         request = ours.request(text, settings)
         assert texts(ours, (text, settings)) == expected
     limit = mini.backbone.max_positions - 12
@@ -403,15 +403,15 @@ def test_the_harnesss_command_line_knows_tyler(
     tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(registry.model_registry._objs, "tyler")
-    monkeypatch.setattr("sys.argv", ["tyler.lm_eval", *command_line(tasks, "boxed", tasks / "out")])
-    runpy.run_path(tyler.lm_eval.__file__, run_name="__main__")
+    monkeypatch.setattr("sys.argv", ["tyler.evaluation.harness", *command_line(tasks, "boxed", tasks / "out")])
+    runpy.run_path(tyler.evaluation.harness.__file__, run_name="__main__")
     assert "|boxed|" in capsys.readouterr().out
     assert results(tasks / "out")["n-samples"]["boxed"]["effective"] == 5
 
 
 @pytest.mark.slow
 def test_two_processes_share_the_problems_and_find_the_same(tasks: Path) -> None:
-    program = [sys.executable, "-m", "tyler.lm_eval"]
+    program = [sys.executable, "-m", "tyler.evaluation.harness"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29531"]
     found = []
     for name, command in (("alone", program), ("together", [*launcher, *program[1:]])):

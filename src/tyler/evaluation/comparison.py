@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tyler.matching import TOLERANCE, cost_of, is_close
-from tyler.records import Record, read_records
-from tyler.statistics import Paired
+from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
+from tyler.evaluation.records import Record, read_records
+from tyler.evaluation.statistics import Paired
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
 CAPTION = (

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tyler.engine.trajectory import Trajectory
+from tyler.evaluation.records import Key, Record, RecordStore
+from tyler.evaluation.reports import Report
 from tyler.reasoners.reasoner import Reasoner
-from tyler.records import Key, Record, RecordStore
-from tyler.reports import Report
 from tyler.runs.progress import bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Problem, find_task, grade

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
-from tyler.records import Record
-from tyler.statistics import wilson
+from tyler.evaluation.records import Record
+from tyler.evaluation.statistics import wilson
 from tyler.tasks import Outcome
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tyler.statistics import Paired, wilson
+from tyler.evaluation.statistics import Paired, wilson
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Tyler models in EleutherAI's lm-evaluation-harness: importing this module makes `model="tyler"` known to it.
 
-`python -m tyler.lm_eval` is the harness's own command line with that done. Every answer is decoded by our engine, with
-operators; every likelihood is of visible tokens alone, without them (see `TylerLM`).
+`python -m tyler.evaluation.harness` is the harness's own command line with that done. Every answer is decoded by our
+engine, with operators; every likelihood is of visible tokens alone, without them (see `TylerLM`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from tyler.benchmarking import LONGEST_WAIT
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
+from tyler.evaluation.command import LONGEST_WAIT
 from tyler.model import DEFAULT_ROUTERS, Tyler
 
 try:
@@ -34,7 +34,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 except ImportError as error:
     raise ImportError(
-        f"tyler.lm_eval needs lm-evaluation-harness ({error}); pip install 'tyler-reasoning[lm-eval]'"
+        f"tyler.evaluation.harness needs lm-evaluation-harness ({error}); pip install 'tyler-reasoning[lm-eval]'"
     ) from error
 
 logger = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tyler.evaluation.records import Record, read_records
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
-from tyler.records import Record, read_records
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import find_overlap
 

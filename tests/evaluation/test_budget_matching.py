@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests import tiny
 
-from tyler import benchmarking, comparison, matching
-from tyler.matching import Equality, Match, Trial
+from tyler.evaluation import budget_matching, command, comparison
+from tyler.evaluation.budget_matching import Equality, Match, Trial
+from tyler.evaluation.records import read_records
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.registry import Loaded
-from tyler.records import read_records
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 
@@ -48,46 +48,46 @@ THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)
 
 
 def test_the_cost_counts_visible_tokens_and_latents() -> None:
-    assert matching.cost(method().reasoner, PROBLEMS) == 21.5 + 4
+    assert budget_matching.cost(method().reasoner, PROBLEMS) == 21.5 + 4
 
 
 @pytest.mark.parametrize("target", [24.0, 30.6, 45.1, 64.2])
 def test_the_nearest_value_of_the_knob_is_found(target: float) -> None:
-    found = matching.match(method(THOUGHTS), target, PROBLEMS)
+    found = budget_matching.match(method(THOUGHTS), target, PROBLEMS)
     best = min(range(1, 200), key=lambda n: abs((21.5 + n) / target - 1))
     if abs(25.5 / target - 1) <= 0.1:
         assert found.best == Trial("", None, 25.5), "nothing is changed where the costs are equal already"
     else:
         assert (found.best.setting, found.best.value, found.best.tokens) == ("thoughts", best, 21.5 + best)
     assert found.reached and len(found.trials) <= 10
-    changed = matching.turned(method(THOUGHTS), found)
+    changed = budget_matching.turned(method(THOUGHTS), found)
     assert changed.settings.thoughts == (found.best.value or 4)
 
 
 def test_a_method_that_cannot_get_longer_is_left_as_it_is_and_says_so() -> None:
     seen: list[Any] = []
-    found = matching.match(method(STEPS, seen=seen), 60.0, PROBLEMS)
+    found = budget_matching.match(method(STEPS, seen=seen), 60.0, PROBLEMS)
     assert seen == [(4, None, 100)], "a cap lengthens nothing and is not tried"
     assert not found.reached and found.best.value is None
-    assert matching.turned(method(STEPS), found).settings == Settings()
+    assert budget_matching.turned(method(STEPS), found).settings == Settings()
 
 
 def test_answers_that_are_too_long_are_capped_by_the_methods_own_knob_first() -> None:
-    found = matching.match(method(STEPS), 14.0, PROBLEMS)
+    found = budget_matching.match(method(STEPS), 14.0, PROBLEMS)
     assert (found.best.setting, found.best.value, found.best.tokens) == ("steps", 10, 14.0)
-    found = matching.match(method(), 14.0, PROBLEMS)
+    found = budget_matching.match(method(), 14.0, PROBLEMS)
     assert (found.best.setting, found.best.value, found.best.tokens) == ("max_new_tokens", 10, 14.0)
-    assert matching.turned(method(), found).max_new_tokens == 10
-    long = matching.match(method(settings=Settings(thoughts=0)), 21.0, PROBLEMS)
+    assert budget_matching.turned(method(), found).max_new_tokens == 10
+    long = budget_matching.match(method(settings=Settings(thoughts=0)), 21.0, PROBLEMS)
     assert long.best.setting == "", "21.5 tokens are near enough"
 
 
 def test_a_knob_that_does_not_reach_gives_way_to_the_next() -> None:
     stiff = Knob("thoughts", lowest=3, highest=6)
-    found = matching.match(method(stiff), 14.0, PROBLEMS)
+    found = budget_matching.match(method(stiff), 14.0, PROBLEMS)
     assert {trial.setting for trial in found.trials} == {"", "thoughts", "max_new_tokens"}
     assert found.best.setting == "max_new_tokens" and found.reached
-    enough = matching.match(method(THOUGHTS, STEPS), 23.0, PROBLEMS)
+    enough = budget_matching.match(method(THOUGHTS, STEPS), 23.0, PROBLEMS)
     assert {trial.setting for trial in enough.trials} == {"", "thoughts"}
 
 
@@ -95,7 +95,7 @@ def test_the_nearest_trial_is_by_ratio_and_the_first_of_equals() -> None:
     found = Match(10.0, (Trial("", None, 20.0), Trial("a", 1, 5.0), Trial("a", 2, 5.1)))
     assert found.best == Trial("a", 2, 5.1) and not found.reached
     assert replace(found, trials=found.trials[:2]).best.value is None
-    assert [matching.is_close(tokens, 10.0) for tokens in (8.9, 9.1, 10.9, 11.1)] == [False, True, True, False]
+    assert [budget_matching.is_close(tokens, 10.0) for tokens in (8.9, 9.1, 10.9, 11.1)] == [False, True, True, False]
 
 
 # ---------------------------------------------------------------------------------- in an evaluation
@@ -118,17 +118,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(place: Path, name: str, **settings: Any) -> Any:
-    return benchmarking.run(
+    return command.run(
         str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / name, **settings
     )
 
 
 def test_the_setting_is_found_on_development_problems_and_kept(place: Path, capsys, monkeypatch) -> None:
     asked: list[Sequence[Problem]] = []
-    cost = matching.cost
-    monkeypatch.setattr(matching, "cost", lambda reasoner, some: asked.append(some) or cost(reasoner, some))
+    cost = budget_matching.cost
+    monkeypatch.setattr(budget_matching, "cost", lambda reasoner, some: asked.append(some) or cost(reasoner, some))
     equality = Equality(place / "target", "train", place / "dev.jsonl", count=5)
-    target = matching.cost_of(read_records(place / "target"))
+    target = budget_matching.cost_of(read_records(place / "target"))
     assert target > 9
     evaluate(place, "matched", max_new_tokens=64, match=equality)
     settings = json.loads((place / "matched" / "settings.json").read_text())
@@ -137,7 +137,7 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
     assert settings["matching"]["target"] == pytest.approx(target)
     texts = {problem.prompt for problems in asked for problem in problems}
     assert texts == {f"How many {i} x?" for i in range(50, 55)}, "never the evaluation's own"
-    here = matching.cost_of(read_records(place / "matched"))
+    here = budget_matching.cost_of(read_records(place / "matched"))
     shown = " ".join(capsys.readouterr().out.split())
     told = f"visible and latent: {here:.1f} here, {target:.1f} to match, ratio {here / target:.2f}"
     assert told in shown and told in (place / "matched" / "report.md").read_text()
@@ -146,25 +146,25 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
 def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7 of the 7 problems of 'train' are evaluated too, first train-1"):
         evaluate(place, "x", match=Equality(place / "target", "train", place / "test.jsonl"))
-    mini = benchmarking.run(str(place / "backbone"), count=1, max_new_tokens=2, output=tmp_path)
+    mini = command.run(str(place / "backbone"), count=1, max_new_tokens=2, output=tmp_path)
     assert len(mini) == 1
     with pytest.raises(ValueError, match="no answers of 'jsonl' to match"):
         evaluate(place, "x", match=Equality(tmp_path, "train", place / "dev.jsonl"))
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
-        benchmarking.run(
+        command.run(
             str(place / "backbone"), tasks=["mini", "jsonl"], count=1, match=Equality(tmp_path), output=place / "x"
         )
 
 
 def test_a_verdict_says_when_the_target_was_not_reached(place: Path) -> None:
     records = read_records(place / "target")
-    tokens = matching.cost_of(records)
+    tokens = budget_matching.cost_of(records)
     short = Match(4 * tokens, (Trial("", None, tokens),))
-    assert "ratio 0.25, NOT within 10% (nothing changed" in matching.verdict(short, records)
-    assert "have fewer tokens by themselves" in matching.verdict(short, records)
+    assert "ratio 0.25, NOT within 10% (nothing changed" in budget_matching.verdict(short, records)
+    assert "have fewer tokens by themselves" in budget_matching.verdict(short, records)
     even = Match(tokens, (Trial("thoughts", 3, tokens),))
-    assert "ratio 1.00, within 10% (thoughts = 3" in matching.verdict(even, records)
-    assert "by themselves" not in matching.verdict(even, records)
+    assert "ratio 1.00, within 10% (thoughts = 3" in budget_matching.verdict(even, records)
+    assert "by themselves" not in budget_matching.verdict(even, records)
 
 
 def test_a_comparison_of_two_evaluations_says_whether_they_cost_the_same(place: Path, capsys) -> None:

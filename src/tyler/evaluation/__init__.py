@@ -1,0 +1,12 @@
+"""Pass@1 of any reasoner: what is run, what is kept, and what people see.
+
+pass_at_1.py        a reasoner answers problems; every answer is graded and kept
+command.py          `tyler eval`
+records.py          answers on disk, so that an evaluation resumes
+reports.py          tables of records
+html_report.py      a page of records
+comparison.py       two evaluations, problem by problem
+budget_matching.py  a baseline made as long as Tyler
+statistics.py       intervals and tests
+harness.py          lm-evaluation-harness
+"""
