@@ -29,9 +29,9 @@ from tyler import Forced, Never, Request, Tyler
 from tyler.engine.context import position_bytes
 from tyler.engine.engine import Engine
 from tyler.engine.ragged import RaggedContext, RaggedReader
-from tyler.measuring import best_clock
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
+from tyler.planning.device_benchmark import best_clock
 
 HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
 PROMPT = 100

@@ -29,13 +29,13 @@ from harness import Contest, Figure, Report, Timing, Work, compete, note, option
 from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.costs import Lengths, rollout_costs, total_seconds
 from tyler.engine.cuda_graphs import PATIENCE
 from tyler.engine.engine import Engine, Timings
 from tyler.engine.request import InvocationEvent, TokenEvent
-from tyler.measuring import this_device
-from tyler.memory import Shape
 from tyler.modeling.backbone import resolve_dtype
+from tyler.planning.device_benchmark import this_device
+from tyler.planning.memory import Shape
+from tyler.planning.roofline import Lengths, rollout_costs, total_seconds
 
 SHAPES = {
     "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",

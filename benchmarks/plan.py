@@ -23,12 +23,12 @@ from models import shaped, sized, untrained
 from tyler import Forced, Never, Request, Sampling, Tyler
 from tyler.config.files import load_config
 from tyler.config.schema import Config
-from tyler.costs import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
-from tyler.hardware import Device
-from tyler.measuring import best_clock, synchronize, this_device
-from tyler.memory import Shape
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
+from tyler.planning.device_benchmark import best_clock, synchronize, this_device
+from tyler.planning.hardware import Device
+from tyler.planning.memory import Shape
+from tyler.planning.roofline import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.tasks.problem import Problem
 from tyler.training.stage1 import descend
 from tyler.training.stage2 import Rollout, learn

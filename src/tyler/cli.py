@@ -196,7 +196,7 @@ def plan(
         overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
     """
     settings = _load_config(config, overrides)
-    from tyler import plan
+    from tyler.planning import plan
 
     plan.run(settings, devices=device, prompt=prompt, target=trace, answer=answer, examples=examples)
 
@@ -464,7 +464,7 @@ def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: 
         if tokenizer is not None or length is not None:
             raise ValueError("--tokenizer and --length belong to --dry-run; the backbone brings its own tokenizer")
         return False
-    from tyler import dry_run as rehearsal
+    from tyler.planning import dry_run as rehearsal
 
     rehearsal.run(settings, tokenizer=tokenizer, length=length)
     return True

@@ -11,7 +11,12 @@ from allocations import Allocations
 from tyler.config.files import load_config
 from tyler.config.schema import Config, LoraConfig
 from tyler.engine.ragged import RaggedContext, RaggedReader
-from tyler.memory import (
+from tyler.model import Tyler
+from tyler.modeling.architectures import PUBLISHED
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings, folded_view
+from tyler.modeling.random_init import architecture, skeleton
+from tyler.planning.memory import (
     Read,
     Shape,
     Workload,
@@ -24,11 +29,6 @@ from tyler.memory import (
     stage2_memory,
     trained,
 )
-from tyler.model import Tyler
-from tyler.modeling.architectures import PUBLISHED
-from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import LoraSettings, folded_view
-from tyler.modeling.random_init import architecture, skeleton
 from tyler.training.gradient_checkpointing import recomputing
 
 NUMBERS = {

@@ -1,6 +1,6 @@
 """What training and decoding compute and move, from the shapes alone, and the seconds that takes on a device.
 
-Symbols as in `tyler.memory`. A pass over n positions multiplies with every weight of the layers: 2 P n operations, P
+Symbols as in `tyler.planning.memory`. A pass over n positions multiplies with every weight of the layers: 2 P n operations, P
 their number, and 4 L a n m in attention. The weights are frozen, so a backward pass costs what the forward pass does
 (only inputs have gradients), and twice that in attention; gradient checkpointing adds a forward pass.
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from tyler.config.schema import Config, LoraConfig, OptimizationConfig
 from tyler.engine.sizes import RECORDED, positions_at_once
-from tyler.hardware import REPLAY, Device
-from tyler.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
+from tyler.planning.hardware import REPLAY, Device
+from tyler.planning.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
 
 CHOICE_LAYERS = 2
 """Choosing and bookkeeping of a decoding step, in layers' worth of starting work."""

@@ -1,7 +1,7 @@
 """Devices as a plan sees them: memory, bandwidth, rate, and what it costs to start a layer's work.
 
 The figures of GPUs are those of their data sheets, for dense products; what programs reach of them is less, and
-`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead (`measuring.py`).
+`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead (`device_benchmark.py`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ KNOWN = {
 """From small to large."""
 
 THIS = "this"
-"""The name under which a plan measures the machine at hand (`tyler.measuring`)."""
+"""The name under which a plan measures the machine at hand (`tyler.planning.device_benchmark`)."""
 
 
 def device_named(name: str) -> Device:

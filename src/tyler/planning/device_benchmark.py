@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import torch
 
-from tyler.costs import CHOICE_LAYERS
 from tyler.engine.request import Request
 from tyler.engine.routing import Never
-from tyler.hardware import COMPUTE, STREAMING, Device
 from tyler.model import Tyler
 from tyler.modeling.architectures import MINI, located
 from tyler.modeling.backbone import best_device, resolve_dtype
 from tyler.modeling.random_init import random_backbone, read_tokenizer
+from tyler.planning.hardware import COMPUTE, STREAMING, Device
+from tyler.planning.roofline import CHOICE_LAYERS
 from tyler.tasks.prompts import Prompt
 
 REPEATS = 3

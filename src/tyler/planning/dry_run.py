@@ -2,7 +2,7 @@
 
 The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
 answer, at the config's micro-batches but on few and short texts. Every phase is timed, and its peak of memory is
-compared with what `tyler.memory` predicts, which then also says what the config needs at its full lengths.
+compared with what `tyler.planning.memory` predicts, which then also says what the config needs at its full lengths.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tyler import memory
 from tyler.config.schema import Config
 from tyler.engine.routing import Forced
 from tyler.engine.trajectory import Trajectory
-from tyler.memory import Parts, Read, Shape, Workload, count_parameters
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
-from tyler.plan import parameter_table, predicted
+from tyler.planning import memory
+from tyler.planning.memory import Parts, Read, Shape, Workload, count_parameters
+from tyler.planning.plan import parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi

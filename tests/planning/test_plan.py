@@ -15,15 +15,24 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
-from tyler import cli, costs, plan
+from tyler import cli
 from tyler.config.files import load_config
-from tyler.costs import Cost, Lengths, forward, learning_costs, log_probabilities, rollout_costs, stage1_costs
-from tyler.hardware import COMPUTE, KNOWN, LAUNCH, REPLAY, STREAMING, Device, device_named
-from tyler.measuring import this_device
-from tyler.memory import CHOICE, Read, Shape, Workload, rollout_memory
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
-from tyler.plan import Advice, advise, changed, duration, lengths_for, smaller, times_on
+from tyler.planning import plan, roofline
+from tyler.planning.device_benchmark import this_device
+from tyler.planning.hardware import COMPUTE, KNOWN, LAUNCH, REPLAY, STREAMING, Device, device_named
+from tyler.planning.memory import CHOICE, Read, Shape, Workload, rollout_memory
+from tyler.planning.plan import Advice, advise, changed, duration, lengths_for, smaller, times_on
+from tyler.planning.roofline import (
+    Cost,
+    Lengths,
+    forward,
+    learning_costs,
+    log_probabilities,
+    rollout_costs,
+    stage1_costs,
+)
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.objectives import chosen_logprobs
 
@@ -96,7 +105,7 @@ def test_the_operations_of_a_pass_are_those_torch_counts(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_operations_of_a_training_pass_are_those_torch_counts(family: str, recompute: bool) -> None:
     operations, shape, read = counted(family, recompute, gradients=True)
-    assert costs.training(shape, read, 4, None, recompute).operations == pytest.approx(operations, rel=0.01)
+    assert roofline.training(shape, read, 4, None, recompute).operations == pytest.approx(operations, rel=0.01)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -113,7 +122,7 @@ def test_the_operations_of_log_probabilities_are_those_torch_counts(gradients: b
 
 def test_attention_without_a_mask_skips_half_and_chunks_see_what_came_before() -> None:
     shape = Shape.of(tiny.config("qwen3"))
-    products = 2 * costs.layer_weights(shape) * 64
+    products = 2 * roofline.layer_weights(shape) * 64
     masked, causal, chunked = (
         forward(shape, read, 4).operations - products
         for read in (Read(1, 64, 64), Read(1, 64, 64, masked=False), Read(1, 64, 64, chunks=4))
@@ -173,8 +182,8 @@ def test_calls_cost_a_second_reading_of_the_context_and_their_passes(config) -> 
 def test_calls_are_shared_where_the_engine_waits(config, slots: int) -> None:
     waits = tiny.tyler("qwen3").engine(slots=slots).coalesce
     lengths, config = Lengths(10, 1, 100, 5), changed(config, {"decoding.slots": slots})
-    assert costs.together(config, slots, lengths) == pytest.approx(1 + (slots - 1) * waits * 5 / 100)
-    assert costs.together(changed(config, {"decoding.coalesce": 10**6}), slots, lengths) == slots
+    assert roofline.together(config, slots, lengths) == pytest.approx(1 + (slots - 1) * waits * 5 / 100)
+    assert roofline.together(changed(config, {"decoding.coalesce": 10**6}), slots, lengths) == slots
 
 
 def test_a_step_of_stage_1_reads_every_trace_of_its_batch(config) -> None:
@@ -184,7 +193,7 @@ def test_a_step_of_stage_1_reads_every_trace_of_its_batch(config) -> None:
     latents = 16 / 3
     assert found["log-probabilities"].operations == 3 * 2 * 8 * 200 * 100 * 8
     read = round(100 + 100 + latents)
-    assert found["synthesizer"] == costs.training(SHAPE, Read(4, read, read), 2, config.lora, False) * 2
+    assert found["synthesizer"] == roofline.training(SHAPE, Read(4, read, read), 2, config.lora, False) * 2
     more = stage1_costs(SHAPE, changed(config, {"stage1.gradient_checkpointing": True}), lengths, 2)
     assert more["synthesizer"].operations > 1.3 * found["synthesizer"].operations
 

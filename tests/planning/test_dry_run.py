@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import tiny
-from tyler import dry_run
 from tyler.config.files import load_config
 from tyler.config.schema import Config
-from tyler.dry_run import Meter, rehearse
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
+from tyler.planning import dry_run
+from tyler.planning.dry_run import Meter, rehearse
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 

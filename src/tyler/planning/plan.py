@@ -1,6 +1,6 @@
 """`tyler plan CONFIG`: what a config trains, needs and takes, on devices that nobody has rented yet.
 
-Nothing is loaded and torch is not imported: parameters and memory are `tyler.memory`'s, times `tyler.costs`'s. Memory
+Nothing is loaded and torch is not imported: parameters and memory are `tyler.planning.memory`'s, times `tyler.planning.roofline`'s. Memory
 is planned for the longest traces and answers that the config allows, time for mean lengths, which no config knows.
 """
 
@@ -14,12 +14,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tyler import memory
 from tyler.config.schema import Config, OptimizationConfig
-from tyler.costs import Cost, Lengths, learning_costs, mean_latents, rollout_costs, stage1_costs, total_seconds
-from tyler.hardware import GB, KNOWN, TERA, THIS, Device, device_named
-from tyler.memory import Parameters, Parts, Shape, Workload, count_parameters
 from tyler.modeling.architectures import settings_of
+from tyler.planning import memory
+from tyler.planning.hardware import GB, KNOWN, TERA, THIS, Device, device_named
+from tyler.planning.memory import Parameters, Parts, Shape, Workload, count_parameters
+from tyler.planning.roofline import (
+    Cost,
+    Lengths,
+    learning_costs,
+    mean_latents,
+    rollout_costs,
+    stage1_costs,
+    total_seconds,
+)
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
@@ -217,7 +225,7 @@ def find(name: str, config: Config) -> Device:
     """A device by name, by numbers, or the machine at hand, which is measured."""
     if name != THIS:
         return device_named(name)
-    from tyler.measuring import this_device
+    from tyler.planning.device_benchmark import this_device
 
     return this_device(config.backbone.dtype)
 
