@@ -52,8 +52,8 @@ def build(layers: int, dim: int, vocab: int, operators: Sequence[Operator] = PAP
     """A random Qwen3 of the given size, adapters that matter, no dropout."""
     lora = LoraSettings(dropout=0.0)
     tyler = Tyler.start(sized(layers, dim, vocab=vocab), operators, lora, prompt=Prompt(""))
-    tyler.modeling.policy.add_lora(lora)
-    for adapted in (tyler.synthesizer.lora, tyler.modeling.policy.lora):
+    tyler.policy.add_lora(lora)
+    for adapted in (tyler.synthesizer.lora, tyler.policy.lora):
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.02)

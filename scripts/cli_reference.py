@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tyler.cli import COMMANDS
+from tyler.cli.main import COMMANDS
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyler import cli
+from tyler.cli.main import main as tyler
 from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
 from tyler.runs.run import read_jsonl
 
@@ -71,7 +71,7 @@ class Stage:
                 os.dup2(output.fileno(), 2)
             status = 1
             try:
-                status = cli.main([*self.command, "--output", str(run), *resume])
+                status = tyler([*self.command, "--output", str(run), *resume])
             except BaseException:
                 traceback.print_exc()
             os._exit(status)

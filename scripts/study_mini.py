@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from study_figures import draw_shares
-from tyler import merging
+from tyler.cli import merging
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router

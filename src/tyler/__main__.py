@@ -2,6 +2,6 @@
 
 import sys
 
-from tyler.cli import main
+from tyler.cli.main import main
 
 sys.exit(main())

@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import tiny
-from tyler import cli
+from tyler.cli import main
 from tyler.config.files import load_config
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
@@ -337,7 +337,7 @@ def test_the_command_makes_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
         "--decoding.slots",
         "2",
     ]
-    assert cli.main(arguments) == 0
+    assert main.main(arguments) == 0
     ((config, settings),) = calls
     assert (config.backbone.id, config.decoding.slots) == ("Qwen/Qwen3-4B", 2)
     assert settings == {"devices": ("H200", "1,2,3"), "prompt": 128, "target": 600, "answer": 600, "examples": 9}
@@ -346,7 +346,7 @@ def test_the_command_makes_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_help_and_the_page_name_every_device(root: Path) -> None:
     page = (root / "docs" / "plan.md").read_text()
     for device in KNOWN.values():
-        assert device.name in (cli.plan.__doc__ or "")
+        assert device.name in (main.plan.__doc__ or "")
         assert f"| {device.name} | {device.memory / 1e9:.0f} | " in page
 
 
@@ -354,24 +354,24 @@ def test_a_plan_shows_parts_times_and_what_to_change(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert cli.main(["plan", "qwen3-4b"]) == 0
+    assert main.main(["plan", "qwen3-4b"]) == 0
     shown = capsys.readouterr().out
     for part in (*KNOWN, "4,022,468,096", "policy's KV", "synthesizer's KV", "optimizer", "3,750 steps", "in all"):
         assert part in shown
     assert "RTX-4090: the rollout needs about 23 of 24 GB; it fits with --decoding.slots 12" in shown
-    assert cli.main(["plan", "mini", "--device", "this", "--prompt", "20", "--trace", "60", "--answer", "60"]) == 0
+    assert main.main(["plan", "mini", "--device", "this", "--prompt", "20", "--trace", "60", "--answer", "60"]) == 0
     shown = capsys.readouterr().out
     assert all(part in shown for part in ("measured in float32", "log-probabilities", "start of psi", "250 steps"))
 
 
 @pytest.mark.parametrize("arguments", [["--prompt", "0"], ["--answer", "-1"], ["--examples", "0"], ["--trace", "0"]])
 def test_a_length_below_1_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "mini", *arguments]) == 2
+    assert main.main(["plan", "mini", *arguments]) == 2
     assert f"{arguments[0]} {arguments[1]}: at least 1 is needed" in capsys.readouterr().err
 
 
 def test_a_plan_of_4_billion_parameters_takes_less_than_two_seconds_and_no_torch() -> None:
-    code = "import sys; from tyler.cli import main; main(['plan', 'qwen3-4b']); print('torch' in sys.modules)"
+    code = "import sys; from tyler.cli.main import main; main(['plan', 'qwen3-4b']); print('torch' in sys.modules)"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

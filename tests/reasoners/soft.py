@@ -70,14 +70,14 @@ Step = Callable[[Tensor, Answer, int], tuple[int, Tensor, bool, bool]]
 @torch.no_grad()
 def decode(tyler: Tyler, request: Request, step: Step) -> Answer:
     """Full passes over a growing matrix of embeddings."""
-    network = tyler.modeling.backbone.model
+    network = tyler.backbone.model
     x = network.get_input_embeddings().weight[list(request.prompt_ids)]
     answer = Answer()
     while not answer.finish_reason:
         logits = network(inputs_embeds=x[None], use_cache=False).logits[0, -1].double()
         token, read, soft, ended = step(logits, answer, len(answer.actions))
         answer.actions.append(token)
-        if token in tyler.modeling.backbone.eos_ids:
+        if token in tyler.backbone.eos_ids:
             answer.is_soft.append(False)
             answer.finish_reason = "eos"
             break
@@ -109,8 +109,8 @@ def plain_token(logits: Tensor, request: Request, uniform: float) -> int:
 
 
 def soft_thinking_answer(tyler: Tyler, request: Request, s: soft_thinking.Settings) -> Answer:
-    table = tyler.modeling.backbone.model.get_input_embeddings().weight.detach().double()
-    end = tyler.modeling.backbone.tokenizer.get_vocab().get("</think>")
+    table = tyler.backbone.model.get_input_embeddings().weight.detach().double()
+    end = tyler.backbone.tokenizer.get_vocab().get("</think>")
     if end in request.prompt_ids:
         end = None
     uniforms, noise = numbers(request, purpose=0), numbers(request, purpose=2)
@@ -178,12 +178,12 @@ def normalized(weights: dict[int, float]) -> dict[int, float]:
 
 
 def swireasoning_answer(tyler: Tyler, request: Request, s: swireasoning.Settings) -> Answer:
-    table = tyler.modeling.backbone.model.get_input_embeddings().weight.detach().double()
-    words = tyler.modeling.backbone.tokenizer
+    table = tyler.backbone.model.get_input_embeddings().weight.detach().double()
+    words = tyler.backbone.tokenizer
     vocabulary = words.get_vocab()
     begin, end, line_break = (vocabulary.get(one) for one in SIGNALS)
     symbols = {id for one in swireasoning.SYMBOLS for id in words.encode(one, add_special_tokens=False)}
-    close = s.close or ("</think>" if "qwen" in tyler.modeling.backbone.id else "\n\n</think>\n\n")
+    close = s.close or ("</think>" if "qwen" in tyler.backbone.id else "\n\n</think>\n\n")
     closing = words.encode(close, add_special_tokens=False) if end is not None else []
     opening = ("</think>" if end is not None else "") + "\n\nThe final answer is"
     uniforms = numbers(request, purpose=0)

@@ -26,7 +26,7 @@ import memgen_reference as reference
 import tiny
 from documents import documented_metrics
 from processes import together
-from tyler.cli import main
+from tyler.cli.main import main
 from tyler.config.files import load_config
 from tyler.config.schema import Config, MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent

@@ -10,7 +10,7 @@ import pytest
 from tests import tiny
 from tests.reasoners import soft
 
-from tyler import cli
+from tyler.cli import main
 from tyler.engine.routing import Never
 from tyler.evaluation import command
 from tyler.evaluation.records import read_records
@@ -145,7 +145,7 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
         MemGen.start(backbone, prompt=prompt).save_pretrained(folder)
     problem = Problem("p", "jsonl", "How many x?", "5")
     (expected,) = registry.load(str(folder), name="x", max_new_tokens=20).reasoner.solve([problem])
-    assert cli.main(["solve", str(folder), problem.prompt, "--max-new-tokens", "20"]) == 0
+    assert main.main(["solve", str(folder), problem.prompt, "--max-new-tokens", "20"]) == 0
     shown, _, counts = capsys.readouterr().out.rstrip("\n").rpartition("\n")
     for call in expected.invocations:
         mark = f"⟨{call.operator} ×{call.num_latents}⟩"
@@ -156,7 +156,7 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
     assert counts.startswith(told)
     assert (expected.num_latents > 0) == (kind != "backbone")
     if kind != "backbone":
-        assert cli.main(["solve", str(folder), "x", "--budget", "1"]) == 2
+        assert main.main(["solve", str(folder), "x", "--budget", "1"]) == 2
         assert f"a {kind} checkpoint without operators; leave --router and --budget" in capsys.readouterr().err
 
 

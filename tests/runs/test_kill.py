@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from tyler import cli
+from tyler.cli import main
 from tyler.config.files import dump
 from tyler.config.schema import (
     CalibrationConfig,
@@ -89,7 +89,7 @@ def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
 ) -> None:
     start = []
     if stage == "stage2":
-        assert cli.main(["stage1", str(config), "--output", str(tmp_path / "start"), "--stage1.steps", "1"]) == 0
+        assert main.main(["stage1", str(config), "--output", str(tmp_path / "start"), "--stage1.steps", "1"]) == 0
         start = ["--start", str(tmp_path / "start")]
     run = tmp_path / "run"
     command = [stage, str(config), *start, "--output", str(run), f"--{stage}.steps", "5000"]
@@ -107,7 +107,7 @@ def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What a command says that does not go on."""
     capsys.readouterr()
-    assert cli.main(arguments) == cli.USAGE_ERROR
+    assert main.main(arguments) == main.USAGE_ERROR
     return capsys.readouterr().err
 
 
@@ -117,12 +117,12 @@ def test_a_run_does_not_go_on_with_other_problems_or_from_another_model(
     problems = write_problems(tmp_path / "training.jsonl", "How many", 6)
     common = [str(config), "--data.path", problems, "--stage1.steps", "1", "--stage2.steps", "1"]
     first, second = ["stage1", *common, "--output", str(tmp_path / "a")], ["stage2", *common, "--output"]
-    assert cli.main(first) == cli.main([*first[:-1], str(tmp_path / "b")]) == 0
+    assert main.main(first) == main.main([*first[:-1], str(tmp_path / "b")]) == 0
     second += [str(tmp_path / "c"), "--start"]
-    assert cli.main([*second, str(tmp_path / "a")]) == cli.main([*second, str(tmp_path / "a"), "--resume"]) == 0
+    assert main.main([*second, str(tmp_path / "a")]) == main.main([*second, str(tmp_path / "a"), "--resume"]) == 0
     (tmp_path / "b").rename(tmp_path / "same")
-    assert cli.main([*second, str(tmp_path / "same"), "--resume"]) == 0, "not where a model is, but what it is"
-    assert cli.main([*first[:-1], str(tmp_path / "other"), "--stage1.seed", "7"]) == 0
+    assert main.main([*second, str(tmp_path / "same"), "--resume"]) == 0, "not where a model is, but what it is"
+    assert main.main([*first[:-1], str(tmp_path / "other"), "--stage1.seed", "7"]) == 0
     told = refusal([*second, str(tmp_path / "other"), "--resume"], capsys)
     assert "c cannot go on: the model it starts from changed since it was started" in told
     write_problems(tmp_path / "training.jsonl", "How few", 6)

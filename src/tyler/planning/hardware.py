@@ -1,7 +1,8 @@
 """Devices as a plan sees them: memory, bandwidth, rate, and what it costs to start a layer's work.
 
 The figures of GPUs are those of their data sheets, for dense products; what programs reach of them is less, and
-`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead (`device_benchmark.py`).
+`COMPUTE` and `STREAMING` say how much less a plan counts on. The machine at hand is measured instead
+(`device_benchmark.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`tyler plan CONFIG`: what a config trains, needs and takes, on devices that nobody has rented yet.
 
-Nothing is loaded and torch is not imported: parameters and memory are `tyler.planning.memory`'s, times `tyler.planning.roofline`'s. Memory
-is planned for the longest traces and answers that the config allows, time for mean lengths, which no config knows.
+Nothing is loaded and torch is not imported: parameters and memory are `memory.py`'s, times `roofline.py`'s. Memory is
+planned for the longest traces and answers that the config allows, time for mean lengths, which no config knows.
 """
 
 from __future__ import annotations

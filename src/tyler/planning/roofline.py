@@ -1,7 +1,7 @@
 """What training and decoding compute and move, from the shapes alone, and the seconds that takes on a device.
 
-Symbols as in `tyler.planning.memory`. A pass over n positions multiplies with every weight of the layers: 2 P n operations, P
-their number, and 4 L a n m in attention. The weights are frozen, so a backward pass costs what the forward pass does
+Symbols as in `memory.py`. A pass over n positions multiplies with every weight of the layers: 2 P n operations, P their
+number, and 4 L a n m in attention. The weights are frozen, so a backward pass costs what the forward pass does
 (only inputs have gradients), and twice that in attention; gradient checkpointing adds a forward pass.
 
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies

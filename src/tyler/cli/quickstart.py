@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from tyler.cli.curves import plot_stage2, sketch
+from tyler.cli.display import traced
 from tyler.config.files import load_config
 from tyler.config.schema import Config
-from tyler.curves import plot_stage2, sketch
-from tyler.display import traced
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate

@@ -13,7 +13,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +21,19 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
+from tyler.cli.options import (
+    Answering,
+    ConfigName,
+    Folder,
+    Grading,
+    Matching,
+    ModelName,
+    Overrides,
+    Questions,
+    RouterName,
+    SomeFolder,
+    SomeNumber,
+)
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
@@ -53,15 +65,6 @@ DESCRIPTION = (
     "the version."
 )
 
-ConfigName = Annotated[Positional[str], arg(metavar="CONFIG")]
-ModelName = Annotated[Positional[str], arg(metavar="MODEL")]
-Overrides = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE")]
-Folder = Annotated[Path, arg(metavar="DIR")]
-SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
-SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
-RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
-
 
 def quickstart(output: Folder = Path("runs/quickstart"), seed: int = 42, scale: float = 1.0) -> None:
     """Take the shipped mini model through both stages and an evaluation, on a CPU, in minutes.
@@ -71,7 +74,7 @@ def quickstart(output: Folder = Path("runs/quickstart"), seed: int = 42, scale: 
         seed: Seed of training and sampling.
         scale: Multiplies every number of steps and problems: 0.1 is a quick look, 1 the documented run.
     """
-    from tyler import quickstart
+    from tyler.cli import quickstart
 
     quickstart.run(output=output, seed=seed, scale=scale)
 
@@ -236,71 +239,12 @@ def solve(
     _show(events)
 
 
-@dataclass(frozen=True)
-class Questions:
-    """What is asked."""
-
-    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",)
-    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, jsonl."""
-    split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
-    """Which split; by default the one that is reported."""
-    data_dir: SomeFolder = None
-    """A file, or the folder with the tasks' official files; by default they come from the Hub."""
-    count: SomeNumber = None
-    """How many problems of each task, drawn from the split; by default all."""
-
-
-@dataclass(frozen=True)
-class Answering:
-    """How the model answers."""
-
-    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
-    """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
-    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Change one setting of the method: `--method-set min_p=0.01`."""
-    router: RouterName = None
-    """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
-    budget: SomeNumber = None
-    """At most this many invocations per problem; 0 is the model without operators; by default no limit."""
-    max_new_tokens: int = 2048
-    """At most this many actions per answer."""
-    slots: int = 32
-    """Answers decoded at once; changes speed and memory, not the answers."""
-
-
-@dataclass(frozen=True)
-class Grading:
-    """How answers are graded."""
-
-    mode: Literal["official", "strict"] = "official"
-    """How TheoremQA compares numbers: with its official tolerance, or to the digits that are given."""
-    deadline: float = 5.0
-    """Seconds that grading one answer may take."""
-    allow_code_execution: bool = False
-    """Let humaneval run the programs of the model, in a sandbox."""
-    allow_unsafe_code_execution: bool = False
-    """Run them without a sandbox where this machine has none."""
-
-
-@dataclass(frozen=True)
-class Matching:
-    """At what cost the model answers."""
-
-    match: SomeFolder = None
-    """The directory of another evaluation: look for the setting of the method at which an answer has as many tokens,
-    visible and latent, as there."""
-    match_split: Annotated[str, arg(metavar="SPLIT")] = "dev"
-    """The split on whose problems, up to 100, the setting is looked for."""
-    match_data: SomeFolder = None
-    """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
-
-
 def evaluate(
     model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = "",
-    questions: Annotated[Questions, arg(name="")] = Questions(),
-    answering: Annotated[Answering, arg(name="")] = Answering(),
-    grading: Annotated[Grading, arg(name="")] = Grading(),
-    matching: Annotated[Matching, arg(name="")] = Matching(),
+    questions: Annotated[Questions, arg(name="")] = Questions(),  # noqa: B008
+    answering: Annotated[Answering, arg(name="")] = Answering(),  # noqa: B008
+    grading: Annotated[Grading, arg(name="")] = Grading(),  # noqa: B008
+    matching: Annotated[Matching, arg(name="")] = Matching(),  # noqa: B008
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
 ) -> None:
@@ -354,14 +298,14 @@ def merge(
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
     """
-    from tyler import merging
+    from tyler.cli import merging
 
     merging.run(model, output)
 
 
 def doctor() -> None:
     """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits."""
-    from tyler import doctor
+    from tyler.cli import doctor
 
     doctor.run()
 
@@ -485,7 +429,7 @@ def _show(events: Iterable[Event]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tyler.display import Palette
+    from tyler.cli.display import Palette
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 
     console, palette = Console(highlight=False, soft_wrap=True), Palette()

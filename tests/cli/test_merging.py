@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import tiny
-from tyler.cli import main
+from tyler.cli.main import main
+from tyler.cli.merging import merge
 from tyler.engine.routing import Never
-from tyler.merging import merge
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings

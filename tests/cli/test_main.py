@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import resource
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import tyler
-from tyler import cli, doctor
+from tyler.cli import doctor, main
 from tyler.config.files import presets
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
@@ -34,9 +35,11 @@ class Calls(ModuleType):
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch):
     def called(name: str) -> Calls:
+        """Let `tyler.PACKAGE.MODULE` be a stand-in."""
         calls = Calls(f"tyler.{name}")
+        package, _, module = name.partition(".")
         monkeypatch.setitem(sys.modules, f"tyler.{name}", calls)
-        monkeypatch.setattr(tyler, name, calls, raising=False)
+        monkeypatch.setattr(importlib.import_module(f"tyler.{package}"), module, calls, raising=False)
         return calls
 
     return called
@@ -62,7 +65,7 @@ def test_help_version_and_usage_errors_take_less_than_three_tenths_of_a_second(a
 def test_help_version_and_usage_errors_import_nothing_heavy(arguments: list[str]) -> None:
     code = f"""
 import sys
-from tyler.cli import main
+from tyler.cli.main import main
 try:
     main({arguments!r})
 except SystemExit:
@@ -74,68 +77,68 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        cli.main([])
+        main.main([])
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in cli.COMMANDS)
+    assert all(command in shown for command in main.COMMANDS)
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
+    assert main.main(["--version"]) == 0
     assert capsys.readouterr().out == f"tyler {tyler.__version__}\n"
 
 
 def test_an_unknown_command_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stag1", "mini"]) == 2
+    assert main.main(["stag1", "mini"]) == 2
     assert "did you mean 'stage1'? commands: quickstart, stage1" in capsys.readouterr().err
 
 
 def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        cli.main(["stage1", "mini", "--resum"])
+        main.main(["stage1", "mini", "--resum"])
     assert stop.value.code == 2
     assert "--resume" in capsys.readouterr().err
 
 
 def test_stage1_loads_the_config_with_overrides_and_makes_one_call(called) -> None:
-    stage1 = called("stage1")
+    stage1 = called("training.stage1")
     arguments = ["stage1", "mini", "--stage1.learning_rate", "1e-4", "--grpo.kl-weight=0.5", "--set", "lora.rank=2"]
-    assert cli.main(arguments) == 0
+    assert main.main(arguments) == 0
     (config,) = stage1.arguments
     assert (config.stage1.learning_rate, config.grpo.kl_weight, config.lora.rank) == (1e-4, 0.5, 2)
     assert stage1.settings == {"output": Path("runs/mini-stage1"), "resume": False}
 
 
-@pytest.mark.parametrize("command", [cli.stage1, cli.stage2])
+@pytest.mark.parametrize("command", [main.stage1, main.stage2])
 def test_the_help_of_both_stages_names_every_preset(command) -> None:
     assert all(f" {name}" in command.__doc__ for name in presets())
 
 
 def test_stage2_starts_from_where_stage1_wrote_unless_told_otherwise(called) -> None:
-    stage2 = called("stage2")
-    cli.main(["stage2", "mini"])
+    stage2 = called("training.stage2")
+    main.main(["stage2", "mini"])
     assert stage2.settings == {"start": Path("runs/mini-stage1"), "output": Path("runs/mini-stage2"), "resume": False}
-    cli.main(["stage2", "mini", "--start", "a", "--output", "b", "--resume"])
+    main.main(["stage2", "mini", "--start", "a", "--output", "b", "--resume"])
     assert stage2.settings == {"start": Path("a"), "output": Path("b"), "resume": True}
 
 
 @pytest.mark.parametrize("stage", ["stage1", "stage2"])
 def test_both_stages_have_the_dry_run_and_then_train_nothing(called, stage: str) -> None:
-    training, dry_run = called(stage), called("dry_run")
-    cli.main([stage, "mini", "--dry-run", "--tokenizer", "t", "--length", "64", "--lora.rank", "2"])
+    training, dry_run = called(f"training.{stage}"), called("planning.dry_run")
+    main.main([stage, "mini", "--dry-run", "--tokenizer", "t", "--length", "64", "--lora.rank", "2"])
     assert dry_run.arguments[0].lora.rank == 2
     assert dry_run.settings == {"tokenizer": Path("t"), "length": 64}
     assert not hasattr(training, "settings")
 
 
 def test_a_tokenizer_without_a_dry_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stage1", "mini", "--tokenizer", "t"]) == 2
+    assert main.main(["stage1", "mini", "--tokenizer", "t"]) == 2
     assert "belong to --dry-run" in capsys.readouterr().err
 
 
 def test_quickstart_makes_one_call(called) -> None:
-    quickstart = called("quickstart")
-    cli.main(["quickstart", "--output", "q", "--scale", "0.1"])
+    quickstart = called("cli.quickstart")
+    main.main(["quickstart", "--output", "q", "--scale", "0.1"])
     assert quickstart.settings == {"output": Path("q"), "seed": 42, "scale": 0.1}
 
 
@@ -150,10 +153,10 @@ def test_quickstart_makes_one_call(called) -> None:
     ],
 )
 def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, router: object) -> None:
-    benchmarking = called("benchmarking")
+    benchmarking = called("evaluation.command")
     options = ["--router", text] if text else []
     command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
-    assert cli.main([*command, "--data-dir", "d", "--allow-code-execution", *options]) == 0
+    assert main.main([*command, "--data-dir", "d", "--allow-code-execution", *options]) == 0
     assert benchmarking.arguments == ("model",)
     assert benchmarking.settings == {
         "tasks": ("gsm8k", "MATH-500"),
@@ -173,41 +176,41 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
 
 
 def test_eval_passes_a_method_and_its_settings_on(called) -> None:
-    benchmarking = called("benchmarking")
+    benchmarking = called("evaluation.command")
     command = ["eval", "model", "--method", "soft-thinking", "--method-set", "min_p=0.01", "--method-set", "top_k=5"]
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     assert benchmarking.settings["method"] == "soft-thinking"
     assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
 
 
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:
-    benchmarking = called("benchmarking")
-    assert cli.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
+    benchmarking = called("evaluation.command")
+    assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
     assert benchmarking.settings["match"] == Equality(Path("runs/x"), "dev", Path("d"))
     more = ["--match-split", "train", "--match-data", "e"]
-    assert cli.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
+    assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
     assert benchmarking.settings["match"] == Equality(Path("runs/x"), "train", Path("e"))
 
 
 def test_eval_compares_two_evaluations(called) -> None:
-    comparison = called("comparison")
-    assert cli.main(["eval", "--compare", "a", "b"]) == 0
+    comparison = called("evaluation.comparison")
+    assert main.main(["eval", "--compare", "a", "b"]) == 0
     assert comparison.arguments == (Path("a"), Path("b"))
 
 
 def test_eval_without_a_model_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["eval", "--task", "gsm8k"]) == 2
+    assert main.main(["eval", "--task", "gsm8k"]) == 2
     assert "needs a MODEL (a folder or a Hub id), or --compare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["sometimes", "boundaries:often", "boundaries:1.5", "never:0.5"])
 def test_an_impossible_router_is_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["eval", "model", "--router", text]) == 2
+    assert main.main(["eval", "model", "--router", text]) == 2
     assert f"--router {text!r}" in capsys.readouterr().err
 
 
 def test_a_users_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stage1", "mini", "--grpo.kl_wieght", "0.1"]) == 2
+    assert main.main(["stage1", "mini", "--grpo.kl_wieght", "0.1"]) == 2
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert "did you mean 'kl_weight'?" in shown
@@ -215,18 +218,18 @@ def test_a_users_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFix
 
 def test_tyler_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TYLER_DEBUG", "1")
-    assert cli.main(["stage1", "nowhere.yaml"]) == 2
+    assert main.main(["stage1", "nowhere.yaml"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_dotted_flag_needs_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stage1", "mini", "--grpo.kl_weight", "--resume"]) == 2
-    assert cli.main(["stage1", "mini", "--grpo.kl_weight"]) == 2
+    assert main.main(["stage1", "mini", "--grpo.kl_weight", "--resume"]) == 2
+    assert main.main(["stage1", "mini", "--grpo.kl_weight"]) == 2
     assert capsys.readouterr().err.count("--grpo.kl_weight needs a value") == 2
 
 
 def test_negative_numbers_and_empty_values_are_values() -> None:
-    assert cli.fold_overrides(["--a.b", "-1", "--c.d=", "--e-f.g", "x=y"]) == [
+    assert main.fold_overrides(["--a.b", "-1", "--c.d=", "--e-f.g", "x=y"]) == [
         *("--set", "a.b=-1", "--set", "c.d=", "--e-f.g", "x=y")
     ]
 
@@ -246,7 +249,7 @@ def test_interruptions_and_errors_have_their_exit_status(
         raise error
 
     monkeypatch.setattr(doctor, "run", fail)
-    assert cli.main(["doctor"]) == status
+    assert main.main(["doctor"]) == status
     assert capsys.readouterr().err == f"tyler: {words}\n"
 
 
@@ -255,9 +258,9 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
     def fail(*_: Any, **__: Any) -> None:
         raise Interrupted("stopped after step 3 of 9", signal.SIGINT)
 
-    called("stage1").run = fail
+    called("training.stage1").run = fail
     arguments = ["stage1", "mini", "--output", "my runs/a", *resume, "--lora.rank=2"]
-    assert cli.main(arguments) == 130
+    assert main.main(arguments) == 130
     shown = capsys.readouterr().err
     assert shown == (
         "tyler: stopped after step 3 of 9\n"
@@ -269,19 +272,18 @@ def test_an_interrupted_quickstart_says_that_it_begins_anew(called, capsys) -> N
     def fail(*_: Any, **__: Any) -> None:
         raise Interrupted("stopped after step 3 of 9", signal.SIGINT)
 
-    called("quickstart").run = fail
-    assert cli.main(["quickstart"]) == 130
+    called("cli.quickstart").run = fail
+    assert main.main(["quickstart"]) == 130
     assert "tyler quickstart itself cannot go on; run it again" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_a_command_cleanly() -> None:
     code = """
 import signal, sys, time, types
-import tyler
-from tyler import cli
+import tyler.cli.main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-tyler.doctor = types.SimpleNamespace(run=lambda: (print("up", flush=True), time.sleep(600)))
-sys.exit(cli.main(["doctor"]))
+tyler.cli.doctor = types.SimpleNamespace(run=lambda: (print("up", flush=True), time.sleep(600)))
+sys.exit(tyler.cli.main.main(["doctor"]))
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -305,7 +307,7 @@ def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.
 
     loaded = SimpleNamespace(from_pretrained=lambda name: SimpleNamespace(stream=stream))
     monkeypatch.setattr("tyler.reasoners.registry.Tyler", loaded)
-    assert cli.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
+    assert main.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens, 8 latents in 1 invocations; finished by eos")
     assert (asked["question"], asked["budget"], asked["router"], asked["max_new_tokens"]) == ("2+2?", 3, None, 2048)
@@ -315,7 +317,7 @@ def test_doctor_names_every_part_of_the_machine_and_respects_offline(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert cli.main(["doctor"]) == 0
+    assert main.main(["doctor"]) == 0
     shown = capsys.readouterr().out
     assert all(
         word in shown for word in ("versions", "device", "dtypes", "cores", "disk", "offline, as HF_HUB_OFFLINE asks")
@@ -326,7 +328,7 @@ def test_doctor_shows_what_is_in_brackets(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "[no url]")
-    assert cli.main(["doctor"]) == 0
+    assert main.main(["doctor"]) == 0
     assert "[no url] cannot be reached" in capsys.readouterr().out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tyler.curves import BLOCKS, blocks, operators_of, plot_stage2, series, sketch
+from tyler.cli.curves import BLOCKS, blocks, operators_of, plot_stage2, series, sketch
 
 METRICS = [
     {"step": 0, "calibration/elsewhere": 0.01},
