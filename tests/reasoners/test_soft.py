@@ -44,7 +44,7 @@ SWIREASONING = {
     "defaults": (swireasoning.Settings(), Sampling()),
     "short window": (swireasoning.Settings(window=2), Sampling()),
     "mixed": (swireasoning.Settings(window=2, a0=0.4, b0=0.5), Sampling()),
-    "mixed with s": (swireasoning.Settings(window=2, a0=0.4, b0=0.5, exit_mix="soft"), Sampling()),
+    "mixed with the token": (swireasoning.Settings(window=2, a0=0.4, b0=0.5, exit_mix="token"), Sampling()),
     "sampled": (swireasoning.Settings(window=3, a0=0.6), Sampling(0.6, top_k=20, top_p=0.95, seed=6)),
     "sampled hot": (swireasoning.Settings(window=1, a0=0.3), Sampling(1.5, seed=7)),
     "control": (swireasoning.Settings(window=1, max_switches=2, answer_tokens=4), Sampling(1.2, seed=8)),
@@ -286,7 +286,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (thought.gumbel, thought.gumbel_temperature) == (False, 0.5)
     switching = swireasoning.Settings()
     assert (switching.a0, switching.b0, switching.window) == (1.0, 0.7, 512)
-    assert (switching.max_switches, switching.answer_tokens) == (None, 32)
+    assert (switching.max_switches, switching.answer_tokens, switching.exit_mix) == (None, 32, "soft")
     assert Sampling(0.6, top_k=20, top_p=0.95) == swireasoning.SAMPLING
 
 

@@ -8,8 +8,9 @@ when H > H_ref, unless it is locked or has been normal for fewer than `window` s
 
 What is read. A step is explicit when the mode is normal, or the row is locked, or y is a mathematical symbol, a digit
 or a single letter: then E[y], otherwise s = p @ E. Signals are mixed in: 0.9 s + 0.1 E["\\n"] (a backslash and an n) at
-step 0; a s + (1 - a) E[<think>] where a row turns soft, with a = a0 + (1 - a0) t / T_max; b E[y] + (1 - b) E[</think>]
-where it turns normal, with b = b0 + (1 - b0) t / T_max; T_max is the request's `max_new_tokens`.
+step 0; a s + (1 - a) E[<think>] where a row turns soft, with a = a0 + (1 - a0) t / T_max; b s + (1 - b) E[</think>]
+where it turns normal although that step is explicit, with b = b0 + (1 - b0) t / T_max; T_max is the request's
+`max_new_tokens`.
 
 Switch control (`max_switches` C, off by default) looks at the steps that turn normal, counting them: from C to 2C
 `</think>` is queued, beyond 2C an opening of the answer, and from that step on `answer_tokens` tokens are left. Queued
@@ -71,7 +72,7 @@ class Settings:
     """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set; `max_switches` None is no control.
 
     `close` is what switch control forces before its last resort: by default `</think>` for Qwen and the same between
-    blank lines for others. `exit_mix` is what a step that turns normal mixes with E[</think>]: E[y], or s.
+    blank lines for others. `exit_mix` is what a step that turns normal mixes with E[</think>]: s, or E[y].
     """
 
     a0: float = 1.0
@@ -80,7 +81,7 @@ class Settings:
     max_switches: int | None = None
     answer_tokens: int = 32
     close: str | None = None
-    exit_mix: Literal["token", "soft"] = "token"
+    exit_mix: Literal["token", "soft"] = "soft"
 
     def __post_init__(self) -> None:
         check_share(a0=self.a0, b0=self.b0)
