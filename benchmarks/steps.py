@@ -144,7 +144,7 @@ def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     floor = 2 * 2 * 2 * weights * (read + latents) / rate
     steps = {
         "plain full graph": lambda: full_graph(model, examples),
-        "ours": lambda: stage1.descend(model, examples, 8),
+        "ours": lambda: stage1.accumulate_gradients(model, examples, 8),
     }
     return [one for way, step in steps.items() for one in figures(f"Stage 1, {way}", step, 1, floor)]
 

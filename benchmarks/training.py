@@ -1,6 +1,6 @@
-"""What a training step costs: Stage 1 beside the plain full graph, Stage 2 by its parts, its learner beside TRL's.
+"""What a training step costs: Stage 1 beside the plain full graph, Stage 2 by its parts, its spec beside TRL's.
 
-    OMP_NUM_THREADS=1 python benchmarks/training.py [--only stage1 learner stage2] [--json out.json]
+    OMP_NUM_THREADS=1 python benchmarks/training.py [--only stage1 spec stage2] [--json out.json]
 
 Competitors get the same weights and the same ids and must find the same gradients, which is checked first. Seconds are
 the processor's, but for Stage 2's parts. Memory is
@@ -152,7 +152,7 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
 
     def ours(together: int, recompute: bool = False) -> Step:
         def step() -> None:
-            stage1.descend(model, examples, together, gradient_checkpointing=recompute)
+            stage1.accumulate_gradients(model, examples, together, gradient_checkpointing=recompute)
 
         return step
 
@@ -207,7 +207,7 @@ def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
     report.add([Figure("Stage 2 on mini", "actions, whole steps", actions / sum(whole), "a second")])
 
 
-# --- the learner beside TRL's ---------------------------------------------------------------------------------------
+# --- the spec beside TRL's ---------------------------------------------------------------------------------------
 
 
 def rolled_out(model: Tyler, groups: int, group_size: int, longest: int, vocab: int) -> Rollout:
@@ -230,7 +230,7 @@ def trl_learner(model: Tyler, rollout: Rollout, grpo: GrpoConfig, size: int) -> 
     from trl import GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head
 
-    class Learner(GRPOTrainer):
+    class GrpoSpec(GRPOTrainer):
         """TRL's loss without a trainer around it, `loss_type="grpo"`."""
 
         def __init__(self) -> None:
@@ -252,7 +252,7 @@ def trl_learner(model: Tyler, rollout: Rollout, grpo: GrpoConfig, size: int) -> 
     lora = model.policy.lora
     assert lora is not None
     add_fused_lm_head(lora.get_base_model(), temperature=grpo.temperature, outputs=("log_probs", "entropy"))
-    trainer, trajectories = Learner(), rollout.trajectories
+    trainer, trajectories = GrpoSpec(), rollout.trajectories
     advantages = stage2.group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten()
 
     def inputs(first: int) -> dict[str, Tensor]:
@@ -306,7 +306,7 @@ def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -
         "ours, four, checkpointed": ours(4, recompute=True),
     }
     check_equal([one for one in lora.parameters() if one.requires_grad], learners)
-    work = "the learner of Stage 2"
+    work = "the spec of Stage 2"
     report.add(peaks(work, learners))
     actions = sum(len(one.actions) for one in rollout.trajectories)
     report.add(compete([Contest(work, on_processor(learners), actions, "actions")], report.arguments.rounds))
@@ -314,7 +314,7 @@ def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -
 
 def main() -> None:
     parser = options(__doc__)
-    parts = ("stage1", "learner", "stage2")
+    parts = ("stage1", "spec", "stage2")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--dim", type=int, default=256)
@@ -331,7 +331,7 @@ def main() -> None:
     if "stage1" in arguments.only:
         for blocks in arguments.blocks:
             compare_stage1(report, size, 8, length, blocks)
-    if "learner" in arguments.only:
+    if "spec" in arguments.only:
         compare_learners(report, size, length)
     if "stage2" in arguments.only:
         stage2_parts(report, *((4, 2) if arguments.quick else (8, 8)))

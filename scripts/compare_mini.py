@@ -204,7 +204,7 @@ def solved(location: str, method: str | None, overrides: Sequence[str]) -> int:
     """Development problems that a model solves, of both splits."""
     loaded, total = load(location, method, overrides), 0
     for split, longest in DEVELOPMENT.items():
-        reasoner = loaded.turned("max_new_tokens", longest).reasoner
+        reasoner = loaded.with_setting("max_new_tokens", longest).reasoner
         total += evaluate(reasoner, load_problems("mini", split, count=CHOOSING), show=False).num_correct
     return total
 
@@ -244,14 +244,14 @@ def measure(name: str, row: Row, seed: int, places: Places) -> dict[str, Any]:
         "setting": setting,
     }
     for (split, longest), development in zip(SPLITS.items(), DEVELOPMENT, strict=True):
-        there = loaded.turned("max_new_tokens", longest)
+        there = loaded.with_setting("max_new_tokens", longest)
         told: dict[str, Any] = {}
         if row.matched:
             near = budget_matching.match(
                 there, target_of(split, places), load_problems("mini", development, count=MATCHING)
             )
-            there = budget_matching.turned(there, near)
-            told["matching"] = budget_matching.told(near) | {"trials": [asdict(trial) for trial in near.trials]}
+            there = budget_matching.with_setting(there, near)
+            told["matching"] = budget_matching.summary(near) | {"trials": [asdict(trial) for trial in near.trials]}
         started = time.process_time()
         report = evaluate(there.reasoner, load_problems("mini", split), show=False)
         told["cpu_seconds"] = round(time.process_time() - started, 2)

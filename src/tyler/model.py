@@ -14,7 +14,7 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Chooser
+from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
 from tyler.modeling.backbone import Backbone
@@ -142,7 +142,7 @@ class Tyler:
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
         stop: Sequence[str] = (),
-        chooser: Chooser | None = None,
+        sampler: Sampler | None = None,
     ) -> Request:
         """What the engine is asked for one problem: its text, or a task's, which may have an instruction of its own.
 
@@ -160,7 +160,7 @@ class Tyler:
             budget=budget,
             max_new_tokens=max_new_tokens,
             stop=tuple(stop),
-            chooser=chooser,
+            sampler=sampler,
         )
 
     @overload

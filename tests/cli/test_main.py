@@ -17,7 +17,7 @@ from tyler.config.files import presets
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation.budget_matching import Equality
+from tyler.evaluation.budget_matching import BudgetMatch
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
@@ -186,10 +186,10 @@ def test_eval_passes_a_method_and_its_settings_on(called) -> None:
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:
     benchmarking = called("evaluation.command")
     assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
-    assert benchmarking.settings["match"] == Equality(Path("runs/x"), "dev", Path("d"))
+    assert benchmarking.settings["match"] == BudgetMatch(Path("runs/x"), "dev", Path("d"))
     more = ["--match-split", "train", "--match-data", "e"]
     assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
-    assert benchmarking.settings["match"] == Equality(Path("runs/x"), "train", Path("e"))
+    assert benchmarking.settings["match"] == BudgetMatch(Path("runs/x"), "train", Path("e"))
 
 
 def test_eval_compares_two_evaluations(called) -> None:

@@ -124,7 +124,7 @@ def entries(context: Context, reader: Reader) -> list[Tensor]:
     found = []
     for row, length in enumerate(context.lengths):
         if isinstance(reader, PagedReader):
-            places = reader.pages.places(torch.tensor(row), torch.arange(length))
+            places = reader.pages.slot_mapping(torch.tensor(row), torch.arange(length))
             found.append(torch.stack([states.flatten(1, 2)[:, places] for states in (reader.keys, reader.values)]))
         else:
             pair = (reader.cache.keys, reader.cache.values)

@@ -10,11 +10,11 @@ from tests import tiny
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tyler.engine.detokenizer import Transcript, is_partition, token_spans
+from tyler.engine.detokenizer import IncrementalDetokenizer, is_partition, token_spans
 
 
-def transcript(tokens: list[int]) -> Transcript:
-    made = Transcript(tiny.tokenizer())
+def transcript(tokens: list[int]) -> IncrementalDetokenizer:
+    made = IncrementalDetokenizer(tiny.tokenizer())
     made.tokens.extend(tokens)
     return made
 
@@ -36,7 +36,7 @@ def test_texts_do_not_depend_on_when_they_are_looked_at() -> None:
     random = Random(1)
     for _ in range(50):
         tokens = [random.choice([*tiny.ids("a😀é→$x"), 7, 30]) for _ in range(20)]
-        eager, lazy = Transcript(tiny.tokenizer()), transcript(tokens)
+        eager, lazy = IncrementalDetokenizer(tiny.tokenizer()), transcript(tokens)
         seen = []
         for token in tokens:
             eager.tokens.append(token)
@@ -49,7 +49,7 @@ def test_spaces_that_a_decoder_drops_at_the_start_are_kept_between_tokens() -> N
     """SentencePiece's decoder strips the space of whatever token comes first."""
     core = Tokenizer(models.WordLevel({"<unk>": 0, "\u2581so": 1, "\u2581x": 2, "2": 3}, unk_token="<unk>"))
     core.decoder = decoders.Metaspace()
-    made = Transcript(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
+    made = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>"))
     made.tokens += [1, 2, 3, 1, 2]
     assert list(made) == ["so", " x", "2", " so", " x"]
     assert made.text == "so x2 so x"
@@ -107,6 +107,6 @@ def test_real_tokenizers_give_the_same_spans_online_and_offline(name: str, data_
         tokens = tokenizer.encode(text, add_special_tokens=False)
         spans = token_spans(tokenizer, text, tokens)
         assert is_partition(spans, len(text)) and len(spans) == len(tokens)
-        online = Transcript(tokenizer)
+        online = IncrementalDetokenizer(tokenizer)
         online.tokens.extend(tokens)
         assert "".join(online) == text

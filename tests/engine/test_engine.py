@@ -127,10 +127,10 @@ def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     engine = model.engine(slots=3, coalesce=1)
     engine.run(requests[:5])
     late, events = list(requests[5:]), []
-    first = engine.submit(late.pop(0))
+    first = engine.add_request(late.pop(0))
     while engine.rows or engine.waiting or late:
         if late and len(events) % 3 == 0:
-            engine.submit(late.pop(0))
+            engine.add_request(late.pop(0))
         events.append(engine.step())
     finished = {event.index: event.trajectory for step in events for event in step if isinstance(event, FinishEvent)}
     for index, case in enumerate(list(CASES)[5:]):
@@ -149,7 +149,7 @@ def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=2)
     for index in range(5):
-        engine.submit(ask(tiny.SHORT, router=Never(), max_new_tokens=3 if index else 9))
+        engine.add_request(ask(tiny.SHORT, router=Never(), max_new_tokens=3 if index else 9))
     widths = []
     while engine.rows or engine.waiting:
         engine.step()
@@ -228,10 +228,10 @@ def visible_and_calls(trajectory: Trajectory) -> list[int | str]:
 def test_tokens_are_streamed_as_they_happen(ahead: bool) -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=1)
-    engine.submit(ask(tiny.MEDIUM, router=Never(), max_new_tokens=10))
+    engine.add_request(ask(tiny.MEDIUM, router=Never(), max_new_tokens=10))
     events = [len(engine.step()) for _ in range(8)]
     assert min(events) == 1
-    assert max(events) == (2 if ahead else 1), "what is in flight lands before memory grows"
+    assert max(events) == (2 if ahead else 1), "what is in step lands before memory grows"
 
 
 def test_the_recorded_positions_are_those_of_the_actions() -> None:
@@ -332,7 +332,7 @@ def test_text_that_may_become_a_stop_string_waits() -> None:
     events = events_of(model, [replace(request, stop=(stop,))])
     assert "".join(event.text for event in events if isinstance(event, TokenEvent)) == free
     engine, shown, seen = model.engine(slots=1), "", []
-    engine.submit(replace(request, stop=(stop,)))
+    engine.add_request(replace(request, stop=(stop,)))
     while engine.waiting or engine.rows:
         shown += "".join(event.text for event in engine.step() if isinstance(event, TokenEvent))
         seen.append(shown)
@@ -376,7 +376,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_one_that_just_fits_is_not()
     prompt = (tiny.ids(tiny.LONG) * 2)[: limit + 1]
     engine = model.engine(slots=1)
     with pytest.raises(ValueError, match=f"{limit + 1} tokens.*room for {limit}"):
-        engine.submit(Request(prompt))
+        engine.add_request(Request(prompt))
     assert len(engine.run([Request(prompt[:limit])])[0].actions) == 1
 
 
@@ -399,7 +399,7 @@ def test_parked_calls_are_served_together_when_they_may_wait() -> None:
             model.backbone, model.operators, model.policy, model.synthesizer, model.heads, slots=5, coalesce=coalesce
         )
         for request in (*forced, ask(tiny.LONG, router=Never(), max_new_tokens=30)):
-            engine.submit(request)
+            engine.add_request(request)
         served = []
         while engine.rows or engine.waiting:
             served.append(sum(isinstance(event, InvocationEvent) for event in engine.step()))
@@ -417,7 +417,7 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
     requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed, text in enumerate(tiny.PROMPTS * 2)]
     engine = model.engine(slots=3)
     for request in requests:
-        engine.submit(request)
+        engine.add_request(request)
     engine.step()
     engine.step()
     running, last, done = engine.rows[0].index, len(requests) - 1, len(engine.rows[0].actions)
@@ -426,7 +426,7 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
     engine.abort(last)
     first = [event for event in engine.step() if isinstance(event, FinishEvent)]
     assert {event.index for event in first} == {running, last}
-    assert {event.trajectory.finish_reason for event in first} == {"aborted"}
+    assert {event.trajectory.finish_reason for event in first} == {"abort"}
     assert first[0].trajectory.actions == [] and len(first[1].trajectory.actions) == done
     assert all(row.index != running for row in engine.rows)
     finished = {}
@@ -442,8 +442,8 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
 def test_a_parked_row_can_be_aborted() -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=2, coalesce=50)
-    parked = engine.submit(ask(tiny.SHORT, router=Forced({1: ("state",)})))
-    engine.submit(ask(tiny.LONG, router=Never()))
+    parked = engine.add_request(ask(tiny.SHORT, router=Forced({1: ("state",)})))
+    engine.add_request(ask(tiny.LONG, router=Never()))
     while all(row.call is None for row in engine.rows):
         engine.step()
     engine.abort(parked)
@@ -454,7 +454,7 @@ def test_a_parked_row_can_be_aborted() -> None:
 
 def test_only_what_is_waiting_or_running_can_be_aborted() -> None:
     engine = tiny.tyler("qwen2").engine(slots=1)
-    index = engine.submit(ask(tiny.SHORT, max_new_tokens=1, router=Never()))
+    index = engine.add_request(ask(tiny.SHORT, max_new_tokens=1, router=Never()))
     engine.step()
     for other in (index, index + 1):
         with pytest.raises(ValueError, match=f"request {other} is neither"):
@@ -465,6 +465,6 @@ def test_finishes_are_the_ends_of_the_stream() -> None:
     model = tiny.tyler("smollm3")
     requests = list(CASES.values())
     streamed = [event for event in events_of(model, requests, slots=3) if isinstance(event, FinishEvent)]
-    finished = list(model.engine(slots=3).finishes(requests))
+    finished = list(model.engine(slots=3).as_completed(requests))
     assert [event.index for event in finished] == [event.index for event in streamed]
     assert all(same(a.trajectory, b.trajectory) for a, b in zip(finished, streamed, strict=True))

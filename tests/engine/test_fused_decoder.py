@@ -10,7 +10,7 @@ from tests import tiny
 from torch import Tensor, nn
 
 from tyler.engine import fused_decoder
-from tyler.engine.fused_decoder import LeanDecoder, Norm, Product, adjoin, are_neighbours
+from tyler.engine.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 
@@ -88,7 +88,7 @@ def test_another_activation_is_refused() -> None:
     config = tiny.config("qwen2")
     config.hidden_act = "gelu"
     with pytest.raises(ValueError, match="'gelu'"):
-        LeanDecoder(tiny.CLASSES["qwen2"](config).base_model)
+        FusedDecoder(tiny.CLASSES["qwen2"](config).base_model)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -107,7 +107,7 @@ def test_bfloat16_is_as_near_to_float32_as_with_transformers(family: str, monkey
 def test_a_widened_product_keeps_type_and_bias() -> None:
     weight, bias = torch.randn(6, 5).bfloat16(), torch.randn(6).bfloat16()
     x = torch.randn(fused_decoder.WIDE, 5).bfloat16()
-    wide = Product(weight, weight.t(), bias, widens=True)(x)
+    wide = FusedLinear(weight, weight.t(), bias, widens=True)(x)
     assert wide.dtype == torch.bfloat16
     assert torch.equal(wide, (x.float() @ weight.float().t() + bias.float()).bfloat16())
 
@@ -150,16 +150,16 @@ def test_two_views_read_without_taking_weights_from_each_other(family: str) -> N
     model = tiny.build(family, seed=3)
     decoders = [model.policy.decoder(), model.synthesizer.decoder(), model.backbone.decoder]
     for decoder in decoders:
-        LeanDecoder(decoder)
+        FusedDecoder(decoder)
     places = [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
     for decoder in decoders:
-        LeanDecoder(decoder)
+        FusedDecoder(decoder)
     assert places == [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
 
 
 def test_folding_again_reaches_a_reader_that_is_there_already() -> None:
     model = tiny.build("qwen3", seed=4)
-    reading = LeanDecoder(model.policy.decoder())
+    reading = FusedDecoder(model.policy.decoder())
     before = reading.layers[0].qkv.weight.clone()
     with torch.no_grad():
         for parameter in model.policy.lora.parameters():  # type: ignore[union-attr]
@@ -176,8 +176,8 @@ def test_what_a_gpu_compiles_is_the_chain_of_operations(dtype: torch.dtype) -> N
     x, angle = torch.randn(2, 3, 4, 8, generator=draw).to(dtype), torch.randn(2, 3, 1, 8, generator=draw)
     cases = [
         (fused_decoder.normalized, (x, torch.rand(4, 8), 1e-6)),
-        (fused_decoder.turned, (x, angle.cos(), angle.sin())),
-        (fused_decoder.gated, (x.reshape(6, 32),)),
+        (fused_decoder.apply_rotary, (x, angle.cos(), angle.sin())),
+        (fused_decoder.silu_and_mul, (x.reshape(6, 32),)),
     ]
     for function, inputs in cases:
         plain = function(*inputs)

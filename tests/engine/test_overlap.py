@@ -1,4 +1,4 @@
-"""Decoding a step ahead of the host: recorded programs, what is in flight, and what must land first.
+"""Decoding a step ahead of the host: recorded programs, what is in step, and what must land first.
 
 `test_engine.py` runs all its cases in this way too. Here programs are recorded as a CUDA graph records them:
 kernels and addresses, nothing of Python. A program that asked the host for anything could not be recorded.
@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tyler.engine import batch, cuda_graphs, overlap
 from tyler.engine.cuda_graphs import Program
-from tyler.engine.overlap import Flight
+from tyler.engine.overlap import InFlightStep
 from tyler.engine.paged import PagedReader
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Forced, Learned, Never
@@ -101,7 +101,7 @@ def test_memory_stays_where_it_is_while_rows_leave(slots: int, monkeypatch: pyte
     for _ in range(2):
         requests = [ask(tiny.SHORT, router=Never(), max_new_tokens=4 * (row + 1)) for row in range(slots)]
         for request in requests:
-            engine.submit(request)
+            engine.add_request(request)
         held = set()
         while engine.waiting or engine.rows:
             engine.step()
@@ -117,12 +117,12 @@ def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.
         plain: Callable[..., object] = getattr(owner, method)
         monkeypatch.setattr(owner, method, lambda *args, **more: told.append(method) or plain(*args, **more))
 
-    tell(overlap.Steady, "launch")
-    tell(Flight, "arrived")
+    tell(overlap.OverlapScheduler, "launch")
+    tell(InFlightStep, "arrived")
     engine = tiny.tyler("qwen2").engine(slots=1, ahead=True)
     engine.run([ask(tiny.SHORT, router=Never(), max_new_tokens=20)])
-    aloft = [told[:place].count("launch") - told[:place].count("arrived") for place in range(len(told))]
-    waits = [there for there, what in zip(aloft, told, strict=True) if what == "arrived"]
+    in_flight = [told[:place].count("launch") - told[:place].count("arrived") for place in range(len(told))]
+    waits = [there for there, what in zip(in_flight, told, strict=True) if what == "arrived"]
     assert waits[:-1] == [2] * (len(waits) - 1), "the host waits only while another step is in flight"
     assert told.count("launch") == 20, "and no step is launched behind the last"
 
@@ -169,7 +169,7 @@ def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memor
     told, recorder = [], Mock(spec=cuda_graphs.Unrecorded)
     recorder.first.side_effect = lambda program: program()
     recorder.record.side_effect = lambda program: lambda: told.append("replayed")
-    programs, memory = cuda_graphs.Programs(recorder), [torch.zeros(1), torch.zeros(1)]
+    programs, memory = cuda_graphs.CudaGraphDispatcher(recorder), [torch.zeros(1), torch.zeros(1)]
     for _ in range(5):
         programs.run("short", lambda: told.append("run"), memory)
     programs.run("other", lambda: told.append("other"), memory)
@@ -180,9 +180,9 @@ def test_a_pass_is_recorded_when_it_comes_for_the_third_time_and_anew_when_memor
         programs.run("short", lambda: told.append("run"), memory)
     assert told[6:] == ["run", "replayed"], "what is known to come again is recorded at once"
     assert recorder.forget.call_count == 1
-    for kind in range(cuda_graphs.KEPT):
+    for descriptor in range(cuda_graphs.KEPT):
         for _ in range(3):
-            programs.run(kind, lambda: None, memory)
+            programs.run(descriptor, lambda: None, memory)
     programs.run("short", lambda: told.append("run"), memory)
     assert told[-1] == "run", "what has not come for long has made room"
 
@@ -211,19 +211,19 @@ def test_a_request_joins_and_another_is_aborted_while_a_step_is_in_flight() -> N
     first, second, third = (ask(text, router=Never()) for text in (tiny.LONG, tiny.ODD, tiny.MEDIUM))
     alone = [model.engine(slots=1).run([one])[0] for one in (first, third)]
     engine = model.engine(slots=3, ahead=True)
-    engine.submit(first), engine.submit(second)
+    engine.add_request(first), engine.add_request(second)
     for _ in range(4):
         engine.step()
-    assert engine.batch.aloft
-    engine.submit(third)
+    assert engine.batch.in_flight
+    engine.add_request(third)
     for _ in range(3):
         engine.step()
-    assert engine.batch.aloft
+    assert engine.batch.in_flight
     engine.abort(1)
     ends = {}
     while engine.rows or engine.waiting:
         ends |= {event.index: event.trajectory for event in engine.step() if isinstance(event, FinishEvent)}
-    assert ends[1].finish_reason == "aborted"
+    assert ends[1].finish_reason == "abort"
     assert same(ends[0], alone[0])
     assert same(ends[2], alone[1])
 
@@ -241,7 +241,7 @@ def test_requests_with_a_chooser_are_decided_step_by_step() -> None:
         tiny.ids(tiny.MEDIUM),
         Never(),
         max_new_tokens=12,
-        chooser=soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings()),
+        sampler=soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings()),
     )
     ahead, plain = (model.engine(slots=1, ahead=way).run([request])[0] for way in (True, False))
     assert ahead.actions == plain.actions

@@ -1,4 +1,4 @@
-"""Caches in pages: which pages rows have, what a window sees, and which attention a device gets.
+"""Caches in pages: which pages rows have, what a metadata sees, and which attention a device gets.
 
 `test_context.py` holds readers in pages to what one full pass gives, and `test_engine.py` the engine.
 """
@@ -14,7 +14,7 @@ from tests import tiny
 from torch import Tensor
 
 from tyler.engine import paged
-from tyler.engine.paged import PAGE, PagedContext, PagedWindow, attention_for, flash, gathered
+from tyler.engine.paged import PAGE, PagedAttentionMetadata, PagedContext, attention_for, flash, gathered
 from tyler.engine.sizes import doubled, grown_pages, pages_for
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_rows_have_the_pages_that_their_positions_take_and_share_none(context: P
         for row, whole in enumerate(contents):
             assert torch.equal(context.of(row), whole)
             held = context._pages[row]
-            assert context.table[row].tolist() == held + [0] * (context.table.shape[1] - len(held))
+            assert context.block_table[row].tolist() == held + [0] * (context.block_table.shape[1] - len(held))
     assert context.pages > 20
 
 
@@ -101,12 +101,14 @@ def test_memory_is_counted_in_whole_pages(context: PagedContext) -> None:
 # -------------------------------------------------------------------------------------------------------- attention
 
 
-def one_by_one(queries: Tensor, keys: Tensor, values: Tensor, window: PagedWindow) -> Tensor:
+def one_by_one(queries: Tensor, keys: Tensor, values: Tensor, metadata: PagedAttentionMetadata) -> Tensor:
     """Every query of every row alone, over the keys and values that its row's table leads to."""
-    starts, found = window.starts.tolist(), torch.zeros_like(queries)
+    starts, found = metadata.cu_seqlens_q.tolist(), torch.zeros_like(queries)
     group = queries.shape[1] // keys.shape[2]
-    for row, used in enumerate(window.used.tolist()):
-        own_keys, own_values = (torch.cat([states[page] for page in window.table[row]]) for states in (keys, values))
+    for row, used in enumerate(metadata.seqused_k.tolist()):
+        own_keys, own_values = (
+            torch.cat([states[page] for page in metadata.block_table[row]]) for states in (keys, values)
+        )
         for query in range(starts[row], starts[row + 1]):
             sees = used - (starts[row + 1] - 1 - query)
             for head in range(queries.shape[1]):
@@ -122,12 +124,12 @@ def drawn(counts: list[int], used: list[int], heads: int = 4, kv_heads: int = 2)
     return torch.randn(sum(counts), heads, 8, generator=generator), keys, values
 
 
-def window_of(counts: list[int], used: list[int], keys: Tensor, values: Tensor, longest: int) -> PagedWindow:
+def window_of(counts: list[int], used: list[int], keys: Tensor, values: Tensor, longest: int) -> PagedAttentionMetadata:
     starts = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32)
     table = torch.randperm(2 * len(used), generator=torch.Generator().manual_seed(1)).view(-1, 2).int() + 1
     nothing = torch.empty(0)
     lengths = torch.tensor(used, dtype=torch.int32)
-    return PagedWindow(keys, values, nothing, nothing, starts, lengths, table, longest, 2 * PAGE, gathered)
+    return PagedAttentionMetadata(keys, values, nothing, nothing, starts, lengths, table, longest, 2 * PAGE, gathered)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +145,17 @@ def test_gathered_attention_is_attention_to_each_rows_own_pages(
     counts: list[int], used: list[int], longest: int
 ) -> None:
     queries, keys, values = drawn(counts, used)
-    window = window_of(counts, used, keys, values, longest)
-    assert torch.allclose(gathered(queries, keys, values, window), one_by_one(queries, keys, values, window), atol=1e-5)
+    metadata = window_of(counts, used, keys, values, longest)
+    assert torch.allclose(
+        gathered(queries, keys, values, metadata), one_by_one(queries, keys, values, metadata), atol=1e-5
+    )
 
 
 def test_what_fills_a_pass_up_changes_nothing() -> None:
     queries, keys, values = drawn([3, 5], [30, 300])
-    window = window_of([3, 5], [30, 300], keys, values, longest=16)
+    metadata = window_of([3, 5], [30, 300], keys, values, longest=16)
     filled = torch.cat([queries, torch.randn(8, 4, 8)])
-    assert torch.equal(gathered(filled, keys, values, window)[:8], gathered(queries, keys, values, window))
+    assert torch.equal(gathered(filled, keys, values, metadata)[:8], gathered(queries, keys, values, metadata))
 
 
 @pytest.mark.parametrize("counts, heads, splits", [([1, 1], 4, None), ([1, 1], 2, 1), ([3, 40], 4, 1)])
@@ -160,7 +164,7 @@ def test_flash_attention_is_asked_by_its_own_signature(
 ) -> None:
     """Several queries see what lies before each, one sees all; keys are split only where parts fit together again."""
     queries, keys, values = drawn(counts, [300, 301], heads)
-    window = window_of(counts, [300, 301], keys, values, longest=max(counts))
+    metadata = window_of(counts, [300, 301], keys, values, longest=max(counts))
     operation, asked = torch.ops.aten._flash_attention_forward.default, {}
 
     def ask(*given: object, **named: object) -> tuple[Tensor, ...]:
@@ -170,12 +174,12 @@ def test_flash_attention_is_asked_by_its_own_signature(
         return (queries,)
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", ask)
-    flash(queries, keys, values, window)
+    flash(queries, keys, values, metadata)
     one = max(counts) == 1
     assert asked["is_causal"] is not one and asked["window_size_right"] == (-1 if one else 0)
     assert (asked["max_q"], asked["max_k"], asked["num_splits"]) == (max(counts), 2 * PAGE, splits)
-    assert asked["cum_seq_q"] is window.starts and asked["seqused_k"] is window.used
-    assert asked["block_table"] is window.table and asked["cum_seq_k"].shape == window.starts.shape
+    assert asked["cum_seq_q"] is metadata.cu_seqlens_q and asked["seqused_k"] is metadata.seqused_k
+    assert asked["block_table"] is metadata.block_table and asked["cum_seq_k"].shape == metadata.cu_seqlens_q.shape
     assert asked["dropout_p"] == 0 and asked["return_debug_mask"] is False
 
 
@@ -185,7 +189,7 @@ def test_flash_attention_is_taken_only_where_it_gives_what_it_should(
     probe = (4, 2, 8, torch.bfloat16, CPU)
     monkeypatch.setattr(paged, "flash", gathered)
     assert paged.difference(*probe, (3, 40, 1)) == 0
-    monkeypatch.setattr(paged, "flash", lambda q, k, v, window: gathered(q, k, v.roll(1, 1), window))
+    monkeypatch.setattr(paged, "flash", lambda q, k, v, metadata: gathered(q, k, v.roll(1, 1), metadata))
     assert paged.difference(*probe, (3, 40, 1)) > paged.TOLERANCE
     for wrong in ("it differs by 0.5", "no kernel image"):
 

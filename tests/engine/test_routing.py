@@ -10,7 +10,7 @@ import pytest
 from tests import tiny
 
 from tyler.boundaries.placement import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
-from tyler.engine.detokenizer import Transcript
+from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
 from tyler.engine.sampling import Sampling
@@ -47,7 +47,7 @@ def random_pieces(seed: int, length: int = 60) -> list[str]:
     likely = tiny.ids_of(tiny.STRUCTURAL)
     usual = tiny.ids_of(tiny.PLAIN)
     every = range(2, len(tiny.tokenizer()))
-    transcript = Transcript(tiny.tokenizer())
+    transcript = IncrementalDetokenizer(tiny.tokenizer())
     transcript.tokens += [random.choice(random.choice([likely, usual, every])) for _ in range(length)]
     return list(transcript)
 
@@ -237,7 +237,7 @@ def boundary_requests(count: int, **settings: object) -> list[Request]:
 def test_the_engine_invokes_operators_where_stage_one_trains_them() -> None:
     held = 0
     for trajectory in tiny.tyler("qwen2").engine(slots=12).run(boundary_requests(12)):
-        transcript = Transcript(tiny.tokenizer())
+        transcript = IncrementalDetokenizer(tiny.tokenizer())
         tokens = [action for action in trajectory.actions if action < trajectory.vocab_size]
         transcript.tokens += tokens[:-1] if trajectory.finish_reason == "eos" else tokens
         pieces = list(transcript)

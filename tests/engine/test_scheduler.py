@@ -38,7 +38,7 @@ def test_requests_wait_for_memory_and_answers_do_not_change(rows: int) -> None:
     bound = memory_for(model, rows, 4 * 64)
     engine = model.engine(slots=8, memory=bound)
     for request in requests:
-        engine.submit(request)
+        engine.add_request(request)
     found, most = {}, 0
     while engine.rows or engine.waiting:
         for event in engine.step():
@@ -58,13 +58,13 @@ def test_a_row_that_was_postponed_goes_on_where_it_was(router: Learned | AtBound
     requests = [ask(tiny.MEDIUM, router=router, sampling=Sampling(1.0, seed=s), max_new_tokens=90) for s in range(6)]
     engine = model.engine(slots=6, memory=memory_for(model, 3, 128))
     for request in requests:
-        engine.submit(request)
-    events, postponed = [], 0
+        engine.add_request(request)
+    events, preempted = [], 0
     while engine.rows or engine.waiting:
         before = {row.index for row in engine.rows}
         events += engine.step()
-        postponed += sum(row.index in before for row in engine.waiting)
-    assert postponed >= 1
+        preempted += sum(row.index in before for row in engine.waiting)
+    assert preempted >= 1
     finished = {event.index: event.trajectory for event in events if isinstance(event, FinishEvent)}
     free = run(model, requests)
     for index, one in enumerate(free):
@@ -77,7 +77,7 @@ def test_what_never_fits_the_memory_is_refused() -> None:
     model = tiny.tyler("qwen3")
     engine = model.engine(slots=2, memory=memory_for(model, 1, 64))
     with pytest.raises(ValueError, match=r"max_new_tokens=100 needs [\d,]+ bytes.*memory=[\d,]+; lower"):
-        engine.submit(ask(tiny.SHORT, max_new_tokens=100))
+        engine.add_request(ask(tiny.SHORT, max_new_tokens=100))
     assert len(engine.run([ask(tiny.SHORT, max_new_tokens=20, router=Never())])[0].actions) <= 20
     with pytest.raises(ValueError, match="memory=0"):
         model.engine(memory=0)
@@ -87,7 +87,7 @@ def test_memory_follows_the_rows_that_are_left() -> None:
     model = tiny.tyler("qwen2")
     engine = model.engine(slots=8)
     for index in range(8):
-        engine.submit(ask(tiny.LONG if index else tiny.SHORT, router=Never(), max_new_tokens=2 if index else 40))
+        engine.add_request(ask(tiny.LONG if index else tiny.SHORT, router=Never(), max_new_tokens=2 if index else 40))
     engine.step()
     full = engine.context.embeds.nbytes
     for _ in range(10):

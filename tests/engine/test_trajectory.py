@@ -1,4 +1,4 @@
-"""Packing trajectories for the learner, against loops that append one thing at a time."""
+"""Packing trajectories for the spec, against loops that append one thing at a time."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from tests import tiny
 
 from tyler.evaluation import budget_matching, command, comparison
-from tyler.evaluation.budget_matching import Equality, Match, Trial
+from tyler.evaluation.budget_matching import BudgetMatch, Match, Trial
 from tyler.evaluation.records import read_records
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.registry import Loaded
@@ -60,7 +60,7 @@ def test_the_nearest_value_of_the_knob_is_found(target: float) -> None:
     else:
         assert (found.best.setting, found.best.value, found.best.tokens) == ("thoughts", best, 21.5 + best)
     assert found.reached and len(found.trials) <= 10
-    changed = budget_matching.turned(method(THOUGHTS), found)
+    changed = budget_matching.with_setting(method(THOUGHTS), found)
     assert changed.settings.thoughts == (found.best.value or 4)
 
 
@@ -69,7 +69,7 @@ def test_a_method_that_cannot_get_longer_is_left_as_it_is_and_says_so() -> None:
     found = budget_matching.match(method(STEPS, seen=seen), 60.0, PROBLEMS)
     assert seen == [(4, None, 100)], "a cap lengthens nothing and is not tried"
     assert not found.reached and found.best.value is None
-    assert budget_matching.turned(method(STEPS), found).settings == Settings()
+    assert budget_matching.with_setting(method(STEPS), found).settings == Settings()
 
 
 def test_answers_that_are_too_long_are_capped_by_the_methods_own_knob_first() -> None:
@@ -77,7 +77,7 @@ def test_answers_that_are_too_long_are_capped_by_the_methods_own_knob_first() ->
     assert (found.best.setting, found.best.value, found.best.tokens) == ("steps", 10, 14.0)
     found = budget_matching.match(method(), 14.0, PROBLEMS)
     assert (found.best.setting, found.best.value, found.best.tokens) == ("max_new_tokens", 10, 14.0)
-    assert budget_matching.turned(method(), found).max_new_tokens == 10
+    assert budget_matching.with_setting(method(), found).max_new_tokens == 10
     long = budget_matching.match(method(settings=Settings(thoughts=0)), 21.0, PROBLEMS)
     assert long.best.setting == "", "21.5 tokens are near enough"
 
@@ -127,7 +127,7 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
     asked: list[Sequence[Problem]] = []
     cost = budget_matching.cost
     monkeypatch.setattr(budget_matching, "cost", lambda reasoner, some: asked.append(some) or cost(reasoner, some))
-    equality = Equality(place / "target", "train", place / "dev.jsonl", count=5)
+    equality = BudgetMatch(place / "target", "train", place / "dev.jsonl", count=5)
     target = budget_matching.cost_of(read_records(place / "target"))
     assert target > 9
     evaluate(place, "matched", max_new_tokens=64, match=equality)
@@ -145,14 +145,14 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
 
 def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7 of the 7 problems of 'train' are evaluated too, first train-1"):
-        evaluate(place, "x", match=Equality(place / "target", "train", place / "test.jsonl"))
+        evaluate(place, "x", match=BudgetMatch(place / "target", "train", place / "test.jsonl"))
     mini = command.run(str(place / "backbone"), count=1, max_new_tokens=2, output=tmp_path)
     assert len(mini) == 1
     with pytest.raises(ValueError, match="no answers of 'jsonl' to match"):
-        evaluate(place, "x", match=Equality(tmp_path, "train", place / "dev.jsonl"))
+        evaluate(place, "x", match=BudgetMatch(tmp_path, "train", place / "dev.jsonl"))
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
         command.run(
-            str(place / "backbone"), tasks=["mini", "jsonl"], count=1, match=Equality(tmp_path), output=place / "x"
+            str(place / "backbone"), tasks=["mini", "jsonl"], count=1, match=BudgetMatch(tmp_path), output=place / "x"
         )
 
 

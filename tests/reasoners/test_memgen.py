@@ -555,7 +555,7 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
 
 
 def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[sft.Named] = ()) -> None:
-    supervised.train(sft.lesson(model, config), examples_for(model), config, run, development)
+    supervised.train(sft.spec(model, config), examples_for(model), config, run, development)
 
 
 def examples_for(model: MemGen) -> list[sft.Named]:
@@ -568,8 +568,8 @@ def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(r
     layers = tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (3, False)):
         model = build("qwen3")
-        lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
-        loss = supervised.descend(lesson, examples_for(model), size)
+        spec = sft.spec(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
+        loss = supervised.accumulate_gradients(spec, examples_for(model), size)
         found.append((loss, gradients(model.weaver.trainable())))
     assert len(set(map(id, layers))) == (2 * model.backbone.num_layers if recomputed else 0), "of both decoders"
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -592,9 +592,9 @@ def test_weaver_training_learns_and_moves_the_weaver_alone(tmp_path: Path, root:
 
 def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None:
     model = build("qwen3", dropout=0.5)
-    lesson, examples = sft.lesson(model, SMALL), examples_for(model)
+    spec, examples = sft.spec(model, SMALL), examples_for(model)
     model.weaver.train()
-    found = [supervised.development_loss(lesson, examples, size) for size in (1, 2, 8)]
+    found = [supervised.development_loss(spec, examples, size) for size in (1, 2, 8)]
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
     counts = [len(example.target_ids) for _, example in examples]
@@ -605,9 +605,9 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
 # ------------------------------------------------------------------------------------------------- GRPO
 
 
-def rolled_out(model: MemGen, learner: grpo.Learner, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
+def rolled_out(model: MemGen, spec: grpo.GrpoSpec, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
     """A rollout whose rewards differ, whatever the answers are."""
-    rollout = grpo.roll_out(model, PROBLEMS[:2], config, learner, slots=4, step=0)
+    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, slots=4, step=0)
     return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
 
 
@@ -645,12 +645,12 @@ def shift(model_parameters: list[torch.nn.Parameter], size: float) -> None:
 @pytest.mark.parametrize("size", [0.0, 0.03])
 def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> None:
     model = build("qwen3")
-    learner = grpo.weaver_learner(model, GRPO)
-    rollout = rolled_out(model, learner)
+    spec = grpo.weaver_learner(model, GRPO)
+    rollout = rolled_out(model, spec)
     assert any(num_insertions(one) for one in rollout.trajectories)
-    shift(learner.parameters, size)
-    totals = grpo.learn(model, rollout, GRPO, learner)
-    ours = gradients(learner.parameters)
+    shift(spec.parameters, size)
+    totals = grpo.learn(model, rollout, GRPO, spec)
+    ours = gradients(spec.parameters)
     new, old = [], []
     for one in rollout.trajectories:
         blocks = {call.position: call.operator for call in one.invocations if call.position < one.num_visible}
@@ -660,7 +660,7 @@ def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> 
     loss = loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
     loss.backward()
     assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(learner.parameters))
+    assert_close(ours, gradients(spec.parameters))
     assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
 
 
@@ -682,17 +682,17 @@ def decision_loss(model: MemGen, rollout: grpo.Rollout) -> Tensor:
 def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt: bool) -> None:
     model = build("qwen2", trigger=True, settings=replace(SETTINGS, trigger_at_prompt=at_prompt))
     config = TRIGGER.model_copy(update={"token_temperature": 1.0, "max_new_tokens": 24})  # answers that differ
-    learner = grpo.trigger_learner(model, config)
-    rollout = rolled_out(model, learner, config)
+    spec = grpo.trigger_learner(model, config)
+    rollout = rolled_out(model, spec, config)
     asked = [len(consulted) for consulted in rollout.consultations]
     assert sum(asked) > 0 and len(set(asked)) > 1
-    shift(learner.parameters, size)
-    totals = grpo.learn(model, rollout, TRIGGER, learner)
-    ours = gradients(learner.parameters)
+    shift(spec.parameters, size)
+    totals = grpo.learn(model, rollout, TRIGGER, spec)
+    ours = gradients(spec.parameters)
     loss = decision_loss(model, rollout)
     loss.backward()
     assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(learner.parameters))
+    assert_close(ours, gradients(spec.parameters))
     assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
     assert all(parameter.grad is None for parameter in model.weaver.parameters())
 
@@ -706,18 +706,18 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
         config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
             update={"micro_batch_size": size, "gradient_checkpointing": recomputed}
         )
-        learner = learner_of(kind, model, config)
-        rollout = rolled_out(model, learner, config)
+        spec = learner_of(kind, model, config)
+        rollout = rolled_out(model, spec, config)
         before = len(layers)
-        totals = grpo.learn(model, rollout, config, learner)
+        totals = grpo.learn(model, rollout, config, spec)
         assert (len(layers) > before) == recomputed
-        found.append((totals["loss"], gradients(learner.parameters)))
+        found.append((totals["loss"], gradients(spec.parameters)))
     for loss, grads in found[1:]:
         assert loss == pytest.approx(found[0][0], abs=1e-6)
         assert_close(grads, found[0][1])
 
 
-def learner_of(kind: str, model: MemGen, config: Any) -> grpo.Learner:
+def learner_of(kind: str, model: MemGen, config: Any) -> grpo.GrpoSpec:
     return grpo.trigger_learner(model, config) if kind == "trigger" else grpo.weaver_learner(model, config)
 
 
@@ -835,15 +835,15 @@ def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(
     reward_commas(monkeypatch)
     model = build("qwen2", trigger=kind == "trigger")
     config = (TRIGGER if kind == "trigger" else GRPO).model_copy(update={"steps": 1})
-    learner = learner_of(kind, model, config)
-    size = state_bytes(learner.parameters) + model.saved_bytes()
+    spec = learner_of(kind, model, config)
+    size = state_bytes(spec.parameters) + model.saved_bytes()
     with open_new(tmp_path) as run:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size - 1))
         with pytest.raises(RunError, match="4 checkpoints of"):
-            grpo.train(model, PROBLEMS, config, learner, 4, run)
+            grpo.train(model, PROBLEMS, config, spec, 4, run)
         assert read_jsonl(tmp_path / "metrics.jsonl") == []
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size))
-        grpo.train(model, PROBLEMS, config, learner, 4, run)
+        grpo.train(model, PROBLEMS, config, spec, 4, run)
     checkpoint = tmp_path / "checkpoints" / "step-1"
     files = [path for path in checkpoint.rglob("*.safetensors") if path.name != "state.safetensors"]
     assert model.saved_bytes() == sum(tensor.nbytes for path in files for tensor in load_file(path).values())
@@ -864,9 +864,9 @@ def train_together(path: Path, kind: str) -> dict[str, Any]:
         config = (GRPO if weaver else TRIGGER).model_copy(
             update=more | {"batch_size": 2 if kind == "seldom" else 3, "learning_rate": 0.01}
         )
-        learner = learner_of("weaver" if weaver else "trigger", model, config)
+        spec = learner_of("weaver" if weaver else "trigger", model, config)
         with opened_run(Config(devices=test_distributed.QUICK), path) as run:
-            grpo.train(model, PROBLEMS, config, learner, 4, run, PROBLEMS)
+            grpo.train(model, PROBLEMS, config, spec, 4, run, PROBLEMS)
     part = model.weaver if weaver else model.trigger
     assert part is not None
     return {name: one.detach().numpy() for name, one in part.named_parameters() if one.requires_grad}

@@ -127,8 +127,8 @@ def test_memgens_places_can_be_changed_at_evaluation_and_its_latents_cannot(plac
     assert [one.operator for one in few[0].invocations] == ["prompt"]
     loaded = registry.load(where, "memgen", ["trigger_at_prompt=true"], name="x")
     assert loaded.reasoner.model.settings.trigger_at_prompt and loaded.reasoner.model.settings.max_insertions == 5
-    assert loaded.turned("max_insertions", 3).reasoner.model.settings.max_insertions == 3
-    assert loaded.turned("max_new_tokens", 3).reasoner.max_new_tokens == 3
+    assert loaded.with_setting("max_insertions", 3).reasoner.model.settings.max_insertions == 3
+    assert loaded.with_setting("max_new_tokens", 3).reasoner.max_new_tokens == 3
     with pytest.raises(ValueError, match="no setting 'prompt_latents'; allowed: max_insertions, trigger_at_prompt"):
         registry.load(where, None, ["prompt_latents=4"], name="x")
     with pytest.raises(ValueError, match="max_insertions=-1; it must be 0 or more"):

@@ -60,10 +60,10 @@ def chooser_of(model: Tyler, settings: soft_thinking.Settings | swireasoning.Set
 
 
 def requests_for(model: Tyler, settings, sampling: Sampling, length: int = LENGTH) -> list[Request]:
-    chooser = chooser_of(model, settings)
+    sampler = chooser_of(model, settings)
     encode = model.backbone.tokenizer.encode
     return [
-        Request(encode(text), router=Never(), sampling=sampling, max_new_tokens=length + 3 * index, chooser=chooser)
+        Request(encode(text), router=Never(), sampling=sampling, max_new_tokens=length + 3 * index, sampler=sampler)
         for index, text in enumerate(PROMPTS)
     ]
 
@@ -134,7 +134,7 @@ def test_different_requests_of_one_method_and_plain_ones_share_a_batch() -> None
     model = soft.model("qwen3")
     names = [("soft-thinking", "wide"), ("swireasoning", "mixed"), ("swireasoning", "sampled hot")]
     groups = [requests_for(model, *METHODS[method][case]) for method, case in names]
-    plain = [replace(request, chooser=None) for request in groups[0]]
+    plain = [replace(request, sampler=None) for request in groups[0]]
     mixed = [request for together in zip(*groups, plain, strict=True) for request in together]
     found = model.engine(slots=5).run(mixed)
     for place, (method, case) in enumerate(names):
@@ -186,8 +186,8 @@ def test_the_end_of_a_sequence_is_no_soft_step() -> None:
     assert first.is_soft[3]
     ends = replace(model.backbone, model=copy.deepcopy(model.backbone.model))
     ends.model.generation_config.eos_token_id = first.actions[3]
-    chooser = soft_thinking.SoftThinking(ends, SOFT_THINKING["wide"][0])
-    request = Request(first.prompt_ids, router=Never(), chooser=chooser)
+    sampler = soft_thinking.SoftThinking(ends, SOFT_THINKING["wide"][0])
+    request = Request(first.prompt_ids, router=Never(), sampler=sampler)
     (cut,) = Tyler.start(ends, ()).engine(slots=1).run([request])
     assert cut.finish_reason == "eos" and cut.actions == first.actions[: first.actions.index(first.actions[3]) + 1]
     assert cut.is_soft == [True] * (len(cut.actions) - 1) + [False]
@@ -225,22 +225,22 @@ def test_a_stop_string_ends_a_thought() -> None:
 def test_a_closed_thought_in_the_prompt_leaves_the_end_to_the_marker() -> None:
     model = soft.model("qwen2")
     settings = soft_thinking.Settings(answer_marker="e", temperature=1.0, cold_stop_entropy=2.2, cold_stop_steps=20)
-    chooser = soft_thinking.SoftThinking(model.backbone, settings)
+    sampler = soft_thinking.SoftThinking(model.backbone, settings)
     for text in ("<think>\n\n</think>\n\nFind 2y:", tiny.ODD + "</think>"):
-        request = Request(model.backbone.tokenizer.encode(text), router=Never(), max_new_tokens=25, chooser=chooser)
+        request = Request(model.backbone.tokenizer.encode(text), router=Never(), max_new_tokens=25, sampler=sampler)
         (found,) = model.engine(slots=1).run([request])
         assert outcome(found) == outcome(soft.soft_thinking_answer(model, request, settings))
 
 
 def test_the_marker_may_be_split_over_tokens() -> None:
     model = soft.model("qwen2", thinks=False)
-    chooser = soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings(answer_marker="\\boxed"))
-    memory = chooser.start([1], Sampling(), 10)
+    sampler = soft_thinking.SoftThinking(model.backbone, soft_thinking.Settings(answer_marker="\\boxed"))
+    memory = sampler.start([1], Sampling(), 10)
     for token in tiny.ids("a \\box"):
         memory.recorded.append(token)
-        assert not chooser._marked(memory)
+        assert not sampler._marked(memory)
     memory.recorded += tiny.ids("ed{")
-    assert chooser._marked(memory)
+    assert sampler._marked(memory)
 
 
 def test_the_symbols_are_explicit_and_words_are_not() -> None:
@@ -251,9 +251,9 @@ def test_the_symbols_are_explicit_and_words_are_not() -> None:
 
 
 def test_requests_with_a_chooser_have_no_operators() -> None:
-    chooser = swireasoning.SwiReasoning(soft.model("qwen2").backbone, swireasoning.Settings())
+    sampler = swireasoning.SwiReasoning(soft.model("qwen2").backbone, swireasoning.Settings())
     with pytest.raises(ValueError, match=r"router=Never\(\), not Learned"):
-        Request([1], router=Learned(), chooser=chooser)
+        Request([1], router=Learned(), sampler=sampler)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_the_defaults_are_the_documented_ones() -> None:
     ],
 )
 def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kept: list[int], weights: list) -> None:
-    chooser = soft_thinking.SoftThinking(soft.model("qwen3").backbone, soft_thinking.Settings(**settings))
+    sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, soft_thinking.Settings(**settings))
     p = torch.tensor([[0.05, 0.3, 0.5, 0.15]])
-    found, ids = chooser._weights(p, [chooser.start([], Sampling(), 9)])
+    found, ids = sampler._weights(p, [sampler.start([], Sampling(), 9)])
     by_rank = [2, 1, 3, 0]
     mixture = {int(id): float(weight) for id, weight in zip(ids[0], found[0], strict=True) if weight > 0}
     assert mixture == pytest.approx({by_rank[rank]: weight for rank, weight in zip(kept, weights, strict=True)})
@@ -314,11 +314,11 @@ def test_the_weights_of_a_mixture_are_those_computed_by_hand(settings: dict, kep
 
 def test_cold_steps_count_only_in_a_row() -> None:
     settings = soft_thinking.Settings(cold_stop_entropy=1.0, cold_stop_steps=3)
-    chooser = soft_thinking.SoftThinking(soft.model("qwen3").backbone, settings)
-    memory = chooser.start([], Sampling(), 99)
+    sampler = soft_thinking.SoftThinking(soft.model("qwen3").backbone, settings)
+    memory = sampler.start([], Sampling(), 99)
     assert memory.end is not None
     entropies = [0.5, 0.5, 1.0, 0.5, 0.5, 0.5, 0.5]  # 1.0 is not below 1.0
-    recorded = [chooser._think(memory, 7, entropy) for entropy in entropies[:6]]
+    recorded = [sampler._think(memory, 7, entropy) for entropy in entropies[:6]]
     assert recorded == [7, 7, 7, 7, 7, memory.end] and not memory.thinking
 
 
@@ -337,26 +337,26 @@ def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_swit
 
 
 def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
-    chooser = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.Settings(a0=0.2, b0=0.6))
+    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.Settings(a0=0.2, b0=0.6))
     memory = swireasoning.Memory(Sampling(), longest=40, steps=10)
-    assert chooser._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
-    assert chooser._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
-    assert chooser._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
+    assert sampler._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
+    assert sampler._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
+    assert sampler._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
     memory.steps = 0
-    assert chooser._mix(memory, "", soft=True) == swireasoning.Mix(0.9, chooser.line_break)
+    assert sampler._mix(memory, "", soft=True) == swireasoning.Mix(0.9, sampler.line_break)
 
 
 def test_forced_tokens_come_in_their_order_and_end_with_the_answer_budget() -> None:
     settings = swireasoning.Settings(max_switches=1, answer_tokens=3)
-    chooser = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
+    sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
     memory = swireasoning.Memory(Sampling(), 99, switches=3)
-    assert not chooser._control(memory, "normal"), "the step that turns counts as the first of the three"
-    assert list(memory.queue) == chooser.open and len(chooser.open) > 1
-    assert [chooser._token(memory, 0) for _ in range(2)] == chooser.open[:2]
-    assert [chooser._control(memory, "") for _ in range(2)] == [False, True]
-    for switches, queue in ((1, chooser.close), (2, chooser.close), (3, chooser.open)):
+    assert not sampler._control(memory, "normal"), "the step that turns counts as the first of the three"
+    assert list(memory.queue) == sampler.open and len(sampler.open) > 1
+    assert [sampler._token(memory, 0) for _ in range(2)] == sampler.open[:2]
+    assert [sampler._control(memory, "") for _ in range(2)] == [False, True]
+    for switches, queue in ((1, sampler.close), (2, sampler.close), (3, sampler.open)):
         memory = swireasoning.Memory(Sampling(), 99, switches=switches)
-        chooser._control(memory, "normal")
+        sampler._control(memory, "normal")
         assert list(memory.queue) == queue and (memory.tokens_left is None) == (switches < 3)
     memory = swireasoning.Memory(Sampling(), 99, switches=3)
-    assert not chooser._control(memory, "") and not memory.queue, "only where a row turns"
+    assert not sampler._control(memory, "") and not memory.queue, "only where a row turns"

@@ -198,8 +198,8 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
     found, layers = {}, tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (4, False)):
         model = fresh()
-        lesson = softcot.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
-        loss = supervised.descend(lesson, examples_of(model), size)
+        spec = softcot.spec(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
+        loss = supervised.accumulate_gradients(spec, examples_of(model), size)
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
     assert bool(layers) == recomputed
     assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
@@ -208,7 +208,7 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
 
 
 def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence[Example] = ()) -> None:
-    supervised.train(softcot.lesson(model, config), examples_of(model), config, run, development)
+    supervised.train(softcot.spec(model, config), examples_of(model), config, run, development)
 
 
 def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
@@ -229,10 +229,10 @@ def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
 
 def test_the_development_loss_is_the_mean_over_targets() -> None:
     model = fresh()
-    lesson, examples = softcot.lesson(model, SMALL), examples_of(model)
+    spec, examples = softcot.spec(model, SMALL), examples_of(model)
     losses = [float(softcot.batch_loss(model, [example], 1).detach()) for example in examples]
     expected = sum(losses) / sum(len(example.target_ids) for example in examples)
-    assert supervised.development_loss(lesson, examples, 3) == pytest.approx(expected, abs=1e-5)
+    assert supervised.development_loss(spec, examples, 3) == pytest.approx(expected, abs=1e-5)
     assert all(parameter.grad is None for parameter in model.projection.parameters())
 
 

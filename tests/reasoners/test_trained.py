@@ -84,7 +84,7 @@ def rest_of(model: Tyler) -> dict[str, Tensor]:
 
 
 def learn(model: Tyler, config: SftConfig, run: Run, development: Sequence[Trace] = ()) -> None:
-    supervised.train(sft.lesson(model, config), traces_for(model), config, run, development)
+    supervised.train(sft.spec(model, config), traces_for(model), config, run, development)
 
 
 def open_new(path: Path) -> Run:
@@ -124,8 +124,8 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointi
     found, recomputed_layers = {}, tiny.count_recomputed(monkeypatch)
     for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
-        lesson = sft.lesson(model, SMALL.model_copy(update={"gradient_checkpointing": recomputed}))
-        loss = supervised.descend(lesson, traces_for(model), size)
+        spec = sft.spec(model, SMALL.model_copy(update={"gradient_checkpointing": recomputed}))
+        loss = supervised.accumulate_gradients(spec, traces_for(model), size)
         found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
     assert bool(recomputed_layers) == checkpointing
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
@@ -170,9 +170,9 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
     model = randomized(fresh(dropout=0.5))
     lora = model.policy.lora
     assert lora is not None
-    lesson, traces = sft.lesson(model, SMALL), traces_for(model)
+    spec, traces = sft.spec(model, SMALL), traces_for(model)
     lora.train()
-    found = [supervised.development_loss(lesson, traces, size) for size in (1, 2, 8)]
+    found = [supervised.development_loss(spec, traces, size) for size in (1, 2, 8)]
     assert all(module.training for module in lora.modules()), "and training goes on with it"
     lora.eval()
     losses = [float(sft.batch_loss(model, [trace], 1).detach()) for trace in traces]

@@ -250,7 +250,7 @@ def judged(run: Run, first: int, accuracies: list[float], save_every: int = 1) -
     """Steps from `first` with these development accuracies, saved as the training loops save them."""
     for step, accuracy in enumerate(accuracies, start=first):
         run.log(step, {"accuracy": accuracy})
-        run.judge(step, "accuracy", accuracy, operator.gt)
+        run.record_best(step, "accuracy", accuracy, operator.gt)
         if step % save_every == 0 or (run.best is not None and run.best.step == step):
             run.save_checkpoint(step, write_state)
 
@@ -277,16 +277,16 @@ def test_the_best_checkpoint_stays_beside_the_newest_and_of_equal_ones_the_earli
 def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         for step, loss in enumerate([3.0, 2.0, 2.0, 2.5], start=1):
-            run.judge(step, "loss", loss, operator.lt)
+            run.record_best(step, "loss", loss, operator.lt)
         assert run.best == Best(2, "loss", 2.0)
-        run.judge(5, "loss", -float("inf"), operator.lt)
+        run.record_best(5, "loss", -float("inf"), operator.lt)
         assert run.best == Best(2, "loss", 2.0), "a loss that is not finite is no success"
 
 
 def test_a_resumed_run_knows_the_best_of_its_checkpoint_and_not_of_what_it_lost(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         judged(run, 1, [0.1, 0.5, 0.3])
-        run.judge(4, "accuracy", 0.9, operator.gt)  # and killed before its checkpoint
+        run.record_best(4, "accuracy", 0.9, operator.gt)  # and killed before its checkpoint
     with Run.resume(tmp_path, CONFIG) as run:
         assert run.best == Best(2, "accuracy", 0.5)
         judged(run, 4, [0.9])
@@ -386,7 +386,7 @@ def test_a_run_without_a_checkpoint_resumes_from_its_start(tmp_path: Path) -> No
 def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path, file: str, content: str) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         for step in (1, 2):
-            run.judge(step, "accuracy", 0.5, operator.gt)
+            run.record_best(step, "accuracy", 0.5, operator.gt)
             run.save_checkpoint(step, write_state)
     newest = tmp_path / "checkpoints" / "step-2"
     (newest / file).write_text(content)
@@ -416,13 +416,13 @@ def test_a_file_system_without_locks_is_told_so(tmp_path: Path, monkeypatch: pyt
 
 def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
-        run.hold_to({"the problems": "a", "the model": "m"})
+        run.check_provenance({"the problems": "a", "the model": "m"})
     with Run.resume(tmp_path, CONFIG) as run:
-        run.hold_to({"the problems": "a", "the model": "m"})
+        run.check_provenance({"the problems": "a", "the model": "m"})
         with pytest.raises(RunError, match="cannot go on: the problems changed since it was started"):
-            run.hold_to({"the problems": "b", "the model": "m"})
+            run.check_provenance({"the problems": "b", "the model": "m"})
     with Run.replace(tmp_path, CONFIG) as run:
-        run.hold_to({"the problems": "b"})
+        run.check_provenance({"the problems": "b"})
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0c", "\r", "\n"])

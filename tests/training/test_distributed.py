@@ -191,7 +191,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
         if distributed.world() > 1:
             stage1.shard(model, ONE_BLOCK, 2)
-        losses = [stage1.descend(model, examples, 1, recompute) for _ in range(2)]
+        losses = [stage1.accumulate_gradients(model, examples, 1, recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]
@@ -350,15 +350,15 @@ def test_alone_everything_is_what_one_process_has() -> None:
 
 def failing_in_step_2(path: Path, how: Callable[[], None]) -> Any:
     if os.environ["RANK"] == "1":
-        steps, descend = [], stage1.descend
+        steps, accumulate_gradients = [], stage1.accumulate_gradients
 
         def fail(*arguments: Any) -> float:
             steps.append(1)
             if len(steps) == 2:
                 how()
-            return descend(*arguments)
+            return accumulate_gradients(*arguments)
 
-        stage1.descend = fail
+        stage1.accumulate_gradients = fail
     return train_stage1(path, STAGE1.model_copy(update={"devices": DevicesConfig(timeout=0.1)}))
 
 

@@ -19,7 +19,7 @@ from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training import stage1
-from tyler.training.loop import batch_at, check_finite, lowered, micro_batches, training_steps
+from tyler.training.loop import batch_at, check_finite, micro_batches, mixed_precision, training_steps
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -98,7 +98,7 @@ def test_the_batch_of_a_step_follows_from_the_seed_and_the_step_alone() -> None:
 # ------------------------------------------------------------------------------------------- the state
 
 
-def descend(parameters: list[nn.Parameter], optimization: Optimization, first: int, last: int) -> None:
+def accumulate_gradients(parameters: list[nn.Parameter], optimization: Optimization, first: int, last: int) -> None:
     for step in range(first, last):
         for parameter in parameters:
             parameter.grad = parameter.detach() * torch.rand(parameter.shape)
@@ -116,22 +116,22 @@ def test_a_saved_state_goes_on_bit_by_bit_weights_moments_and_random_numbers(tmp
     torch.manual_seed(5)
     whole, optimization = make(seed=0)
     extra = torch.arange(3.0)
-    descend(whole, optimization, 0, 4)
+    accumulate_gradients(whole, optimization, 0, 4)
     save_state(tmp_path, [*whole, extra], optimization, steps_done=4)
-    descend(whole, optimization, 4, 10)
+    accumulate_gradients(whole, optimization, 4, 10)
     torch.manual_seed(99)
     resumed, optimization = make(seed=1)
     put_back = torch.zeros(3)
     assert load_state(tmp_path, [*resumed, put_back], optimization) == 4
     assert torch.equal(put_back, extra)
-    descend(resumed, optimization, 4, 10)
+    accumulate_gradients(resumed, optimization, 4, 10)
     for one, other in zip(whole, resumed, strict=True):
         assert torch.equal(one, other)
 
 
 def test_a_saved_state_is_safetensors_and_json_only(tmp_path: Path) -> None:
     parameters, optimization = make(seed=0)
-    descend(parameters, optimization, 0, 1)
+    accumulate_gradients(parameters, optimization, 0, 1)
     save_state(tmp_path, parameters, optimization, steps_done=1)
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
 
@@ -217,7 +217,7 @@ def test_a_step_judged_the_best_is_saved_although_it_is_not_due(tmp_path: Path) 
     with Run.create(tmp_path, CONFIG) as run:
         for step in training_steps("test", run, 7, 0, 5, lambda steps_done, folder: None):
             if step.is_due(2):
-                step.judge({"accuracy": accuracies[step.number + 1]}, "accuracy", gt)
+                step.record_best({"accuracy": accuracies[step.number + 1]}, "accuracy", gt)
         assert [path.name for path in run.checkpoints()] == ["step-6", "step-7"]
         best = best_checkpoint(tmp_path)
     assert best is not None and best.name == "step-6"
@@ -233,7 +233,7 @@ def test_something_is_due_every_so_many_steps_and_never_for_none(tmp_path: Path)
 def test_a_state_takes_the_space_that_was_foretold(tmp_path: Path) -> None:
     parameters = [nn.Parameter(torch.randn(300, 100)), nn.Parameter(torch.randn(50))]
     optimization = Optimization.of(Stage1Config(), [(parameters, 0.1)], total_steps=10)
-    descend(parameters, optimization, 0, 1)
+    accumulate_gradients(parameters, optimization, 0, 1)
     save_state(tmp_path, parameters, optimization, steps_done=1)
     found = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert state_bytes(parameters) <= found < 1.1 * state_bytes(parameters)
@@ -262,7 +262,7 @@ def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -
     parameters, optimization = make(seed=0)
     save_state(tmp_path, parameters, optimization, steps_done=0)
     before: list[Tensor] = [parameter.detach().clone() for parameter in parameters]
-    descend(parameters, optimization, 0, 2)
+    accumulate_gradients(parameters, optimization, 0, 2)
     load_state(tmp_path, parameters, optimization)
     for one, other in zip(parameters, before, strict=True):
         assert torch.equal(one, other)
@@ -296,7 +296,7 @@ def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradien
             model.synthesizer.zero_grad()
             products = ProductDtypes()
             with products:
-                loss = stage1.descend(model, examples, 2, recompute, autocast)
+                loss = stage1.accumulate_gradients(model, examples, 2, recompute, autocast)
             assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
             gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
             assert gradient.dtype == torch.float32
@@ -324,8 +324,8 @@ class ProductDtypes(TorchDispatchMode):
 
 def test_autocast_over_other_weights_is_refused() -> None:
     backbone = tiny.build_backbone("qwen3")
-    with lowered(backbone, autocast=False):
+    with mixed_precision(backbone, autocast=False):
         assert not torch.is_autocast_enabled("cpu")
     backbone.model.to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"autocast is for weights in float32, these are torch.bfloat16"):
-        lowered(backbone, autocast=True)
+        mixed_precision(backbone, autocast=True)

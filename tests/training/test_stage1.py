@@ -27,7 +27,7 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.gradient_checkpointing import Recomputed
-from tyler.training.stage1 import descend, development_loss, draw_batch, draw_insertions, train
+from tyler.training.stage1 import accumulate_gradients, development_loss, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
 from tyler.training.teacher_forcing import Example
 from tyler.training.traces import Trace, load_development, load_traces, tokenize
@@ -197,7 +197,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(micro_b
     for size in (len(examples), micro_batch_size):
         for parameter in model.synthesizer.trainable():
             parameter.grad = None
-        loss = descend(model, examples, size)
+        loss = accumulate_gradients(model, examples, size)
         found[size] = (loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()])
     whole, parts = found[len(examples)], found[micro_batch_size]
     assert parts[0] == pytest.approx(whole[0], abs=1e-6)

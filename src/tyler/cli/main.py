@@ -266,7 +266,7 @@ def evaluate(
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
     router = _router(answering.router)
     from tyler.evaluation import command
-    from tyler.evaluation.budget_matching import Equality
+    from tyler.evaluation.budget_matching import BudgetMatch
     from tyler.tasks.task import GradeOptions
 
     match, match_data = matching.match, matching.match_data or questions.data_dir
@@ -283,7 +283,7 @@ def evaluate(
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
         options=GradeOptions(**vars(grading)),
-        match=None if match is None else Equality(match, matching.match_split, match_data),
+        match=None if match is None else BudgetMatch(match, matching.match_split, match_data),
         output=output,
     )
 

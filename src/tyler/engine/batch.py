@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 from tyler.engine.context import Context, Reader, position_bytes
 from tyler.engine.cuda_graphs import recorder_for
 from tyler.engine.fused_decoder import has_fixed_angles
-from tyler.engine.overlap import Steady
+from tyler.engine.overlap import OverlapScheduler
 from tyler.engine.paged import PagedContext, PagedReader
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.engine.request import Request
-from tyler.engine.request_state import Row
+from tyler.engine.request_state import RequestState
 from tyler.engine.sizes import PAGE
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
@@ -37,7 +37,7 @@ class Companion(Protocol):
 
 
 class Batch:
-    """Up to `slots` rows. With `ahead` their caches are in pages, and `steady` runs their plain steps.
+    """Up to `slots` rows. With `ahead` their caches are in pages, and `overlap` runs their plain steps.
 
     `memory` bounds the bytes of context and caches; `scheduler.py` keeps to it, and pages are made by it.
     """
@@ -53,13 +53,13 @@ class Batch:
         ahead: bool,
     ) -> None:
         self.backbone, self.slots, self.memory = backbone, slots, memory
-        self.rows: list[Row] = []
+        self.rows: list[RequestState] = []
         self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
         """Of each row the policy's last hidden state, from which its next action follows."""
         self.companions: list[Companion] = []
         self.position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
         self.position_bytes += backbone.dim * backbone.dtype.itemsize
-        self.steady: Steady | None = None
+        self.overlap: OverlapScheduler | None = None
         self._build_readers(policy, synthesizer, ahead)
 
     def _build_readers(self, policy: Policy, synthesizer: PreTrainedModel, ahead: bool) -> None:
@@ -73,7 +73,7 @@ class Batch:
             pages, recorder = PagedContext(*shape, backbone.max_positions, most), recorder_for(backbone.device)
             self.context: Context = pages
             reader, self.synthesis_reader = (PagedReader(one, pages, recorder) for one in decoders)
-            self.steady = Steady(backbone, policy, reader, self.hidden, recorder)
+            self.overlap = OverlapScheduler(backbone, policy, reader, self.hidden, recorder)
             self.policy_reader = reader
         else:
             self.context = rows = RaggedContext(*shape)
@@ -81,14 +81,14 @@ class Batch:
 
     # -- who is here ---------------------------------------------------------------------------------------------
 
-    def join(self, joining: Sequence[Row]) -> None:
+    def join(self, joining: Sequence[RequestState]) -> None:
         """Give rows the next places and read their prompts.
 
         Rows that start from the same prompt, as those of a group, read it once: the others copy what the first read.
         """
-        leaders: list[Row] = []
+        leaders: list[RequestState] = []
         for row in joining:
-            known = [one for one in (*self.rows, *leaders) if row.kept is None and one.has_prompt_of(row)]
+            known = [one for one in (*self.rows, *leaders) if row.saved_context is None and one.has_prompt_of(row)]
             leaders += [] if known else [row]
         first = len(self.rows)
         followers = [row for row in joining if row not in leaders]
@@ -101,14 +101,14 @@ class Batch:
         for slot, row in enumerate(followers, start=first + len(leaders)):
             self._follow(slot, row)
 
-    def _enter(self, row: Row) -> None:
-        """Give a row the next place, with its prompt or with the context it had when it was postponed."""
+    def _enter(self, row: RequestState) -> None:
+        """Give a row the next place, with its prompt or with the context it had when it was preempted."""
         slot = len(self.rows)
         self.rows.append(row)
-        self.context.append(slot, self._embed_prompt(row.request) if row.kept is None else row.kept)
-        row.started, row.kept = row.started or time.perf_counter(), None
+        self.context.append(slot, self._embed_prompt(row.request) if row.saved_context is None else row.saved_context)
+        row.started, row.saved_context = row.started or time.perf_counter(), None
 
-    def _follow(self, slot: int, row: Row) -> None:
+    def _follow(self, slot: int, row: RequestState) -> None:
         """Start a row where another one stood after the same prompt."""
         source = next(place for place, one in enumerate(self.rows) if one is not row and one.has_prompt_of(row))
         self.policy_reader.share(source, slot, len(row.request.prompt_ids))
@@ -143,7 +143,7 @@ class Batch:
     def swap(self, first: int, second: int) -> None:
         """Exchange two rows."""
         if first != second:
-            assert not self.aloft, "a step in flight knows its rows by their places"
+            assert not self.in_flight, "a step in step knows its rows by their places"
             self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
             self.hidden[[first, second]] = self.hidden[[second, first]]
             self.context.swap(first, second)
@@ -153,9 +153,9 @@ class Batch:
                 companion.swap(first, second)
 
     @property
-    def aloft(self) -> bool:
+    def in_flight(self) -> bool:
         """Whether a step has been launched and has not landed."""
-        return self.steady is not None and self.steady.flight is not None
+        return self.overlap is not None and self.overlap.in_flight is not None
 
     # -- what is read of them ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tyler.engine.fused_decoder import LeanDecoder, head_dim
+from tyler.engine.fused_decoder import FusedDecoder, head_dim
 
 CHUNK = 2048
 """Positions, over all rows, that go through a decoder at once: what is longer is read in pieces, in bounded memory."""
@@ -78,7 +78,7 @@ class Reader(ABC):
 
     def __init__(self, decoder: PreTrainedModel, context: Context) -> None:
         self.decoder = decoder
-        self.lean = LeanDecoder(decoder)
+        self.fused = FusedDecoder(decoder)
         self.context = context
         self.feed: Feed | None = None
         self.read_to = [0] * len(context.lengths)

@@ -1,4 +1,4 @@
-"""Programs over fixed memory, recorded once and replayed: CUDA graphs, where there are some.
+"""CudaGraphDispatcher over fixed memory, recorded once and replayed: CUDA graphs, where there are some.
 
 A recording holds kernels and addresses and nothing of Python. It stays true as long as the memory stays where it is.
 """
@@ -33,7 +33,7 @@ class Recorder(Protocol):
 
 
 class Unrecorded:
-    """Programs run as they are, step by step."""
+    """CudaGraphDispatcher run as they are, step by step."""
 
     def first(self, program: Program) -> None:
         program()
@@ -46,7 +46,7 @@ class Unrecorded:
 
 
 class CudaGraphs:
-    """Programs are recorded as CUDA graphs that share one pool: none runs while another does.
+    """CudaGraphDispatcher are recorded as CUDA graphs that share one pool: none runs while another does.
 
     Its methods are called with the device as the current one.
     """
@@ -116,8 +116,8 @@ KEPT = 64
 """Recordings of one kind of work that are kept; the one that has not run for longest makes room."""
 
 
-class Programs:
-    """Programs by what they compute, recorded when they come again and again."""
+class CudaGraphDispatcher:
+    """CudaGraphDispatcher by what they compute, recorded when they come again and again."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

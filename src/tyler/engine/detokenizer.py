@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from tyler.boundaries.placement import piece_offsets
 
 
-class Transcript(Sequence[str]):
+class IncrementalDetokenizer(Sequence[str]):
     """The visible tokens of one answer, and their texts, decoded only when somebody looks.
 
     A byte-level token may end inside a character: its text is then empty, and the token that completes the character
@@ -59,7 +59,7 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int
     spans = encoded.get("offset_mapping", [])
     if encoded["input_ids"] == list(ids) and is_partition(spans, len(text)):
         return spans
-    transcript = Transcript(tokenizer)
+    transcript = IncrementalDetokenizer(tokenizer)
     transcript.tokens.extend(ids)
     return piece_offsets(list(transcript))
 

@@ -22,13 +22,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.engine.batch import Batch
-from tyler.engine.overlap import Flight
+from tyler.engine.overlap import InFlightStep
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request
-from tyler.engine.request_state import Row
+from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
 from tyler.engine.sampling import choose, constants, masked_logits
-from tyler.engine.scheduler import Admission
-from tyler.engine.soft_sampling import Chooser
+from tyler.engine.scheduler import Scheduler
+from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
@@ -94,12 +94,12 @@ class Engine:
         self._max_positions, self._device = backbone.max_positions, backbone.device
         ahead = self._device.type == "cuda" if ahead is None else ahead
         self.batch = Batch(backbone, policy, synthesizer.decoder(), slots=slots, memory=memory, ahead=ahead)
-        self.admission = Admission(self.batch, self._longest_action)
-        self.rows, self.waiting, self.context = self.batch.rows, self.admission.waiting, self.batch.context
-        self._aborted: list[Row] = []  # while they waited
+        self.scheduler = Scheduler(self.batch, self._longest_action)
+        self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
+        self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
 
-    def submit(self, request: Request) -> int:
+    def add_request(self, request: Request) -> int:
         """Queue a request and return its index.
 
         Raises ValueError when the prompt does not fit the model's context, or the answer never fits `memory`.
@@ -110,24 +110,24 @@ class Engine:
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
                 f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
             )
-        self.admission.check(request)
+        self.scheduler.check(request)
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
-        self.waiting.append(Row(index, request, schedule, offered, self.backbone.tokenizer))
+        self.waiting.append(RequestState(index, request, schedule, offered, self.backbone.tokenizer))
         return index
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
         for request in requests:
-            self.submit(request)
+            self.add_request(request)
         while self.waiting or self.rows:
             yield from self.step()
 
-    def finishes(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
+    def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
         """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
         for request in requests:
-            self.submit(request)
+            self.add_request(request)
         while self.waiting or self.rows:
             self._act_once()
             finished = self._retire()
@@ -137,7 +137,7 @@ class Engine:
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
         first = self._submitted
-        finished = {event.index: event.trajectory for event in self.finishes(requests)}
+        finished = {event.index: event.trajectory for event in self.as_completed(requests)}
         return [finished[first + offset] for offset in range(len(requests))]
 
     def step(self) -> list[Event]:
@@ -149,13 +149,13 @@ class Engine:
         return events
 
     def abort(self, index: int) -> None:
-        """End a waiting or running request; the next step tells of its end, with the reason "aborted".
+        """End a waiting or running request; the next step tells of its end, with the reason "abort".
 
         Raises ValueError for an index that is neither waiting nor running.
         """
         for row in (*self.waiting, *self.rows):
             if row.index == index:
-                row.finish_reason, row.call = "aborted", None
+                row.finish_reason, row.call = "abort", None
                 if row in self.waiting:
                     self.waiting.remove(row)
                     self.waiting.appendleft(row)
@@ -172,11 +172,11 @@ class Engine:
 
     def _admit(self) -> None:
         """Fill free rows from the queue, as far as there is memory, and read their prompts."""
-        if self.batch.aloft and self.admission.disturbs():
-            self._settle()
-        self.admission.postpone_youngest()
-        self._aborted += self.admission.withdrawn()
-        if joining := self.admission.admit():
+        if self.batch.in_flight and self.scheduler.disturbs():
+            self._drain()
+        self.scheduler.preempt_youngest()
+        self._aborted += self.scheduler.withdrawn()
+        if joining := self.scheduler.admit():
             with self.timings.clock("prefill"):
                 self.batch.join(joining)
 
@@ -188,7 +188,7 @@ class Engine:
         parked = self.batch.arrange()
         if not parked or not self._due(parked):
             return []
-        if self._settle():
+        if self._drain():
             parked = self.batch.arrange()
         started = time.perf_counter()
         held = [self._hold_back(slot) for slot in parked]
@@ -280,43 +280,43 @@ class Engine:
             self._decide_ahead(len(running))
             return
         with self.timings.clock("choice"):
-            by_chooser: dict[Chooser | None, list[int]] = {}
+            by_sampler: dict[Sampler | None, list[int]] = {}
             for slot in running:
-                by_chooser.setdefault(self.rows[slot].request.chooser, []).append(slot)
-            for chooser, slots in by_chooser.items():
-                if chooser is None:
+                by_sampler.setdefault(self.rows[slot].request.sampler, []).append(slot)
+            for sampler, slots in by_sampler.items():
+                if sampler is None:
                     self._decide_plainly(slots)
                 else:
-                    self._decide_by(chooser, slots)
+                    self._decide_by(sampler, slots)
             for slot in running:
                 self._finish_if_full(slot)
 
     def _may_run_ahead(self, running: list[int]) -> bool:
-        """Whether these rows are all that are not parked, and decide in the plain way: the steady program is theirs."""
-        if self.batch.steady is None or any(row.finish_reason for row in self.rows):
+        """Whether these rows are all that are not parked, and decide plainly: they run ahead."""
+        if self.batch.overlap is None or any(row.finish_reason for row in self.rows):
             return False
-        return running[-1] == len(running) - 1 and all(self.rows[slot].request.chooser is None for slot in running)
+        return running[-1] == len(running) - 1 and all(self.rows[slot].request.sampler is None for slot in running)
 
     def _decide_ahead(self, running: int) -> None:
-        """Land the step in flight, or a first one, with the next already launched unless a row is about to end.
+        """Land the step in step, or a first one, with the next already launched unless a row is about to end.
 
-        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in flight.
+        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in step.
         """
-        steady = self.batch.steady
-        assert steady is not None
+        overlap = self.batch.overlap
+        assert overlap is not None
         with self.timings.clock("decode"):
             rows = self.rows[:running]
-            flight = steady.flight or steady.launch(rows, aloft=0)
+            step = overlap.in_flight or overlap.launch(rows, in_flight=0)
             last = any(self._counted(row) + 1 >= row.request.max_new_tokens for row in rows)
-            steady.flight = None if last else steady.launch(rows, aloft=1)
-            self._land(flight)
+            overlap.in_flight = None if last else overlap.launch(rows, in_flight=1)
+            self._process_output(step)
             self._park_scheduled()
             if any(row.call is not None or row.finish_reason for row in rows):
-                self._settle()
+                self._drain()
 
-    def _land(self, flight: Flight) -> None:
+    def _process_output(self, step: InFlightStep) -> None:
         """Carry out the actions of a launched step. Rows that ended or parked since it was launched take none."""
-        for slot, action, logprob in zip(range(flight.rows), *flight.arrived(), strict=True):
+        for slot, action, logprob in zip(range(step.rows), *step.arrived(), strict=True):
             row, appended = self.rows[slot], list[tuple[int, int]]()
             if row.call is not None or row.finish_reason:
                 continue
@@ -327,13 +327,13 @@ class Engine:
                 self.batch.policy_reader.read_to[slot] = self.context.lengths[slot]
             self._finish_if_full(slot)
 
-    def _settle(self) -> bool:
-        """Land what is in flight, if anything is."""
-        steady = self.batch.steady
-        if steady is None or steady.flight is None:
+    def _drain(self) -> bool:
+        """Land what is in step, if anything is."""
+        overlap = self.batch.overlap
+        if overlap is None or overlap.in_flight is None:
             return False
-        flight, steady.flight = steady.flight, None
-        self._land(flight)
+        step, overlap.in_flight = overlap.in_flight, None
+        self._process_output(step)
         self._park_scheduled()
         return True
 
@@ -349,11 +349,11 @@ class Engine:
             slots, tokens = zip(*appended, strict=True)
             self.context.append_each(list(slots), self.backbone.embed(torch.tensor(tokens, device=self._device)))
 
-    def _decide_by(self, chooser: Chooser, running: list[int]) -> None:
-        """A token to record and a vector to read, as the chooser says."""
+    def _decide_by(self, sampler: Sampler, running: list[int]) -> None:
+        """A token to record and a vector to read, as the sampler says."""
         rows = [self.rows[slot] for slot in running]
         logits = self.policy.token_logits(self.batch.hidden_of(running))
-        choices = chooser.choose(logits, [row.choosing for row in rows], [row.uniforms.take() for row in rows])
+        choices = sampler.choose(logits, [row.sampler_state for row in rows], [row.uniforms.take() for row in rows])
         for slot, row, choice in zip(running, rows, choices.each(), strict=True):
             ends = choice.token in self._eos_ids
             row.is_soft.append(choice.soft and not ends)
@@ -379,7 +379,7 @@ class Engine:
             row.find_stop()
             appended.append((slot, action))
 
-    def _masked(self, hidden: Float[Tensor, "rows dim"], rows: list[Row]) -> Float[Tensor, "rows actions"]:
+    def _masked(self, hidden: Float[Tensor, "rows dim"], rows: list[RequestState]) -> Float[Tensor, "rows actions"]:
         """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
 
         Where no row may, logits over V: the rest would be -inf.
@@ -400,7 +400,7 @@ class Engine:
         if (out_of_actions or out_of_room) and not row.finish_reason:
             row.finish_reason, row.call = "length", None
 
-    def _counted(self, row: Row) -> int:
+    def _counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""
         return len(row.actions)
 

@@ -52,7 +52,7 @@ def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 @fused
-def normalized(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
+def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
     """x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded as transformers rounds it."""
     wide = x.float()
     normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide).mul_(gain)
@@ -60,14 +60,14 @@ def normalized(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float)
 
 
 @fused
-def turned(x: Float[Tensor, "rows seq heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
+def apply_rotary(x: Float[Tensor, "rows seq heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
     """x cos + rotate_half(x) sin, in float32; the sign of `rotate_half` is in sin."""
     found = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
     return found if x.dtype == found.dtype else found.to(x.dtype)
 
 
 @fused
-def gated(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "positions inner"]:
+def silu_and_mul(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "positions inner"]:
     """silu(gate) * up of the two halves."""
     gate, up = gate_up.chunk(2, dim=-1)
     return nn.functional.silu(gate).mul_(up)
@@ -93,7 +93,7 @@ class Attention(Protocol):
 
 
 @dataclass(frozen=True)
-class Product:
+class FusedLinear:
     """x W^T + b for one weight, or for several that lie behind each other in memory."""
 
     weight: Float[Tensor, "outputs inputs"]
@@ -102,7 +102,7 @@ class Product:
     widens: bool
 
     @classmethod
-    def of(cls, *modules: nn.Module) -> Product:
+    def of(cls, *modules: nn.Module) -> FusedLinear:
         """The product of maps that read the same input. Adapted maps are folded, which makes a copy."""
         if any(isinstance(module, LoraLinear) for module in modules):
             weight = torch.cat([folded_weight(module) for module in modules])
@@ -141,7 +141,7 @@ class Norm:
         return cls(cast(Tensor, module.weight).detach().float(), cast(float, module.variance_epsilon))
 
     def __call__(self, x: Float[Tensor, "*positions dim"]) -> Float[Tensor, "*positions dim"]:
-        return normalized(x, self.gain, self.epsilon)
+        return rms_norm(x, self.gain, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,16 @@ class Layer:
     """The tensors of one decoder layer."""
 
     before_attention: Norm
-    qkv: Product
+    qkv: FusedLinear
     qk_norm: Norm | None
     rotates: bool
-    output: Product
+    output: FusedLinear
     before_feed_forward: Norm
-    gate_up: Product
-    down: Product
+    gate_up: FusedLinear
+    down: FusedLinear
 
 
-class LeanDecoder:
+class FusedDecoder:
     """Embeddings in, hidden states after the final norm out, for the supported families.
 
     Reads the weights where they are; those of one product are moved next to each other, once, in place. An adapted
@@ -184,7 +184,7 @@ class LeanDecoder:
         turns = self.rotation.at(attention.positions, attention.end)
         for index, layer in enumerate(self.layers):
             self._attend(x, layer, index, turns, attention, rows, seq)
-            layer.down.add_to(x, gated(layer.gate_up(layer.before_feed_forward(x))))
+            layer.down.add_to(x, silu_and_mul(layer.gate_up(layer.before_feed_forward(x))))
         return self.final_norm(x).view(rows, seq, dim)
 
     def _attend(
@@ -227,13 +227,13 @@ def layer_of(module: Any, heads: int, kv_heads: int) -> Layer:
         qk_norm = Norm(torch.stack(gains).float(), attention.q_norm.variance_epsilon)
     return Layer(
         before_attention=Norm.of(module.input_layernorm),
-        qkv=Product.of(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=FusedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj),
         qk_norm=qk_norm,
         rotates=bool(getattr(attention, "use_rope", True)),
-        output=Product.of(attention.o_proj),
+        output=FusedLinear.of(attention.o_proj),
         before_feed_forward=Norm.of(module.post_attention_layernorm),
-        gate_up=Product.of(feed_forward.gate_proj, feed_forward.up_proj),
-        down=Product.of(feed_forward.down_proj),
+        gate_up=FusedLinear.of(feed_forward.gate_proj, feed_forward.up_proj),
+        down=FusedLinear.of(feed_forward.down_proj),
     )
 
 
@@ -248,7 +248,7 @@ class Turns:
     sin: Float[Tensor, "rows seq 1 head_dim"]
 
     def applied_to(self, x: Float[Tensor, "rows seq heads head_dim"]) -> Float[Tensor, "rows seq heads head_dim"]:
-        return turned(x, self.cos, self.sin)
+        return apply_rotary(x, self.cos, self.sin)
 
 
 class Rotation:

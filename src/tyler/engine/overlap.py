@@ -1,4 +1,4 @@
-"""The steady step: decide, append and read as one program that asks nothing of the host.
+"""The overlap step: decide, append and read as one program that asks nothing of the host.
 
 While no row starts, ends or calls an operator, a step follows from what the device holds. The engine therefore launches
 a step before it has seen what the one before decided, and learns of it while the device works. What turns out to be in
@@ -17,16 +17,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.engine.cuda_graphs import Programs, Recorder
-from tyler.engine.paged import PagedReader, PagedWindow
-from tyler.engine.request_state import Row
+from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
+from tyler.engine.paged import PagedAttentionMetadata, PagedReader
+from tyler.engine.request_state import RequestState
 from tyler.engine.sampling import filtered, invert, limits, logprobs_of, masked_logits
 from tyler.engine.sizes import bucket, doubled, pages_for
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
 
 
-class Flight:
+class InFlightStep:
     """One launched step: pinned memory in which its uniform numbers leave the host and its actions arrive."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -53,7 +53,7 @@ class Flight:
 
 
 @dataclass(frozen=True)
-class Kind:
+class BatchDescriptor:
     """What a program computes: for how many rows, of how many pages each, and which parts of a decision they need."""
 
     rows: int
@@ -64,7 +64,7 @@ class Kind:
     filtered: bool
 
 
-class Steady:
+class OverlapScheduler:
     """The programs of an engine, and the state of its running rows on the device."""
 
     def __init__(
@@ -88,36 +88,36 @@ class Steady:
         self._uniforms = torch.zeros(slots, dtype=torch.float64, device=device)
         self._actions, self._logprobs = torch.zeros_like(self._lengths), torch.zeros(slots, device=device)
         with self._device_guard():
-            self._flights = [Flight(slots, device) for _ in range(2)]
+            self._buffers = [InFlightStep(slots, device) for _ in range(2)]
         self._numbers = torch.arange(slots + 1, dtype=torch.int32, device=device)
-        self._kind = Kind(0, 0, False, False, False, False)
-        self._programs = Programs(recorder)
-        self.flight: Flight | None = None
+        self._descriptor = BatchDescriptor(0, 0, False, False, False, False)
+        self._programs = CudaGraphDispatcher(recorder)
+        self.in_flight: InFlightStep | None = None
         """The step that has been launched and has not landed."""
 
     @torch.no_grad()
-    def launch(self, rows: Sequence[Row], aloft: int) -> Flight:
-        """Start a step of the first rows, behind `aloft` others that have not landed: none or one."""
+    def launch(self, rows: Sequence[RequestState], in_flight: int) -> InFlightStep:
+        """Start a step of the first rows, behind `in_flight` others that have not landed: none or one."""
         with self._device_guard():
-            if not aloft:
+            if not in_flight:
                 self._load(rows)
-            flight = self._flights[0]
-            self._flights.reverse()
-            if self._kind.sampled:
-                numbers = [row.uniforms.peek(aloft) for row in rows]
-                flight.uniforms[: len(rows)] = torch.tensor(numbers, dtype=torch.float64)
-                self._uniforms.copy_(flight.uniforms, non_blocking=True)
-            kind = replace(self._kind, width=self._width(aloft))
-            self._programs.run(kind, functools.partial(self._step, kind), self._reader.memory)
-            flight.send(self._actions[: len(rows)], self._logprobs[: len(rows)])
-        return flight
+            step = self._buffers[0]
+            self._buffers.reverse()
+            if self._descriptor.sampled:
+                numbers = [row.uniforms.peek(in_flight) for row in rows]
+                step.uniforms[: len(rows)] = torch.tensor(numbers, dtype=torch.float64)
+                self._uniforms.copy_(step.uniforms, non_blocking=True)
+            descriptor = replace(self._descriptor, width=self._width(in_flight))
+            self._programs.run(descriptor, functools.partial(self._step, descriptor), self._reader.memory)
+            step.send(self._actions[: len(rows)], self._logprobs[: len(rows)])
+        return step
 
-    def _width(self, aloft: int) -> int:
+    def _width(self, in_flight: int) -> int:
         """Pages that hold the longest of the rows when it has taken the step that is launched."""
-        longest = max(self._context.lengths[: self._kind.rows])
-        return doubled(pages_for(longest + aloft + 1))
+        longest = max(self._context.lengths[: self._descriptor.rows])
+        return doubled(pages_for(longest + in_flight + 1))
 
-    def _load(self, rows: Sequence[Row]) -> None:
+    def _load(self, rows: Sequence[RequestState]) -> None:
         """Tell the device where the rows stand and how they decide; nothing of it changes until one of them does.
 
         A program may have places for more rows. Those repeat one step behind their contexts, where nobody looks.
@@ -132,7 +132,7 @@ class Steady:
         place(self._greedy, [sampling.greedy for sampling in samplings])
         self._allowed[: len(rows)] = torch.tensor(allowed, dtype=torch.bool)
         self._top_k[: len(rows)], self._top_p[: len(rows)] = top_k, top_p
-        self._kind = Kind(
+        self._descriptor = BatchDescriptor(
             rows=count,
             width=0,
             operators=any(map(any, allowed)),
@@ -141,39 +141,41 @@ class Steady:
             filtered=any(sampling.filters for sampling in samplings),
         )
 
-    def _step(self, kind: Kind) -> None:
+    def _step(self, descriptor: BatchDescriptor) -> None:
         """Each of the first rows takes an action, reads it as a token, and has a new last hidden state.
 
         An operator or an end is read as whatever token it is nearest to: its row is dropped when the step lands.
         """
-        hidden, lengths = self._hidden[: kind.rows], self._lengths[: kind.rows]
-        actions, logprobs = self._decide(kind, hidden)
-        self._actions[: kind.rows], self._logprobs[: kind.rows] = actions, logprobs
+        hidden, lengths = self._hidden[: descriptor.rows], self._lengths[: descriptor.rows]
+        actions, logprobs = self._decide(descriptor, hidden)
+        self._actions[: descriptor.rows], self._logprobs[: descriptor.rows] = actions, logprobs
         embeds = self._backbone.embed(actions.clamp_max(self._backbone.vocab_size - 1))[None]
-        rows, starts = self._numbers[: kind.rows], self._numbers[: kind.rows + 1]
-        table = self._reader.pages.table[: kind.rows, : kind.width]
-        window = PagedWindow.over(self._reader, rows, lengths, starts, (lengths + 1).int(), table, longest=1)
-        self._context.embeds.flatten(0, 1).index_copy_(0, window.places, embeds[0])
-        hidden.copy_(self._reader.lean(embeds, window)[0])
-        lengths += self._advance[: kind.rows]
+        rows, starts = self._numbers[: descriptor.rows], self._numbers[: descriptor.rows + 1]
+        table = self._reader.pages.block_table[: descriptor.rows, : descriptor.width]
+        metadata = PagedAttentionMetadata.over(
+            self._reader, rows, lengths, starts, (lengths + 1).int(), table, longest=1
+        )
+        self._context.embeds.flatten(0, 1).index_copy_(0, metadata.slot_mapping, embeds[0])
+        hidden.copy_(self._reader.fused(embeds, metadata)[0])
+        lengths += self._advance[: descriptor.rows]
 
     def _decide(
-        self, kind: Kind, hidden: Float[Tensor, "rows dim"]
+        self, descriptor: BatchDescriptor, hidden: Float[Tensor, "rows dim"]
     ) -> tuple[Int[Tensor, "rows"], Float[Tensor, "rows"]]:
         """a_t ~ p(. | x_t) and its log-probability, as `sampling.choose` decides."""
-        if kind.operators:
+        if descriptor.operators:
             logits = self._policy.logits(hidden)
-            logits = masked_logits(logits, self._allowed[: kind.rows], self._scales[: kind.rows])
+            logits = masked_logits(logits, self._allowed[: descriptor.rows], self._scales[: descriptor.rows])
         else:
             logits = self._policy.token_logits(hidden)
-            logits = logits / self._scales[: kind.rows, None] if kind.scaled else logits
+            logits = logits / self._scales[: descriptor.rows, None] if descriptor.scaled else logits
         actions = logits.argmax(dim=-1)
-        if kind.sampled:
+        if descriptor.sampled:
             limited = logits
-            if kind.filtered:
-                limited = filtered(logits, self._top_k[: kind.rows], self._top_p[: kind.rows])
-            drawn = invert(limited, self._uniforms[: kind.rows])
-            actions = torch.where(self._greedy[: kind.rows], actions, drawn)
+            if descriptor.filtered:
+                limited = filtered(logits, self._top_k[: descriptor.rows], self._top_p[: descriptor.rows])
+            drawn = invert(limited, self._uniforms[: descriptor.rows])
+            actions = torch.where(self._greedy[: descriptor.rows], actions, drawn)
         return actions, logprobs_of(logits, actions)
 
 

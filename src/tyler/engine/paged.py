@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.engine.context import CHUNK, Context, Reader
-from tyler.engine.cuda_graphs import Programs, Recorder
+from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
 from tyler.engine.sizes import PAGE, RECORDED, bucket, doubled, grown_pages, pages_for
 
-NOBODY = 0
+NULL_PAGE = 0
 """The page that belongs to no row: what fills a pass up is written there."""
 FEWEST = 8
 """Packed positions of the smallest program."""
@@ -44,7 +44,7 @@ class PagedContext(Context):
         super().__init__(rows)
         columns = pages_for(max_positions) + 1
         self.embeds: Float[Tensor, "pages page dim"] = torch.zeros(1, PAGE, dim, dtype=dtype, device=device)
-        self.table: Int[Tensor, "rows columns"] = torch.zeros(rows + 1, columns, dtype=torch.int32, device=device)
+        self.block_table: Int[Tensor, "rows columns"] = torch.zeros(rows + 1, columns, dtype=torch.int32, device=device)
         self._pages: list[list[int]] = [[] for _ in range(rows)]
         self._free: list[int] = []
         self._most = None if most is None else min(most, rows * columns)
@@ -76,16 +76,17 @@ class PagedContext(Context):
             if missing := self._missing(row, end):
                 given, self._free[-missing:] = self._free[-missing:], []
                 for place, page in enumerate(given, start=len(self._pages[row])):
-                    self.table[row, place].fill_(page)  # which, unlike a copy, waits for nothing that is in flight
+                    # Unlike a copy, a fill waits for nothing that is in flight.
+                    self.block_table[row, place].fill_(page)
                 self._pages[row] += given
 
     def at(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Float[Tensor, "... dim"]:
         """The embeddings at some positions of some rows."""
-        return self.embeds.flatten(0, 1)[self.places(rows, positions)]
+        return self.embeds.flatten(0, 1)[self.slot_mapping(rows, positions)]
 
-    def places(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def slot_mapping(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Where positions lie, counted over all pages."""
-        return self.table[rows, positions // PAGE].long() * PAGE + positions % PAGE
+        return self.block_table[rows, positions // PAGE].long() * PAGE + positions % PAGE
 
     def stage(self, row: int, embeds: Float[Tensor, "seq dim"]) -> None:
         """Write [x_t; embeds] without making `embeds` part of the context."""
@@ -119,13 +120,13 @@ class PagedContext(Context):
         if given_back := self._pages[row][kept:]:
             del self._pages[row][kept:]
             self._free += given_back
-            self.table[row, kept : kept + len(given_back)] = NOBODY
+            self.block_table[row, kept : kept + len(given_back)] = NULL_PAGE
 
     def swap(self, first: int, second: int) -> None:
         """Exchange two rows: their pages stay where they are."""
         self._pages[first], self._pages[second] = self._pages[second], self._pages[first]
         self.lengths[first], self.lengths[second] = self.lengths[second], self.lengths[first]
-        self.table[[first, second]] = self.table[[second, first]]
+        self.block_table[[first, second]] = self.block_table[[second, first]]
 
     def _missing(self, row: int, end: int) -> int:
         return max(0, pages_for(end) - len(self._pages[row]))
@@ -149,20 +150,20 @@ def with_pages(states: Tensor, count: int, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PagedWindow:
-    """One pass over packed positions: where it writes (`tyler.engine.fused_decoder.Attention`), and what it sees.
+class PagedAttentionMetadata:
+    """One pass over packed positions: where it writes (`fused_decoder.Attention`), and what it sees.
 
-    Row i has the queries starts[i] to starts[i + 1] - 1, of which the last stands at used[i] - 1, and sees what lies up
-    to itself in the pages table[i]. `longest` bounds the queries of a row.
+    Row i has the queries cu_seqlens_q[i] to cu_seqlens_q[i + 1] - 1, of which the last stands at seqused_k[i] - 1, and
+    sees what lies up to itself in the pages block_table[i]. `longest` bounds the queries of a row.
     """
 
     keys: Float[Tensor, "layers pages page kv_heads head_dim"]
     values: Float[Tensor, "layers pages page kv_heads head_dim"]
     positions: Int[Tensor, "1 packed"]
-    places: Int[Tensor, " packed"]
-    starts: Int[Tensor, " rows_and_one"]
-    used: Int[Tensor, " rows"]
-    table: Int[Tensor, "rows width"]
+    slot_mapping: Int[Tensor, " packed"]
+    cu_seqlens_q: Int[Tensor, " rows_and_one"]
+    seqused_k: Int[Tensor, " rows"]
+    block_table: Int[Tensor, "rows width"]
     longest: int
     end: int
     attention: Attend
@@ -173,22 +174,22 @@ class PagedWindow:
         reader: PagedReader,
         rows: Int[Tensor, " packed"],
         positions: Int[Tensor, " packed"],
-        starts: Int[Tensor, " rows_and_one"],
-        used: Int[Tensor, " rows"],
-        table: Int[Tensor, "rows width"],
+        cu_seqlens_q: Int[Tensor, " rows_and_one"],
+        seqused_k: Int[Tensor, " rows"],
+        block_table: Int[Tensor, "rows width"],
         longest: int,
-    ) -> PagedWindow:
+    ) -> PagedAttentionMetadata:
         """Of positions in some rows, with every row's place in memory looked up on the device."""
         return cls(
             reader.keys,
             reader.values,
             positions[None],
-            reader.pages.places(rows, positions),
-            starts,
-            used,
-            table,
+            reader.pages.slot_mapping(rows, positions),
+            cu_seqlens_q,
+            seqused_k,
+            block_table,
             longest,
-            reader.pages.table.shape[1] * PAGE,
+            reader.pages.block_table.shape[1] * PAGE,
             reader.attention,
         )
 
@@ -202,16 +203,16 @@ class PagedWindow:
         """Write keys and values of the new positions, then let the queries see their rows."""
         held = (self.keys[layer], self.values[layer])
         for into, states in zip(held, (keys, values), strict=True):
-            into.flatten(0, 1).index_copy_(0, self.places, states[0])
+            into.flatten(0, 1).index_copy_(0, self.slot_mapping, states[0])
         return self.attention(queries[0], *held, self).flatten(1)
 
 
-Attend = Callable[[Tensor, Tensor, Tensor, PagedWindow], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, PagedAttentionMetadata], Tensor]
 """Queries [packed, heads, head_dim] over keys and values [pages, page, kv_heads, head_dim]."""
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassDescriptor:
     """The sizes of a program: packed positions, rows, and pages a row."""
 
     positions: int
@@ -229,13 +230,13 @@ class PagedReader(Reader):
 
     def __init__(self, decoder: PreTrainedModel, context: PagedContext, recorder: Recorder) -> None:
         super().__init__(decoder, context)
-        self.pages, embeds, rows, lean = context, context.embeds, len(context.lengths), self.lean
+        self.pages, embeds, rows, lean = context, context.embeds, len(context.lengths), self.fused
         self.attention = attention_for(lean.heads, lean.kv_heads, lean.head_dim, embeds.dtype, embeds.device)
         shape = (len(lean.layers), 0, PAGE, lean.kv_heads, lean.head_dim)
         self.keys: Float[Tensor, "layers pages page kv_heads head_dim"] = embeds.new_zeros(shape)
         self.values: Float[Tensor, "layers pages page kv_heads head_dim"] = embeds.new_zeros(shape)
-        self._programs = Programs(recorder)
-        self._table = torch.zeros_like(context.table)
+        self._programs = CudaGraphDispatcher(recorder)
+        self._block_table = torch.zeros_like(context.block_table)
         self._fed = embeds.new_zeros(1, max(CHUNK, doubled(rows)), embeds.shape[-1])
         self._found = torch.zeros_like(self._fed)
         sizes = 2 * self._fed.shape[1] + 2 * rows + 1
@@ -275,18 +276,18 @@ class PagedReader(Reader):
         layout += [*firsts, *([firsts[-1]] * idle), *ends, *([1] * idle)]
         device = self._layout.device
         self._layout[: len(layout)] = torch.tensor(layout, dtype=torch.int32, device=device)
-        self._table[: len(rows)] = self.pages.table[rows.start : rows.stop]
+        self._block_table[: len(rows)] = self.pages.block_table[rows.start : rows.stop]
         of, at = self._layout[: len(owners)], self._layout[size : size + len(owners)]
         self._fed[0, : len(owners)] = self.inputs(of, at)
         # FlashAttention takes no longer for a wider table, and one width is one program.
-        width = self._table.shape[1] if self.attention is flash else doubled(pages_for(max(ends)))
+        width = self._block_table.shape[1] if self.attention is flash else doubled(pages_for(max(ends)))
         spread = self._spread(firsts, counts)  # sent before the device works, which it would wait for
-        kind = Pass(size, places, width)
-        program = functools.partial(self._run, kind)
+        descriptor = PassDescriptor(size, places, width)
+        program = functools.partial(self._run, descriptor)
         if size > RECORDED:
             program()
         else:
-            self._programs.run(kind, program, self.memory)
+            self._programs.run(descriptor, program, self.memory)
         return self._found[0, spread]
 
     def _spread(self, firsts: list[int], counts: list[int]) -> Int[Tensor, "rows seq"]:
@@ -295,26 +296,26 @@ class PagedReader(Reader):
         spread = [[first + min(k, count - 1) for k in range(max(counts))] for first, count in each]
         return torch.tensor(spread, device=self._found.device)
 
-    def _run(self, kind: Pass) -> None:
+    def _run(self, descriptor: PassDescriptor) -> None:
         """The decoder over the packed positions that `_fed` holds and `_layout` describes."""
-        rows, positions, starts, used = self._layout[: sum(kind.parts)].split(kind.parts)
-        table = self._table[: kind.rows, : kind.width]
-        window = PagedWindow.over(self, rows, positions, starts, used, table, kind.positions)
-        self._found[:, : kind.positions] = self.lean(self._fed[:, : kind.positions], window)
+        rows, positions, starts, used = self._layout[: sum(descriptor.parts)].split(descriptor.parts)
+        table = self._block_table[: descriptor.rows, : descriptor.width]
+        metadata = PagedAttentionMetadata.over(self, rows, positions, starts, used, table, descriptor.positions)
+        self._found[:, : descriptor.positions] = self.fused(self._fed[:, : descriptor.positions], metadata)
 
 
 # ------------------------------------------------------------------------------------------------------- attention
 
 
-def gathered(queries: Tensor, keys: Tensor, values: Tensor, window: PagedWindow) -> Tensor:
+def gathered(queries: Tensor, keys: Tensor, values: Tensor, metadata: PagedAttentionMetadata) -> Tensor:
     """With the operations of every device: the pages of each row are copied next to each other."""
-    starts, device = window.starts, queries.device
+    starts, device = metadata.cu_seqlens_q, queries.device
     packed = torch.arange(len(queries), dtype=starts.dtype, device=device)
-    owner = (torch.searchsorted(starts, packed, right=True) - 1).clamp_max(len(window.used) - 1)
-    within = (packed - starts[owner]).clamp_max(window.longest - 1)
-    nth = torch.arange(window.longest, device=device)
-    stands = (window.used - starts.diff())[:, None] + nth
-    past_keys, past_values = (states[window.table].flatten(1, 2).transpose(1, 2) for states in (keys, values))
+    owner = (torch.searchsorted(starts, packed, right=True) - 1).clamp_max(len(metadata.seqused_k) - 1)
+    within = (packed - starts[owner]).clamp_max(metadata.longest - 1)
+    nth = torch.arange(metadata.longest, device=device)
+    stands = (metadata.seqused_k - starts.diff())[:, None] + nth
+    past_keys, past_values = (states[metadata.block_table].flatten(1, 2).transpose(1, 2) for states in (keys, values))
     hidden = torch.arange(past_keys.shape[2], device=device) > stands[..., None]
     mask = torch.zeros(hidden.shape, dtype=queries.dtype, device=device).masked_fill_(hidden, float("-inf"))
     attended = nn.functional.scaled_dot_product_attention(
@@ -327,21 +328,21 @@ def gathered(queries: Tensor, keys: Tensor, values: Tensor, window: PagedWindow)
     return attended[owner, :, within]
 
 
-def flash(queries: Tensor, keys: Tensor, values: Tensor, window: PagedWindow) -> Tensor:
+def flash(queries: Tensor, keys: Tensor, values: Tensor, metadata: PagedAttentionMetadata) -> Tensor:
     """With FlashAttention, which reads the pages where they are, and of a row's last page what is filled.
 
     The keys of one query are split over the device. Those of several are not: their parts would be put together wrongly
     where rows have different numbers of queries.
     """
-    one = window.longest == 1
+    one = metadata.longest == 1
     found: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
-        *(queries, keys, values, window.starts, window.starts),  # where keys start says the table
-        *(window.longest, window.table.shape[1] * PAGE),
+        *(queries, keys, values, metadata.cu_seqlens_q, metadata.cu_seqlens_q),  # where keys start says the table
+        *(metadata.longest, metadata.block_table.shape[1] * PAGE),
         *(0.0, not one, False),
         window_size_left=-1,
         window_size_right=-1 if one else 0,
-        seqused_k=window.used,
-        block_table=window.table,
+        seqused_k=metadata.seqused_k,
+        block_table=metadata.block_table,
         num_splits=None if one and queries.shape[1] > keys.shape[2] else 1,
     )
     return found[0]
@@ -376,7 +377,9 @@ def difference(
     used = numbers([PAGE * 2 * (row + 1) // len(counts) - row for row in range(len(counts))])
     table = torch.arange(2 * len(counts), 0, -1, dtype=torch.int32, device=device).view(len(counts), 2)
     nothing = torch.empty(0, device=device)
-    window = PagedWindow(keys, values, nothing, nothing, starts, used, table, max(counts), 2 * PAGE, gathered)
+    metadata = PagedAttentionMetadata(
+        keys, values, nothing, nothing, starts, used, table, max(counts), 2 * PAGE, gathered
+    )
     queries = make(sum(counts), heads, head_dim)
-    found, expected = (attend(queries, keys, values, window) for attend in (flash, gathered))
+    found, expected = (attend(queries, keys, values, metadata) for attend in (flash, gathered))
     return (found.float() - expected.float()).abs().max().item()

@@ -105,7 +105,7 @@ FEW = 16
 """Positions a row up to which all query heads of a key-value head are folded into one product."""
 
 
-class Window:
+class AttentionMetadata:
     """One pass over neighbouring rows of a cache: where it writes (`fused_decoder.Attention`), and what it sees.
 
     Row i reads positions starts[i] to ends[i] - 1; one with fewer than the longest repeats its last position, which
@@ -128,7 +128,7 @@ class Window:
         if alike:
             into = (keys[:, :, :, starts[0] : self.end], values[:, :, :, starts[0] : self.end])
         else:
-            into, self._place = (keys, values), (down(range(len(rows)), device), slice(None), self.positions)
+            into, self._place = (keys, values), (column(range(len(rows)), device), slice(None), self.positions)
         self._into = [states.transpose(2, 3).unbind(0) if alike else states.unbind(0) for states in into]
         self._seen = [states[:, :, :, : self.end].unbind(0) for states in (keys, values)]
         self._from_scratch = alike and starts[0] == 0 and self.seq > 1
@@ -214,8 +214,8 @@ class RaggedReader(Reader):
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
 
     def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
-        window = Window(self.cache, rows, starts, ends)
-        return self.lean(self.inputs(down(rows, self.context.embeds.device), window.positions), window)
+        metadata = AttentionMetadata(self.cache, rows, starts, ends)
+        return self.fused(self.inputs(column(rows, self.context.embeds.device), metadata.positions), metadata)
 
     def _hold(self, length: int) -> None:
         self.cache.resize(self._ragged.rows, max(round_up(length), self._ragged.capacity))
@@ -232,7 +232,7 @@ def resized(states: Tensor, rows: int, capacity: int, dims: tuple[int, int]) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def down(rows: range, device: torch.device) -> Int[Tensor, "rows 1"]:
+def column(rows: range, device: torch.device) -> Int[Tensor, "rows 1"]:
     """The numbers of neighbouring rows as a column."""
     return torch.arange(rows.start, rows.stop, device=device)[:, None]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tyler.engine.routing import Learned, Never, Router
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Chooser
+from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Invocation, Trajectory
 
 
@@ -26,7 +26,7 @@ class SoftPrompt:
 class Request:
     """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
 
-    `chooser` replaces the rule by which tokens and their embeddings are chosen (`soft_sampling.py`), and goes without
+    `sampler` replaces the rule by which tokens and their embeddings are chosen (`soft_sampling.py`), and goes without
     operators; `soft_prompt` replaces embeddings of the prompt.
     """
 
@@ -36,7 +36,7 @@ class Request:
     budget: int | None = None
     max_new_tokens: int = 2048
     stop: tuple[str, ...] = ()
-    chooser: Chooser | None = None
+    sampler: Sampler | None = None
     soft_prompt: SoftPrompt | None = None
 
     def __post_init__(self) -> None:
@@ -48,8 +48,8 @@ class Request:
             raise ValueError(f"budget={self.budget}; it must be 0 or more, or None for no cap")
         if "" in self.stop:
             raise ValueError("a stop string is empty; remove it")
-        if self.chooser is not None and not isinstance(self.router, Never):
-            raise ValueError(f"a request with a chooser has no operators; give router=Never(), not {self.router!r}")
+        if self.sampler is not None and not isinstance(self.router, Never):
+            raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
 
 
 @dataclass(frozen=True)

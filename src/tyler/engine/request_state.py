@@ -1,4 +1,4 @@
-"""A request in flight: what it has done, and what it waits for."""
+"""A request in step: what it has done, and what it waits for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from tyler.engine.detokenizer import Transcript
+from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.request import Event, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
 
 
-class Row:
-    """One request in flight: what it has done, and what it waits for."""
+class RequestState:
+    """One request in step: what it has done, and what it waits for."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Row:
         self.offered = (
             offered  # operators that are actions of the policy: none under a fixed router, never a removed one
         )
-        self.visible = Transcript(tokenizer)
+        self.visible = IncrementalDetokenizer(tokenizer)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
-        self.is_soft: list[bool] = []  # of a request with a chooser; else empty
-        self.choosing = request.chooser and request.chooser.start(
+        self.is_soft: list[bool] = []  # of a request with a sampler; else empty
+        self.sampler_state = request.sampler and request.sampler.start(
             request.prompt_ids, request.sampling, request.max_new_tokens
-        )  # the chooser's memory of this request
+        )  # the sampler's memory of this request
         self.invocations: list[Invocation] = []
         self.latents: list[Tensor] = []
         self.uniforms = Uniforms(request.sampling.stream(purpose=0))
@@ -45,7 +45,7 @@ class Row:
         self.waited = 0
         self.emitted = 0
         self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
-        self.kept: Tensor | None = None  # the context of a row that had to make room and waits to go on
+        self.saved_context: Tensor | None = None  # the context of a row that had to make room and waits to go on
         self.finish_reason = ""
         self.stopped_at: int | None = None  # characters before the stop string
         self.started = 0.0  # when it was admitted
@@ -54,9 +54,9 @@ class Row:
     @property
     def length(self) -> int:
         """Positions of its context while it waits."""
-        return len(self.request.prompt_ids) if self.kept is None else len(self.kept)
+        return len(self.request.prompt_ids) if self.saved_context is None else len(self.saved_context)
 
-    def has_prompt_of(self, other: Row) -> bool:
+    def has_prompt_of(self, other: RequestState) -> bool:
         """Whether the two start from the same context."""
         mine, theirs = self.request, other.request
         return mine.soft_prompt is theirs.soft_prompt and mine.prompt_ids == theirs.prompt_ids

@@ -9,21 +9,21 @@ from tyler.engine.batch import Batch
 from tyler.engine.paged import PagedContext
 from tyler.engine.ragged import RaggedContext
 from tyler.engine.request import Request
-from tyler.engine.request_state import Row
+from tyler.engine.request_state import RequestState
 from tyler.engine.sizes import PAGE
 
 
-class Admission:
+class Scheduler:
     """The requests that wait for a place in the batch, in their order.
 
     A row takes memory for as far as it may reach within a step: `longest_action` positions behind where it stands.
     """
 
     def __init__(self, batch: Batch, longest_action: int) -> None:
-        self.waiting: deque[Row] = deque()
+        self.waiting: deque[RequestState] = deque()
         self._batch, self._memory = batch, batch.memory
         # One position behind an action, two where a step is launched ahead of the next.
-        self._beyond = longest_action + (1 if batch.steady is None else 2)
+        self._beyond = longest_action + (1 if batch.overlap is None else 2)
 
     def check(self, request: Request) -> None:
         """Raise ValueError for a request whose answer could not be finished even alone."""
@@ -37,56 +37,56 @@ class Admission:
                 f"{needed:,} bytes of context and caches, and memory={self._memory:,}; lower max_new_tokens or raise it"
             )
 
-    def admit(self) -> list[Row]:
+    def admit(self) -> list[RequestState]:
         """Take from the queue who may join now, and hold memory for them beside those that run."""
-        joining: list[Row] = []
+        joining: list[RequestState] = []
         while self._next_fits(joining):
             joining.append(self.waiting.popleft())
         self._make_room(joining)
         return joining
 
-    def withdrawn(self) -> list[Row]:
+    def withdrawn(self) -> list[RequestState]:
         """Take those from the head of the queue whose requests were aborted while they waited."""
         ended = []
         while self.waiting and self.waiting[0].finish_reason:
             ended.append(self.waiting.popleft())
         return ended
 
-    def postpone_youngest(self) -> None:
+    def preempt_youngest(self) -> None:
         """Send the rows that came last back to the queue, with their context, until the others have room to grow."""
         rows = self._batch.rows
         while len(rows) > 1 and not self._fits([]):
             slot = max(range(len(rows)), key=lambda place: rows[place].index)
             row = rows[slot]
-            row.kept = self._batch.context.of(slot)
+            row.saved_context = self._batch.context.of(slot)
             self.waiting.appendleft(row)
             self._batch.leave(slot)
 
     def disturbs(self) -> bool:
-        """Whether the step to come admits, postpones or retires somebody, or needs more pages than there are."""
+        """Whether the step to come admits, preempts or retires somebody, or needs more pages than there are."""
         context, rows = self._batch.context, self._batch.rows
         assert isinstance(context, PagedContext)
         if self._next_fits([]) or any(row.finish_reason for row in rows):
             return True
         return not self._fits([]) or context.lacks(range(len(rows)), self._reach()) > 0
 
-    def _next_fits(self, joining: Sequence[Row]) -> bool:
+    def _next_fits(self, joining: Sequence[RequestState]) -> bool:
         """Whether there is a next one, and a place and memory for it beside those that run and join."""
         taken = len(self._batch.rows) + len(joining)
         return bool(self.waiting) and taken < self._batch.slots and self._fits([*joining, self.waiting[0]])
 
-    def _fits(self, joining: Sequence[Row]) -> bool:
+    def _fits(self, joining: Sequence[RequestState]) -> bool:
         """Whether these rows find memory beside those that run; one row alone always does.
 
         Who joins leaves a page to grow into for each row, where there are pages, or the youngest would soon go again.
         """
         if self._memory is None:
             return True
-        spare = PAGE if joining and self._batch.steady is not None else 0
+        spare = PAGE if joining and self._batch.overlap is not None else 0
         reach = [length + spare for length in self._reach(joining)]
         return len(reach) == 1 or self._bytes(reach) <= self._memory
 
-    def _make_room(self, joining: Sequence[Row]) -> None:
+    def _make_room(self, joining: Sequence[RequestState]) -> None:
         """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
         context = self._batch.context
         if isinstance(context, RaggedContext):
@@ -94,7 +94,7 @@ class Admission:
         else:
             self._batch.policy_reader.hold(range(len(self._batch.rows)), self._reach())
 
-    def _reach(self, joining: Sequence[Row] = ()) -> list[int]:
+    def _reach(self, joining: Sequence[RequestState] = ()) -> list[int]:
         """Positions that the running rows and these may reach within a step."""
         lengths = (*self._batch.context.lengths[: len(self._batch.rows)], *(row.length for row in joining))
         return [length + self._beyond for length in lengths]

@@ -1,8 +1,8 @@
 """Another rule for a step than "draw a token and read it": which token is recorded, and which vector is read next.
 
-A chooser is what a request may bring to the engine instead of the plain rule of `sampling.choose`. Methods that think
+A sampler is what a request may bring to the engine instead of the plain rule of `sampling.choose`. Methods that think
 in soft tokens (`reasoners/soft_thinking.py`, `reasoners/swireasoning.py`) are choosers; the engine knows none of them.
-What a chooser remembers of a request it keeps in an object that starts with the request, so that an answer never
+What a sampler remembers of a request it keeps in an object that starts with the request, so that an answer never
 depends on what is decoded beside it.
 """
 
@@ -44,8 +44,8 @@ class Choices:
         return map(Choice, self.tokens, self.logprobs, self.soft, self.ended)
 
 
-class Chooser(Protocol):
-    """A rule that the rows of one request, or of many, follow. Hashable: rows with the same chooser choose together."""
+class Sampler(Protocol):
+    """A rule that the rows of one request, or of many, follow. Hashable: rows with the same sampler choose together."""
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Any:
         """What the rule remembers of one request: `choose` gets it back at every step and may change it."""

@@ -33,9 +33,9 @@ class Trajectory:
     `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
-    router). `finish_reason` is "eos", "stop" (a stop string, or a chooser's own end), "length" or "aborted". `seconds`
+    router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort". `seconds`
     is wall time in the engine, `synthesis_seconds` its share of operator calls. `is_soft` says which actions of a
-    chooser only record a token whose place in the context another vector took (empty: none); `num_soft_prompt` counts
+    sampler only record a token whose place in the context another vector took (empty: none); `num_soft_prompt` counts
     the prompt's positions of that kind.
     """
 

@@ -93,23 +93,23 @@ def match(loaded: Loaded, target: float, problems: Sequence[Problem]) -> Match:
             continue
 
         def measure(value: int, setting: str = knob.setting) -> float:
-            return cost(loaded.turned(setting, value).reasoner, problems)
+            return cost(loaded.with_setting(setting, value).reasoner, problems)
 
         trials += search(knob, target, measure)
     return Match(target, tuple(trials))
 
 
-def turned(loaded: Loaded, found: Match) -> Loaded:
+def with_setting(loaded: Loaded, found: Match) -> Loaded:
     """The method under the setting that was found."""
     best = found.best
-    return loaded if best.value is None else loaded.turned(best.setting, best.value)
+    return loaded if best.value is None else loaded.with_setting(best.setting, best.value)
 
 
 # --- of an evaluation -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Equality:
+class BudgetMatch:
     """What `tyler eval --match` asks for: the cost of the answers in `folder`, found on a split of the same task.
 
     `data` is the split's file or folder, where it has one.
@@ -140,7 +140,7 @@ class Equality:
         return match(loaded, cost_of(records), self.problems(evaluated))
 
 
-def told(found: Match) -> dict[str, Any]:
+def summary(found: Match) -> dict[str, Any]:
     """What an evaluation's settings say about it."""
     return {"target": found.target, **asdict(found.best), "tried": len(found.trials)}
 

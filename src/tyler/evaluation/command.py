@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tyler.engine.routing import Router
 from tyler.evaluation import budget_matching, html_report
-from tyler.evaluation.budget_matching import Equality, Match
+from tyler.evaluation.budget_matching import BudgetMatch, Match
 from tyler.evaluation.pass_at_1 import evaluate, key_of
 from tyler.evaluation.records import Record, RecordStore
 from tyler.evaluation.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
@@ -44,7 +44,7 @@ def run(
     max_new_tokens: int = 2048,
     slots: int = 32,
     options: GradeOptions | None = None,
-    match: Equality | None = None,
+    match: BudgetMatch | None = None,
     output: Path | None = None,
 ) -> list[Report]:
     """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
@@ -76,10 +76,10 @@ def run(
         slots=slots,
     )
     found = None if match is None else match.find(loaded, next(iter(sets.values())))
-    loaded = loaded if found is None else budget_matching.turned(loaded, found)
+    loaded = loaded if found is None else budget_matching.with_setting(loaded, found)
     reasoner, settings = loaded.reasoner, settings_of(model, loaded, sets, options)
     if found is not None:
-        settings["matching"] = budget_matching.told(found)
+        settings["matching"] = budget_matching.summary(found)
     folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
     records = answered(reasoner, sets, settings, folder, options, state)
     return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)

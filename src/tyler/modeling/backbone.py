@@ -70,10 +70,10 @@ class Backbone:
         device = torch.device(device) if device is not None else best_device()
         location = located(id)
         arguments = {"revision": revision, "trust_remote_code": False}
-        with explained(id):
+        with translated_errors(id):
             config = AutoConfig.from_pretrained(location, **arguments)
         check_supported(id, config)
-        with explained(id), no_progress_bar() if id == MINI else nullcontext():
+        with translated_errors(id), no_progress_bar() if id == MINI else nullcontext():
             loaded = AutoModelForCausalLM.from_pretrained(
                 location,
                 config=config,
@@ -89,7 +89,7 @@ class Backbone:
                 f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
                 f"{min(found['missing_keys'])}; download or save it again"
             )
-        with explained(id):
+        with translated_errors(id):
             tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
         cast(nn.Module, model).to(device)
         align(model)
@@ -189,7 +189,7 @@ def check_tokenizer(id: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 
 
 @contextmanager
-def explained(id: str) -> Iterator[None]:
+def translated_errors(id: str) -> Iterator[None]:
     """Whatever keeps a model from being loaded comes out as FileNotFoundError that says what to do about it."""
     try:
         yield

@@ -25,7 +25,14 @@ from transformers import (
 )
 
 from tyler.modeling.architectures import PUBLISHED, config_file
-from tyler.modeling.backbone import Backbone, best_device, check_supported, check_tokenizer, explained, resolve_dtype
+from tyler.modeling.backbone import (
+    Backbone,
+    best_device,
+    check_supported,
+    check_tokenizer,
+    resolve_dtype,
+    translated_errors,
+)
 
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""
@@ -39,7 +46,7 @@ def architecture(id: str) -> PreTrainedConfig:
         settings = dict(PUBLISHED[id])
         return CONFIGS[settings.pop("model_type")](**settings)
     folder = config_file(id).parent
-    with explained(id):
+    with translated_errors(id):
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     check_supported(id, config)
     return config
@@ -58,7 +65,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             f"{folder} holds no tokenizer.json; give a folder with a model's tokenizer.json, tokenizer_config.json and "
             "its chat_template.jinja, if there is one"
         )
-    with explained(str(folder)):
+    with translated_errors(str(folder)):
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
 
 

@@ -38,7 +38,7 @@ from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
 from tyler.training.loop import check_finite
 from tyler.training.optimizer import Optimization
-from tyler.training.stage1 import descend, draw_insertions
+from tyler.training.stage1 import accumulate_gradients, draw_insertions
 from tyler.training.stage2 import Rollout, learn, parameter_groups, roll_out
 from tyler.training.teacher_forcing import Example, first_latent
 from tyler.training.traces import Trace, tokenize
@@ -205,7 +205,7 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
     model.synthesizer.train()
     size = settings.micro_batch_size or settings.batch_size
-    loss = descend(model, examples, size, settings.gradient_checkpointing)
+    loss = accumulate_gradients(model, examples, size, settings.gradient_checkpointing)
     check_finite(loss, 0, ["the dry run's"])
     optimization.step(0)
     model.synthesizer.eval()

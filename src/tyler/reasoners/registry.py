@@ -45,7 +45,7 @@ SAVED: dict[str, tuple[Callable[[str], bool], Any]] = {
 
 
 @dataclass(frozen=True)
-class Own:
+class SavedPolicy:
     """The settings of a model under its own last stage; `router` is shown as it is written in code."""
 
     stage: str
@@ -72,7 +72,7 @@ class Loaded:
     def reasoner(self) -> Reasoner:
         return self.build(self.settings, self.max_new_tokens)
 
-    def turned(self, setting: str, value: int) -> Loaded:
+    def with_setting(self, setting: str, value: int) -> Loaded:
         """The same with one setting, or `max_new_tokens`, changed."""
         if setting == MAX_NEW_TOKENS:
             return replace(self, max_new_tokens=value)
@@ -139,10 +139,10 @@ def own(
     model = Tyler.from_pretrained(location, device=device)
     routed = router or DEFAULT_ROUTERS[model.stage]
 
-    def build(settings: Own, longest: int) -> Reasoner:
+    def build(settings: SavedPolicy, longest: int) -> Reasoner:
         return TylerReasoner(name, model, routed, settings.budget, max_new_tokens=longest, slots=slots)
 
-    settings = Own(model.stage, repr(routed), budget)
+    settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
     return Loaded(OWN, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build)
 

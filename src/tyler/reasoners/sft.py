@@ -17,9 +17,9 @@ from tyler.modeling.lora import LoraSettings
 from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import development_problems, lowered, opened_run, origin_of
+from tyler.training.loop import development_problems, mixed_precision, opened_run, origin_of
 from tyler.training.objectives import chosen_logprobs
-from tyler.training.supervised import Lesson, train
+from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.traces import Trace, load_traces, traces_of
 
 
@@ -40,18 +40,18 @@ def batch_loss(
     return -chosen_logprobs(torch.cat(states), model.backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def lesson(model: Tyler, config: SftConfig) -> Lesson[Trace]:
+def spec(model: Tyler, config: SftConfig) -> SupervisedSpec[Trace]:
     """What SFT brings to the supervised loop: eta learns from the traces' target tokens."""
     assert model.policy.lora is not None
 
     def part_loss(traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
-        with lowered(model.backbone, config.autocast):
+        with mixed_precision(model.backbone, config.autocast):
             return batch_loss(model, traces, num_targets, config.gradient_checkpointing)
 
-    return Lesson(
+    return SupervisedSpec(
         title="SFT",
         metrics="sft",
-        learner=model.policy.lora,
+        spec=model.policy.lora,
         model=model,
         batch_loss=part_loss,
         num_targets=lambda trace: len(trace.target_ids),
@@ -82,5 +82,5 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     model.policy.add_lora(lora)
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(lesson(model, config.sft), traces, config.sft, directory, development)
+        train(spec(model, config.sft), traces, config.sft, directory, development)
     return model

@@ -90,7 +90,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class SoftThinking:
-    """The rule, on one backbone: a `Chooser`."""
+    """The rule, on one backbone: a `Sampler`."""
 
     backbone: Backbone
     settings: Settings
@@ -168,7 +168,7 @@ def reasoner(
     model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
 ) -> TylerReasoner:
     """Soft-Thinking on a model's plain backbone."""
-    chooser = SoftThinking(model.backbone, settings)
+    sampler = SoftThinking(model.backbone, settings)
     return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, chooser=chooser
+        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
     )

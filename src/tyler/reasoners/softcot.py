@@ -52,7 +52,7 @@ from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.objectives import chosen_logprobs
-from tyler.training.supervised import Lesson, train
+from tyler.training.supervised import SupervisedSpec, train
 
 FORMAT = 1
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
@@ -355,12 +355,12 @@ def batch_loss(
     return -chosen_logprobs(torch.cat(states), backbone.head, None, targets, None).logprobs.sum() / num_targets
 
 
-def lesson(model: SoftCot, config: SoftCotConfig) -> Lesson[Example]:
+def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
     """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
-    return Lesson(
+    return SupervisedSpec(
         title="SoftCoT",
         metrics="softcot",
-        learner=model.projection,
+        spec=model.projection,
         model=model,
         batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
         num_targets=lambda example: len(example.target_ids),
@@ -401,5 +401,5 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
     origin = origin_of(models, map(Problem.content, problems))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(lesson(model, settings), examples, settings, directory, development)
+        train(spec(model, settings), examples, settings, directory, development)
     return model

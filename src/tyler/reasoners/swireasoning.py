@@ -133,7 +133,7 @@ class Mix:
 
 
 class SwiReasoning:
-    """The rule, on one backbone: a `Chooser`."""
+    """The rule, on one backbone: a `Sampler`."""
 
     def __init__(self, backbone: Backbone, settings: Settings) -> None:
         self.backbone, self.settings = backbone, settings
@@ -214,7 +214,7 @@ def reasoner(
     model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
 ) -> TylerReasoner:
     """SwiReasoning on a model's plain backbone."""
-    chooser = SwiReasoning(model.backbone, settings)
+    sampler = SwiReasoning(model.backbone, settings)
     return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, chooser=chooser
+        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
     )

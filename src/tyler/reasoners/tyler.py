@@ -9,7 +9,7 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling, seed_of
-from tyler.engine.soft_sampling import Chooser
+from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import Finished, ignore
@@ -18,7 +18,7 @@ from tyler.tasks import Problem
 
 @dataclass(frozen=True)
 class TylerReasoner:
-    """A model with everything about decoding decided: router, budget, sampling, length, batch, another chooser.
+    """A model with everything about decoding decided: router, budget, sampling, length, batch, another sampler.
 
     Every problem has a random stream of its own, from the sampling's seed and the problem's id: a router that skips
     boundaries at random skips others in every answer.
@@ -32,7 +32,7 @@ class TylerReasoner:
     max_new_tokens: int = 2048
     slots: int = 32
     coalesce: int | None = None
-    chooser: Chooser | None = None
+    sampler: Sampler | None = None
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [
@@ -42,7 +42,7 @@ class TylerReasoner:
                 budget=self.budget,
                 sampling=of_its_own(self.sampling, problem),
                 max_new_tokens=self.max_new_tokens,
-                chooser=self.chooser,
+                sampler=self.sampler,
             )
             for problem in problems
         ]
@@ -58,7 +58,7 @@ def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
 def answer(engine: Engine, requests: Sequence[Request], finished: Finished) -> list[Trajectory]:
     """Decode the requests, telling of each as it is done; trajectories in their order."""
     trajectories: dict[int, Trajectory] = {}
-    for event in engine.finishes(requests):
+    for event in engine.as_completed(requests):
         trajectories[event.index] = event.trajectory
         finished(event.index, event.trajectory)
     return [trajectories[index] for index in range(len(requests))]

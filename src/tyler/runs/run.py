@@ -167,7 +167,7 @@ class Run:
         """Tell `listener` of every line that `log` adds from now on."""
         self._listeners.append(listener)
 
-    def judge(self, step: int, metric: str, value: float, better: Callable[[float, float], bool]) -> None:
+    def record_best(self, step: int, metric: str, value: float, better: Callable[[float, float], bool]) -> None:
         """Note what the model reached on development problems after `step`; the best step's checkpoint stays.
 
         `better(a, b)` says whether a beats b (operator.gt for an accuracy, operator.lt for a loss). The checkpoint of
@@ -176,7 +176,7 @@ class Run:
         if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
             self.best = Best(step, metric, value)
 
-    def hold_to(self, origin: Mapping[str, str]) -> None:
+    def check_provenance(self, origin: Mapping[str, str]) -> None:
         """Note hashes of what the run learns from. Raises RunError where it has learned from something else before.
 
         A config names files and folders; what is in them may have changed since.

@@ -129,7 +129,7 @@ class Wandb:
 TOOLS: dict[str, Callable[[Start], Tracker]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
 
 
-class Forgiving:
+class FailSafeTracker:
     """A tracker whose failures are told once and end its work, and not the run's."""
 
     def __init__(self, tracker: Tracker, name: str) -> None:
@@ -182,7 +182,7 @@ def open_tracker(settings: TrackingConfig, run: Path, config: dict[str, Any], *,
     start = Start(settings.project, settings.name or run.resolve().name, config, run / TRACKING, steps_done)
     start.folder.mkdir(exist_ok=True)
     try:
-        return Forgiving(TOOLS[settings.tool](start), settings.tool)
+        return FailSafeTracker(TOOLS[settings.tool](start), settings.tool)
     except Exception as error:
         raise TrackerError(
             f"{settings.tool} cannot start: {error}; mend that, or do without it (tracking.tool=none), and go on with "

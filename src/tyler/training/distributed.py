@@ -62,7 +62,7 @@ def joined(config: DevicesConfig) -> Iterator[None]:
         return
     if cuda := torch.cuda.is_available():
         take_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
-    with explained():
+    with translated_errors():
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=config.timeout))
     yield
     dist.destroy_process_group()
@@ -125,7 +125,7 @@ def gather(item: Item) -> list[Item]:
     if world() == 1:
         return [item]
     items: list[Any] = [None] * world()
-    with explained():
+    with translated_errors():
         dist.all_gather_object(items, item)
     return items
 
@@ -161,7 +161,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
     has_gradient = torch.tensor([float(one.grad is not None) for one in parameters], device=device)
     message = torch.cat([*(gradient.flatten().float() for gradient in gradients), has_gradient])
-    with explained():
+    with translated_errors():
         dist.all_reduce(message)
     *sums, found = message.split([*(one.numel() for one in parameters), len(parameters)])
     for parameter, total, count in zip(parameters, sums, found.tolist(), strict=True):
@@ -173,7 +173,7 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
     if world() == 1:
         return
     for tensor in tensors:
-        with explained():
+        with translated_errors():
             dist.broadcast(tensor.data, src=0)
 
 
@@ -207,7 +207,7 @@ def draw_apart(seed: int, step: int) -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """What torch raises where other processes cannot be reached comes out as LostPeer, which says where to look."""
     try:
         yield

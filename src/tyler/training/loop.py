@@ -66,9 +66,9 @@ class Step:
         """Whether something that happens every so many steps happens after this one; None is never."""
         return every is not None and (self.number + 1) % every == 0
 
-    def judge(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
+    def record_best(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
         """Let this step's checkpoint be the best one if it beats all before; see `Run.judge`."""
-        self.run.judge(self.number + 1, metric, metrics[metric], better)
+        self.run.record_best(self.number + 1, metric, metrics[metric], better)
 
 
 def development_problems(config: Config, loop: OptimizationConfig) -> list[Problem]:
@@ -113,7 +113,7 @@ def opened_run(
                     defaults_text=dump(Config()),
                 )
             )
-            run.hold_to(origin or {})
+            run.check_provenance(origin or {})
             newest = run.latest_checkpoint()
             done = checkpoint_step(newest) if newest else 0
             tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
@@ -221,7 +221,7 @@ def accumulate(
     return sum(distributed.gather(total))
 
 
-def lowered(backbone: Backbone, autocast: bool) -> torch.autocast:
+def mixed_precision(backbone: Backbone, autocast: bool) -> torch.autocast:
     """Products in bfloat16 over float32 weights, where a config asks for it; sums, norms and softmax stay float32.
 
     Raises ValueError for weights that are not float32: their products are in their own dtype, and adapters in float32.

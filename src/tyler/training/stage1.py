@@ -30,7 +30,7 @@ from tyler.training.loop import (
     accumulate,
     batch_at,
     check_finite,
-    lowered,
+    mixed_precision,
     opened_run,
     origin_of,
     remaining_steps,
@@ -73,14 +73,16 @@ def train(
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
         size = config.micro_batch_size or config.batch_size
-        loss = descend(model, [example for _, example in batch], size, config.gradient_checkpointing, config.autocast)
+        loss = accumulate_gradients(
+            model, [example for _, example in batch], size, config.gradient_checkpointing, config.autocast
+        )
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
         metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
         if development and step.is_due(config.eval_every):
             metrics["stage1/development_loss"] = development_loss(model, development, config)
-            step.judge(metrics, "stage1/development_loss", lt)
+            step.record_best(metrics, "stage1/development_loss", lt)
         step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
 
@@ -107,7 +109,7 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     return batch
 
 
-def descend(
+def accumulate_gradients(
     model: Tyler,
     examples: Sequence[Example],
     micro_batch_size: int,
@@ -118,7 +120,7 @@ def descend(
     num_targets = sum(len(example.target_ids) for example in examples)
 
     def part_loss(part: Sequence[Example]) -> Tensor:
-        with lowered(model.backbone, autocast):
+        with mixed_precision(model.backbone, autocast):
             return batch_loss(model, part, num_targets, gradient_checkpointing)
 
     return accumulate(part_loss, examples, micro_batch_size, len)

@@ -182,7 +182,7 @@ def train(
         metrics["stage2/learning_seconds"] = learning_seconds
         if development and step.is_due(settings.eval_every):
             metrics |= greedy_metrics(model, development, config)
-            step.judge(metrics, "greedy/accuracy", gt)
+            step.record_best(metrics, "greedy/accuracy", gt)
         log_trajectories(run, step.number + 1, rollout)
         step.log(metrics, f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
 

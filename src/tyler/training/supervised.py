@@ -22,14 +22,14 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Lesson(Generic[Item]):
+class SupervisedSpec(Generic[Item]):
     """What one method brings to the loop."""
 
     title: str
     """Of the progress bar."""
     metrics: str
     """What the names of its metrics begin with."""
-    learner: nn.Module
+    spec: nn.Module
     """The module that learns: its parameters that want a gradient, in its training mode."""
     model: Saved
     """What its checkpoints hold."""
@@ -44,54 +44,54 @@ class Lesson(Generic[Item]):
     """Metrics of a batch and of the seconds it took, besides loss, gradient norm, learning rate and seconds."""
 
 
-def descend(lesson: Lesson[Item], batch: Sequence[Item], micro_batch_size: int) -> float:
+def accumulate_gradients(spec: SupervisedSpec[Item], batch: Sequence[Item], micro_batch_size: int) -> float:
     """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(map(lesson.num_targets, batch))
-    return accumulate(lambda part: lesson.batch_loss(part, num_targets), batch, micro_batch_size, lesson.num_tokens)
+    num_targets = sum(map(spec.num_targets, batch))
+    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, micro_batch_size, spec.num_tokens)
 
 
 @torch.no_grad()
-def development_loss(lesson: Lesson[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
+def development_loss(spec: SupervisedSpec[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
     """The loss of development examples, without dropout."""
-    num_targets, mine = sum(map(lesson.num_targets, examples)), distributed.share(examples)
+    num_targets, mine = sum(map(spec.num_targets, examples)), distributed.share(examples)
     parts = [mine[first : first + micro_batch_size] for first in range(0, len(mine), micro_batch_size)]
-    lesson.learner.eval()
-    loss = sum(float(lesson.batch_loss(part, num_targets)) for part in parts)
-    lesson.learner.train()
+    spec.spec.eval()
+    loss = sum(float(spec.batch_loss(part, num_targets)) for part in parts)
+    spec.spec.train()
     return sum(distributed.gather(loss))
 
 
 def train(
-    lesson: Lesson[Item],
+    spec: SupervisedSpec[Item],
     examples: Sequence[Item],
     config: OptimizationConfig,
     run: Run,
     development: Sequence[Item] = (),
 ) -> None:
-    """Train the learner in place, logging and checkpointing into `run`; goes on where `run` stands.
+    """Train the spec in place, logging and checkpointing into `run`; goes on where `run` stands.
 
     Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
     """
-    parameters = [parameter for parameter in lesson.learner.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in spec.spec.parameters() if parameter.requires_grad]
     total = config.num_steps(len(examples))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    steps = remaining_steps(lesson.title, run, total, optimization, config.checkpoint_every, lesson.model)
+    steps = remaining_steps(spec.title, run, total, optimization, config.checkpoint_every, spec.model)
     size = config.micro_batch_size or config.batch_size
-    lesson.learner.train()
+    spec.spec.train()
     for step in steps:
         started = time.perf_counter()
         batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
-        ids = [lesson.name(example) for example in batch]
-        loss = descend(lesson, batch, size)
+        ids = [spec.name(example) for example in batch]
+        loss = accumulate_gradients(spec, batch, size)
         check_finite(loss, step.number, ids)
         norm, rate = optimization.step(step.number, ids)
         seconds = time.perf_counter() - started
         metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
-        metrics |= lesson.describe(batch, seconds)
+        metrics |= spec.describe(batch, seconds)
         if development and step.is_due(config.eval_every):
-            metrics["development_loss"] = development_loss(lesson, development, size)
-        named = {f"{lesson.metrics}/{key}": value for key, value in metrics.items()}
+            metrics["development_loss"] = development_loss(spec, development, size)
+        named = {f"{spec.metrics}/{key}": value for key, value in metrics.items()}
         if "development_loss" in metrics:
-            step.judge(named, f"{lesson.metrics}/development_loss", lt)
+            step.record_best(named, f"{spec.metrics}/development_loss", lt)
         step.log(named, f"loss {loss:.3f}")
-    lesson.learner.eval()
+    spec.spec.eval()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tyler.engine.engine import Engine
 from tyler.engine.ragged import RaggedContext, RaggedReader
-from tyler.engine.request_state import Row
+from tyler.engine.request_state import RequestState
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
@@ -83,7 +83,7 @@ class MemGenEngine(Engine):
                 self.consultations[row.index].append(Consultation(len(row.visible), decision, logprob))
                 schedule.answer(decision == YES)
 
-    def _counted(self, row: Row) -> int:
+    def _counted(self, row: RequestState) -> int:
         return len(row.visible)
 
 
@@ -95,7 +95,7 @@ class TriggerContext:
         self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
         self.reader = RaggedReader(trigger.decoder(), self.visible)
 
-    def read(self, rows: Sequence[Row]) -> Float[Tensor, "rows dim"]:
+    def read(self, rows: Sequence[RequestState]) -> Float[Tensor, "rows dim"]:
         """Read what the first rows have shown up to the present; the trigger's last hidden state of each."""
         for slot, row in enumerate(rows):
             new = [*row.request.prompt_ids, *row.visible.tokens][self.visible.lengths[slot] :]
@@ -113,7 +113,7 @@ class TriggerContext:
         self.reader.rewind(slot, 0)
 
 
-def schedule_of(row: Row) -> DelimiterSchedule:
+def schedule_of(row: RequestState) -> DelimiterSchedule:
     """The row's schedule, which is MemGen's. Raises TypeError for a request with another router."""
     if not isinstance(row.schedule, DelimiterSchedule):
         raise TypeError(f"MemGen decodes with AtDelimiters, not with {type(row.request.router).__name__}")

@@ -50,7 +50,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Learner:
+class GrpoSpec:
     """What one kind of GRPO trains: its name, parameters, temperature of the tokens, and what it replays."""
 
     name: str
@@ -66,7 +66,7 @@ class Learner:
 
 
 def roll_out(
-    model: MemGen, problems: Sequence[Problem], config: MemGenGrpoConfig, learner: Learner, slots: int, step: int
+    model: MemGen, problems: Sequence[Problem], config: MemGenGrpoConfig, spec: GrpoSpec, slots: int, step: int
 ) -> Rollout:
     """Answer every problem `group_size` times and grade the answers: a reward of 1 for a correct one, else 0."""
     started = time.perf_counter()
@@ -74,9 +74,9 @@ def roll_out(
     requests = [
         model.request(
             problem,
-            sampling=Sampling(learner.token_temperature, seed=seed_of(config.seed, step, problem.id, member)),
+            sampling=Sampling(spec.token_temperature, seed=seed_of(config.seed, step, problem.id, member)),
             max_new_tokens=config.max_new_tokens,
-            trigger_temperature=config.temperature if learner.name == "trigger" else 0.0,
+            trigger_temperature=config.temperature if spec.name == "trigger" else 0.0,
         )
         for problem, member in asked
     ]
@@ -180,14 +180,14 @@ def grpo_terms(
     return loss, (weights * clipped_actions(ratio.detach(), advantages, clip_range)).sum()
 
 
-def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Learner) -> dict[str, float]:
+def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, spec: GrpoSpec) -> dict[str, float]:
     """Accumulate the gradient of L_GRPO over micro-batches of answers; every answer of the batch weighs the same.
 
     A rollout is this process's share of a batch; the terms are those of the whole batch, the gradient the share's part.
     """
     device = model.backbone.device
     advantages = group_advantages(rollout.rewards, config.advantage_epsilon).flatten().to(device)
-    recorded, mask = padded(learner.recorded(rollout), device)
+    recorded, mask = padded(spec.recorded(rollout), device)
     groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(config.group_size)
     weights = distributed.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
     totals = {"loss": 0.0, "clip_share": 0.0, "replay_gap": 0.0}
@@ -198,7 +198,7 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Le
         if length == 0:
             continue  # nothing was decided here
         real, old = mask[rows, :length], recorded[rows, :length]
-        found = learner.replay(model, rollout, rows, config.temperature, config.gradient_checkpointing)
+        found = spec.replay(model, rollout, rows, config.temperature, config.gradient_checkpointing)
         logprobs = found[:, :length]
         loss, clipped = grpo_terms(logprobs, old, advantages[rows], weights[rows, :length], config.clip_range)
         loss.backward()
@@ -212,29 +212,29 @@ def train(
     model: MemGen,
     problems: Sequence[Problem],
     config: MemGenGrpoConfig,
-    learner: Learner,
+    spec: GrpoSpec,
     slots: int,
     run: Run,
     development: Sequence[Problem] = (),
 ) -> None:
-    """Train what `learner` names in place, logging and checkpointing into `run`; goes on where `run` stands.
+    """Train what `spec` names in place, logging and checkpointing into `run`; goes on where `run` stands.
 
     Every `eval_every` steps `development` is answered greedily, and its accuracy chooses the best checkpoint.
     """
     total, updates = config.num_steps(len(problems)), config.updates_per_rollout
-    optimization = Optimization.of(config, [(learner.parameters, config.learning_rate)], total * updates)
-    title = f"MemGen {learner.name} GRPO"
+    optimization = Optimization.of(config, [(spec.parameters, config.learning_rate)], total * updates)
+    title = f"MemGen {spec.name} GRPO"
     # No LoRA dropout: replay must be the rollout's distribution.
     for step in remaining_steps(title, run, total, optimization, config.checkpoint_every, model):
         batch = [problems[index] for _, index in batch_at(step.number, config.batch_size, len(problems), config.seed)]
         ids = [problem.id for problem in batch]
-        rollout = roll_out(model, distributed.share(batch), config, learner, slots, step.number)
+        rollout = roll_out(model, distributed.share(batch), config, spec, slots, step.number)
         metrics = rollout_metrics(rollout)
         started = time.perf_counter()
         for update in range(updates):
-            terms = learn(model, rollout, config, learner)
+            terms = learn(model, rollout, config, spec)
             check_finite(terms["loss"], step.number, ids)
-            if not any(distributed.gather(has_gradient(learner))):
+            if not any(distributed.gather(has_gradient(spec))):
                 continue  # the trigger was never asked
             norm, rate = optimization.step(step.number * updates + update, ids)
             metrics |= {"memgen_grpo/gradient_norm": norm, "memgen_grpo/learning_rate": rate}
@@ -242,13 +242,13 @@ def train(
         metrics["memgen_grpo/learning_seconds"] = time.perf_counter() - started
         if development and step.is_due(config.eval_every):
             metrics |= greedy_metrics(model, development, config, slots)
-            step.judge(metrics, "memgen_grpo/greedy_accuracy", gt)
+            step.record_best(metrics, "memgen_grpo/greedy_accuracy", gt)
         step.log(metrics, f"reward {metrics['memgen_grpo/reward']:.2f}")
 
 
-def has_gradient(learner: Learner) -> bool:
+def has_gradient(spec: GrpoSpec) -> bool:
     """Whether this process's share of the batch had anything to learn from."""
-    return any(parameter.grad is not None for parameter in learner.parameters)
+    return any(parameter.grad is not None for parameter in spec.parameters)
 
 
 def greedy_metrics(
@@ -287,16 +287,16 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
 # --- the commands ---------------------------------------------------------------------------------------------------
 
 
-def weaver_learner(model: MemGen, config: MemGenGrpoConfig) -> Learner:
+def weaver_learner(model: MemGen, config: MemGenGrpoConfig) -> GrpoSpec:
     """GRPO of the weaver."""
-    return Learner("weaver", model.weaver.trainable(), config.temperature, token_logprobs, replay_tokens)
+    return GrpoSpec("weaver", model.weaver.trainable(), config.temperature, token_logprobs, replay_tokens)
 
 
-def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
+def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> GrpoSpec:
     """GRPO of the trigger. Raises ValueError for a model without one."""
     if model.trigger is None:
         raise ValueError("this MemGen has no trigger; add one with `with_new_trigger`")
-    return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
+    return GrpoSpec("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
 
 
 @distributed.on_all_devices
@@ -333,7 +333,7 @@ def _run(
     start: str,
     config: Config,
     settings: MemGenGrpoConfig,
-    learner: Learner,
+    spec: GrpoSpec,
     output: Path,
     resume: bool,
     replace: bool,
@@ -342,5 +342,5 @@ def _run(
     development = development_problems(config, settings)
     origin = origin_of(start, map(Problem.content, problems))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, problems, settings, learner, config.decoding.slots, directory, development)
+        train(model, problems, settings, spec, config.decoding.slots, directory, development)
     return model

@@ -20,7 +20,7 @@ from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.objectives import stage1_loss
-from tyler.training.supervised import Lesson, train
+from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.teacher_forcing import Example, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_traces, traces_of
 
@@ -66,13 +66,13 @@ def named_example(model: MemGen, trace: Trace) -> Named:
     return trace.id, example_of(model, trace)
 
 
-def lesson(model: MemGen, config: MemGenWeaverConfig) -> Lesson[Named]:
+def spec(model: MemGen, config: MemGenWeaverConfig) -> SupervisedSpec[Named]:
     """What MemGen brings to the supervised loop: the weaver learns from the traces' target tokens."""
     recomputed = config.gradient_checkpointing
-    return Lesson(
+    return SupervisedSpec(
         title="MemGen weaver",
         metrics="memgen_weaver",
-        learner=model.weaver,
+        spec=model.weaver,
         model=model,
         batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
         num_targets=lambda named: len(named[1].target_ids),
@@ -115,5 +115,5 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     settings = config.memgen.weaver
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(lesson(model, settings), examples, settings, directory, development)
+        train(spec(model, settings), examples, settings, directory, development)
     return model
