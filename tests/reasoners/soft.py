@@ -132,7 +132,7 @@ def soft_thinking_answer(tyler: Tyler, request: Request, s: soft_thinking.Settin
         if cold >= s.cold_stop_steps or cap:
             thinking = False
             answer.happened.append("cold stop" if cold >= s.cold_stop_steps else "cap")
-            token = top if end is None else end
+            token = top if end is None or top in tyler.backbone.eos_ids else end
             return token, table[token], False, False
         ends = top == end
         if end is None:

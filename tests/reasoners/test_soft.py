@@ -322,6 +322,16 @@ def test_cold_steps_count_only_in_a_row() -> None:
     assert recorded == [7, 7, 7, 7, 7, memory.end] and not memory.thinking
 
 
+def test_an_end_token_on_the_step_of_cold_stop_ends_the_answer() -> None:
+    """As in the release, which looks for the end of the answer before it looks at Cold Stop."""
+    settings = soft_thinking.Settings(cold_stop_entropy=1.0, cold_stop_steps=2)
+    backbone = soft.model("qwen3").backbone
+    (end_of_sequence, *_) = backbone.eos_ids
+    chooser = soft_thinking.SoftThinking(backbone, settings)
+    memory = chooser.start([], Sampling(), 99)
+    assert [chooser._think(memory, 7, 0.5), chooser._think(memory, end_of_sequence, 0.5)] == [7, end_of_sequence]
+
+
 def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_switch() -> None:
     def after(soft_mode: bool, entropies: list[float], window: int = 0) -> list[str]:
         memory = swireasoning.Memory(Sampling(), 99, steps=1, soft=soft_mode, reference=1.0)

@@ -160,11 +160,61 @@ def test_a_problems_own_instruction_goes_before_the_prompts() -> None:
     assert "Say so." in text and "Box it." not in text
 
 
+def test_the_placeholder_is_the_releases_where_the_tokenizer_has_it() -> None:
+    """Qwen's `<|endoftext|>` and Llama's `<|end_of_text|>`, not whatever pads: SmolLM3 pads with its end of turn."""
+    for name in ("<|endoftext|>", "<|end_of_text|>"):
+        words = copy.deepcopy(soft.tokenizer())
+        assert words.pad_token == words.eos_token and softcot.placeholder(words) == words.eos_token_id
+        words.add_tokens([name])
+        assert softcot.placeholder(words) == words.get_vocab()[name]
+
+
 # ------------------------------------------------------------------------------------------ training
 
 
+TURNS = TEMPLATE.replace("<|{{ message['role'] }}|>", "<|start|>{{ message['role'] }}\n").replace(
+    "<|end|>", "<|end|>\n"
+)
+TURNS = TURNS.replace("<|assistant|>", "<|start|>assistant\n")
+"""A template whose header has several tokens, and a newline between the turns, as Qwen's."""
+
+
+def labels_of_the_release(model: SoftCot, problem: Problem, number: int) -> tuple[list[int], list[int]]:
+    """The ids of a whole chat and its labels: all from two behind the token that follows the thoughts."""
+    words = model.backbone.tokenizer
+    text = f"{problem.prompt}\n\nBox it.\n\nHints:\n<|box_start|>{'<eos>' * number}<|box_end|>"
+    turns = [{"role": "user", "content": text}, {"role": "assistant", "content": problem.solution}]
+    ids = words.encode(words.apply_chat_template(turns, tokenize=False), add_special_tokens=False)
+    behind = max(place for place, id in enumerate(ids) if id == words.get_vocab()["<|box_end|>"])
+    return ids, [-100] * (behind + 2) + ids[behind + 2 :]
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, TURNS])
+def test_the_assistants_header_is_learned_as_in_the_release_or_left_out(template: str) -> None:
+    model = fresh(template=template)
+    words = model.backbone.tokenizer
+    words.add_tokens(["<|start|>", "<|end|>", "<|user|>", "<|assistant|>"])
+    for problem in PROBLEMS:
+        ids, labels = labels_of_the_release(model, problem, 5)
+        target = words.encode(problem.solution, add_special_tokens=False)
+        one = softcot.tokenize(model, problem, 5, learn_header=True)
+        last = len(ids) - ids[::-1].index(words.get_vocab()["<|end|>"]) - 1  # where ours has the end token
+        assert one.prompt_ids + one.target_ids == [*ids[:last], words.eos_token_id]
+        assert one.target_ids[:-1] == [id for id in labels[:last] if id != -100]
+        assert len(one.target_ids) > len(target) + 1
+        bare = softcot.tokenize(model, problem, 5, learn_header=False)
+        assert bare.target_ids == [*target, words.eos_token_id]
+        assert bare.prompt_ids + bare.target_ids == one.prompt_ids + one.target_ids
+
+
+def test_without_a_chat_template_there_is_no_header_to_learn() -> None:
+    model = fresh(template=None)
+    given = [softcot.tokenize(model, PROBLEMS[0], 2, learn_header=learned) for learned in (True, False)]
+    assert given[0] == given[1]
+
+
 def examples_of(model: SoftCot, number: int = 5) -> list[Example]:
-    return [softcot.tokenize(model, problem, number) for problem in PROBLEMS]
+    return [softcot.tokenize(model, problem, number, learn_header=False) for problem in PROBLEMS]
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -333,7 +383,7 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
     for broken, message in (
         ("{", "not valid JSON"),
         (json.dumps([]), "format 'list'"),
-        (json.dumps(content | {"format": 2}), "format 2"),
+        (json.dumps(content | {"format": 9}), "format 9"),
         (json.dumps({key: value for key, value in content.items() if key != "wording"}), "wording"),
         (json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}), "fingerprint 0"),
     ):
@@ -344,6 +394,29 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
     (tmp_path / softcot.WEIGHTS).unlink()
     with pytest.raises((CheckpointError, FileNotFoundError), match=r"softcot\.safetensors"):
         SoftCot.from_pretrained(tmp_path)
+
+
+def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlier_rule(tmp_path: Path) -> None:
+    for name, one in (("backbone", backbone("qwen3")), ("assistant", backbone("qwen2", dim=16))):
+        one.tokenizer.add_tokens(["<|endoftext|>"])
+        one.model.resize_token_embeddings(len(one.tokenizer) + tiny.PADDING)
+        one.model.save_pretrained(tmp_path / name)
+        one.tokenizer.save_pretrained(tmp_path / name)
+    theta, helper = (Backbone.load(str(tmp_path / name), dtype="float32") for name in ("backbone", "assistant"))
+    model = SoftCot.start(theta, helper, Prompt(instruction="Box it."), WORDING)
+    endoftext = theta.tokenizer.get_vocab()["<|endoftext|>"]
+    assert model.placeholders == softcot.Placeholders(endoftext, endoftext)
+    folder = tmp_path / "checkpoint"
+    model.save_pretrained(folder)
+    assert SoftCot.from_pretrained(folder).placeholders == model.placeholders
+    path = folder / softcot.MANIFEST
+    content = json.loads(path.read_text())
+    del content["placeholders"]
+    path.write_text(json.dumps(content | {"format": 1}))
+    earlier = SoftCot.from_pretrained(folder)
+    assert earlier.placeholders == softcot.Placeholders(theta.tokenizer.eos_token_id, helper.tokenizer.eos_token_id)
+    ids, places = earlier.prompt_with_places(PROBLEMS[0], 2)
+    assert [ids[place] for place in places] == [theta.tokenizer.eos_token_id] * 2
 
 
 def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, capsys) -> None:
@@ -357,13 +430,15 @@ def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, capsys) 
     with pytest.raises(ValueError, match="none of the 4 traces"):
         softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": none}), model)
     with pytest.raises(ValueError, match="no solution trace"):
-        softcot.tokenize(model, replace(PROBLEMS[0], solution=None), 1)
+        softcot.tokenize(model, replace(PROBLEMS[0], solution=None), 1, learn_header=True)
 
 
 def test_the_authors_settings_are_the_defaults() -> None:
     for settings in (SoftCotConfig(), load_config("paper").softcot):
         assert (settings.learning_rate, settings.batch_size, settings.epochs) == (2e-5, 4, 10)
         assert (settings.num_thoughts, settings.eval_thoughts, settings.assistant) == (32, 4, None)
+        assert settings.learn_header
+    assert not load_config("mini").softcot.learn_header, "its published rows learned the solution alone"
     with pytest.raises(ValueError, match=r"no \{problem\}"):
         SoftCotConfig(request="Give {n} tokens.")
     assert isinstance(fresh().projection, nn.Linear) and fresh().projection.bias is not None

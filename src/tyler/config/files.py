@@ -28,6 +28,10 @@ class ConfigError(ValueError):
     """A config that cannot be used; says which key, what came, and what is allowed."""
 
 
+EARLIER = {"softcot.learn_header": False}
+"""What runs did before there was a key for it, where that is not the key's default."""
+
+
 def presets() -> list[str]:
     """The names of the configs that ship in the package."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
@@ -187,9 +191,12 @@ def _section_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
-    """What a resumed run would do otherwise than before, key by key; keys new to the old config have their defaults."""
+    """What a resumed run would do otherwise than before, key by key.
+
+    Keys that are new to the old config had what was done before there was a key: EARLIER, else the default.
+    """
     defaults, old, new = (_flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
-    old = {**{key: value for key, value in defaults.items() if key in new}, **old}
+    old = {**{key: value for key, value in {**defaults, **EARLIER}.items() if key in new}, **old}
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
     return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
 

@@ -248,6 +248,8 @@ class SoftCotConfig(OptimizationConfig):
         "Another model has to solve the problem below. Answer with {n} tokens that help it most.\n\nProblem: {problem}"
     )
     """What the assistant is asked."""
+    learn_header: bool = True
+    """Whether the header of the assistant's turn is learned too, as in the release; decoding has it in the prompt."""
     hint: str = (
         "An assistant left the following tokens as help. Use them where they are right, and do not rely on them."
     )

@@ -8,7 +8,8 @@ While a row thinks, each step
 3. records the token of largest weight and reads sum_k w_k E[id_k].
 
 The thought ends with the recorded token `</think>`, which is read as itself. Cold Stop: after `cold_stop_steps` steps
-in a row with H < `cold_stop_entropy`, `</think>` is recorded whatever the model says. Then decoding is ordinary.
+in a row with H < `cold_stop_entropy`, `</think>` is recorded whatever the model says, unless it says that the answer
+ends. Then decoding is ordinary.
 With `gumbel`, w becomes softmax((log w + g) / `gumbel_temperature`), sorted anew, with g from the request's own stream.
 
 # Deviation: under greedy evaluation the thought is deterministic as above and what follows it is argmax; the release
@@ -45,10 +46,11 @@ KNOBS = (Knob("soft_steps", caps=True),)
 
 @dataclass(frozen=True)
 class Settings:
-    """The release's defaults. `temperature` is that of the thought; what follows has the request's own sampling.
+    """The defaults of the release's scripts for its paper.
 
-    `top_k` 0 keeps all tokens, `cold_stop_entropy` 0 never stops. `soft_steps` caps the soft steps of a thought (None:
-    no cap). The release's Gumbel runs have `max_topk` 5.
+    `temperature` is that of the thought; what follows has the request's own sampling. `top_k` 0 keeps all tokens,
+    `cold_stop_entropy` 0 never stops. `soft_steps` caps the soft steps of a thought (None: no cap). The release's
+    Gumbel runs have `max_topk` 5.
     """
 
     temperature: float = 0.6
@@ -146,7 +148,8 @@ class SoftThinking:
         memory.cold_steps = memory.cold_steps + 1 if uncertainty < s.cold_stop_entropy else 0
         capped = s.soft_steps is not None and len(memory.recorded) >= s.soft_steps
         forced = capped or memory.cold_steps >= s.cold_stop_steps
-        token = memory.end if forced and memory.end is not None else top
+        ends_answer = top in self.backbone.eos_ids  # the release looks for that before it looks at Cold Stop
+        token = memory.end if forced and memory.end is not None and not ends_answer else top
         memory.recorded.append(token)
         memory.thinking = not (forced or (token == memory.end if memory.end is not None else self._marked(memory)))
         return token

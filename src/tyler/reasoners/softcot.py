@@ -3,7 +3,8 @@
 The assistant is asked for N tokens that help another model with the problem, and its turn is N placeholder tokens. Its
 last hidden states there go through the Linear (d_assistant to d_backbone, with bias) and stand in for the embeddings of
 N placeholders that close the backbone's user turn, between a begin and an end marker. The loss is the cross-entropy of
-the solution. N is 32 in training and 4 at evaluation, as the authors have it.
+the solution and, as in the release, of the header of the assistant's turn in front of it (`learn_header`). N is 32 in
+training and 4 at evaluation, as the authors have it.
 
 Prompts are joined from ids, so the places of the thoughts are known and never searched for.
 
@@ -54,7 +55,7 @@ from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 
 MARKERS = (
@@ -62,6 +63,9 @@ MARKERS = (
     ("<|reserved_special_token_0|>", "<|reserved_special_token_1|>"),
 )
 """Pairs of tokens around the thoughts, in the order of preference; a tokenizer without them has its placeholder."""
+
+PLACEHOLDERS = ("<|endoftext|>", "<|end_of_text|>")
+"""What holds the places of the thoughts, as in the release: the first for Qwen, the second for Llama."""
 
 HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
@@ -91,6 +95,14 @@ class Wording:
 
 
 @dataclass(frozen=True)
+class Placeholders:
+    """The tokens in the places of the thoughts: in the backbone's prompt, and in the assistant's turn."""
+
+    backbone: int
+    assistant: int
+
+
+@dataclass(frozen=True)
 class SoftCot:
     """Two frozen models (which may be one) and the Linear between them."""
 
@@ -99,11 +111,14 @@ class SoftCot:
     projection: nn.Linear
     prompt: Prompt
     wording: Wording
+    placeholders: Placeholders
 
     @classmethod
     def start(cls, backbone: Backbone, assistant: Backbone, prompt: Prompt, wording: Wording) -> SoftCot:
         """A Linear as torch starts it, from the global generator."""
-        return cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
+        linear = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
+        holders = Placeholders(placeholder(backbone.tokenizer), placeholder(assistant.tokenizer))
+        return cls(backbone, assistant, linear, prompt, wording, holders)
 
     def thoughts(self, problem: str | Problem, number: int) -> Float[Tensor, "number dim"]:
         """The soft thoughts on a problem, in float32; only the Linear has a gradient."""
@@ -111,7 +126,7 @@ class SoftCot:
         asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
         tokenizer = self.assistant.tokenizer
         question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
-        ids = torch.tensor([question + [placeholder(tokenizer)] * number], device=self.assistant.device)
+        ids = torch.tensor([question + [self.placeholders.assistant] * number], device=self.assistant.device)
         with torch.no_grad():
             states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
         return cast(Tensor, self.projection(states.to(self.projection.weight)))
@@ -126,11 +141,12 @@ class SoftCot:
         hint, tokenizer = f"\n\n{self.wording.hint}" if self.wording.hint else "", self.backbone.tokenizer
         rendered = opened_turn(tokenizer, f"{prompt.text(text)}{hint}\n{HERE}", prompt.thinking)
         before, _, after = rendered.rpartition(HERE)
-        begin, end = markers(tokenizer)
+        held = self.placeholders.backbone
+        begin, end = markers(tokenizer, held)
         left = list(tokenizer.encode(before, add_special_tokens=tokenizer.chat_template is None))
         right = tokenizer.encode(after, add_special_tokens=False)
         places = range(len(left) + 1, len(left) + 1 + number)
-        return [*left, begin, *[placeholder(tokenizer)] * number, end, *right], tuple(places)
+        return [*left, begin, *[held] * number, end, *right], tuple(places)
 
     @torch.no_grad()
     def request(
@@ -178,6 +194,7 @@ class SoftCot:
             "assistant": identity(self.assistant),
             "prompt": asdict(self.prompt),
             "wording": asdict(self.wording),
+            "placeholders": asdict(self.placeholders),
             "versions": {name: version(name) for name in ("torch", "transformers")},
         }
         save_file(tensors_of(self.projection), folder / WEIGHTS)
@@ -193,9 +210,11 @@ class SoftCot:
             prompt, wording = Prompt(**content["prompt"]), Wording(**content["wording"])
             backbone = load_backbone(told, folder, dtype, device)
             assistant = backbone if helper == told else load_backbone(helper, folder, dtype, device)
+            holders = read_placeholders(content, backbone, assistant)
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"{folder / MANIFEST} is incomplete or has a wrong field: {error}") from error
-        model = cls(backbone, assistant, nn.Linear(assistant.dim, backbone.dim).to(backbone.device), prompt, wording)
+        linear = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
+        model = cls(backbone, assistant, linear, prompt, wording, holders)
         expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(model.projection).items()}
         try:
             found = read_tensors(folder / WEIGHTS)
@@ -207,20 +226,32 @@ class SoftCot:
 
 
 def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token whose embedding the thoughts stand in for. Raises ValueError where no candidate exists."""
+    """The token whose embedding the thoughts stand in for: the release's where the tokenizer has it.
+
+    Raises ValueError where no candidate exists.
+    """
+    vocabulary = tokenizer.get_vocab()
+    for name in PLACEHOLDERS:
+        if name in vocabulary:
+            return int(vocabulary[name])
+    return padding(tokenizer)
+
+
+def padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    """What pads, else the unknown or the end token; the placeholder of checkpoints of format 1. Raises ValueError."""
     for id in (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id):
         if id is not None:
             return int(id)
     raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no pad, unk or eos token to hold a place with")
 
 
-def markers(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-    """The tokens in front of and behind the thoughts."""
+def markers(tokenizer: PreTrainedTokenizerBase, placeholder: int) -> tuple[int, int]:
+    """The tokens in front of and behind the thoughts; the placeholder where the tokenizer has no such pair."""
     vocabulary = tokenizer.get_vocab()
     for begin, end in MARKERS:
         if begin in vocabulary and end in vocabulary:
             return vocabulary[begin], vocabulary[end]
-    return placeholder(tokenizer), placeholder(tokenizer)
+    return placeholder, placeholder
 
 
 # --- the checkpoint -------------------------------------------------------------------------------------------------
@@ -255,10 +286,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is no SoftCoT checkpoint: it has no {MANIFEST}") from error
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") not in (1, FORMAT):
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} has format {found!r}; this version of tyler reads {FORMAT}")
+        raise CheckpointError(f"{path} has format {found!r}; this version of tyler reads 1 and {FORMAT}")
     return content
+
+
+def read_placeholders(content: dict[str, Any], backbone: Backbone, assistant: Backbone) -> Placeholders:
+    """Those of a manifest; format 1 has none and held places with what pads."""
+    if content["format"] == 1:
+        return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))
+    return Placeholders(**content["placeholders"])
 
 
 def load_backbone(told: dict[str, str], folder: Path, dtype: str, device: str | None) -> Backbone:
@@ -317,7 +355,7 @@ def reasoner(
 
 @dataclass(frozen=True)
 class Example:
-    """A problem with its tokenized prompt, which has places for thoughts, and its tokenized solution."""
+    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned behind it."""
 
     problem: Problem
     prompt_ids: list[int]
@@ -328,12 +366,18 @@ class Example:
         return len(self.prompt_ids) + len(self.target_ids)
 
 
-def tokenize(model: SoftCot, problem: Problem, number: int) -> Example:
-    """Raises ValueError for a problem without a solution."""
+def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: bool) -> Example:
+    """A problem as a training example. With `learn_header` its targets begin where the release's labels do: behind the
+    end marker and the token that ends the user's turn, so with the header of the assistant's turn.
+
+    Raises ValueError for a problem without a solution.
+    """
     if problem.solution is None:
         raise ValueError(f"problem {problem.id!r} has no solution trace; SoftCoT learns from traces")
     ids, places = model.prompt_with_places(problem, number)
-    return Example(problem, ids, places, target_ids(model.backbone.tokenizer, problem.solution))
+    first = min(places[-1] + 3, len(ids)) if learn_header else len(ids)
+    targets = ids[first:] + target_ids(model.backbone.tokenizer, problem.solution)
+    return Example(problem, ids[:first], places, targets)
 
 
 def batch_loss(
@@ -372,7 +416,10 @@ def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
     """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
-    examples = [tokenize(model, problem, config.softcot.num_thoughts) for problem in problems]
+    settings = config.softcot
+    examples = [
+        tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header) for problem in problems
+    ]
     limit = min(config.stage1.max_length, model.backbone.max_positions)
     kept = [example for example in examples if len(example) <= limit]
     if len(kept) < len(examples):
