@@ -12,6 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -30,9 +32,9 @@ from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.modeling.operators import Operator
 from tyler.training import gradient_checkpointing
 
-FAMILIES = ("qwen2", "qwen3", "smollm3")
+FAMILIES = ("llama", "qwen2", "qwen3", "smollm3")
 
-SEEDS = {"qwen2": 8, "qwen3": 9, "smollm3": 7}
+SEEDS = {"llama": 10, "qwen2": 8, "qwen3": 9, "smollm3": 7}
 """Seeds under which the random models invoke all three operators."""
 
 OPERATORS = (
@@ -43,6 +45,18 @@ OPERATORS = (
 """Three lengths that differ, so that a mistaken length or a swapped head shows."""
 
 MAX_POSITIONS = 256
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+"""Under these, of the four wavelengths of a head one stays, two are stretched in part and one is stretched whole."""
+SECOND_END = " total"
+"""The second of the tokens that end an answer of the llama, which declares a list of them."""
 
 STRUCTURAL = ("$", " $", "$x$", "\n\n", ".\n\n", ":\n\n", "\n\nStep 2:", "Step 1:", "Solution:", "\\(", "\\)", "2. ")
 """Pieces that are made more likely, because boundaries are at them."""
@@ -99,6 +113,12 @@ def config(family: str) -> PreTrainedConfig:
         "eos_token_id": tokenizer().eos_token_id,
         "pad_token_id": tokenizer().eos_token_id,
     }
+    if family == "llama":
+        size["eos_token_id"] = [tokenizer().eos_token_id, *ids(SECOND_END)]
+        biases = {"attention_bias": True, "mlp_bias": True}
+        return LlamaConfig(
+            num_hidden_layers=2, rope_parameters=LLAMA3_ROPE, tie_word_embeddings=False, **biases, **size
+        )
     if family == "qwen2":
         return Qwen2Config(num_hidden_layers=2, tie_word_embeddings=False, **size)
     if family == "qwen3":
@@ -106,7 +126,12 @@ def config(family: str) -> PreTrainedConfig:
     return SmolLM3Config(num_hidden_layers=3, no_rope_layers=[1, 0, 1], tie_word_embeddings=True, **size)
 
 
-CLASSES = {"qwen2": Qwen2ForCausalLM, "qwen3": Qwen3ForCausalLM, "smollm3": SmolLM3ForCausalLM}
+CLASSES = {
+    "llama": LlamaForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
+    "smollm3": SmolLM3ForCausalLM,
+}
 
 
 @torch.no_grad()

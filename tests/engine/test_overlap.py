@@ -71,7 +71,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Traced:
     return recorder
 
 
-@pytest.mark.parametrize("family, slots, coalesce", [("qwen2", 32, 16), ("qwen3", 3, 1), ("smollm3", 1, 0)])
+@pytest.mark.parametrize(
+    "family, slots, coalesce", [("llama", 3, 1), ("qwen2", 32, 16), ("qwen3", 3, 1), ("smollm3", 1, 0)]
+)
 def test_recorded_programs_decide_what_the_transcription_decides(
     family: str, slots: int, coalesce: int, traced: Traced
 ) -> None:

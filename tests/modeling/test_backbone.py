@@ -86,13 +86,13 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused() -> None:
         Backbone("small", model, tiny.tokenizer())
 
 
-@pytest.mark.parametrize("type", ["llama", "gemma3_text", "bert", "something_new"])
+@pytest.mark.parametrize("type", ["mistral", "gemma3_text", "bert", "something_new"])
 def test_another_family_is_refused_with_those_that_are_supported(type: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": type}))
     with pytest.raises((ValueError, FileNotFoundError)) as caught:
         Backbone.load(str(tmp_path))
     assert type in str(caught.value)
-    assert "qwen2, qwen3, smollm3" in str(caught.value)
+    assert "llama, qwen2, qwen3, smollm3" in str(caught.value)
 
 
 def test_sliding_windows_are_refused(folder: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_length_without_room_for_an_answer_is_refused(shape: Path, length: int
 
 
 def test_another_family_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
     with pytest.raises(ValueError, match="supported are causal language models of type"):
         architecture(str(tmp_path))
 

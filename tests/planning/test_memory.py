@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 import tiny
 from allocations import Allocations
@@ -32,6 +32,8 @@ from tyler.planning.memory import (
 from tyler.training.gradient_checkpointing import recomputing
 
 NUMBERS = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
     "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
     "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
@@ -76,13 +78,12 @@ def test_parameters_are_counted_exactly(family: str, targets: tuple[str, ...]) -
 
 # ---------------------------------------------------------------------------------------------- activations
 
-CLASSES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "smollm3": SmolLM3Config}
-
 
 def wide(family: str, layers: int) -> PreTrainedConfig:
     """Wide enough that what a layer keeps is not lost among small things."""
     eos = tiny.tokenizer().eos_token_id
-    return CLASSES[family](
+    return AutoConfig.for_model(
+        family,
         vocab_size=len(tiny.tokenizer()),
         hidden_size=128,
         intermediate_size=352,
@@ -103,7 +104,7 @@ def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: floa
         Backbone("wide", model, tiny.tokenizer()), tiny.OPERATORS, LoraSettings(dropout=dropout)
     ).synthesizer.train()
     embeds = torch.randn(read.rows, read.length, 128, dtype=dtype)
-    mask = {"full_attention": torch.ones(read.length, read.length).tril().bool().expand(read.rows, 1, -1, -1)}
+    mask = torch.ones(read.length, read.length).tril().bool().expand(read.rows, 1, -1, -1)
     with Allocations() as allocations:
         out = recomputing(synthesizer.training_decoder, recompute)(
             inputs_embeds=embeds, attention_mask=mask if read.masked else None, use_cache=False
@@ -115,7 +116,8 @@ def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: floa
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("masked, dropout", [(True, 0.1), (False, 0.0)])
 @pytest.mark.parametrize(
-    "family, dtype", [("qwen2", torch.bfloat16), ("qwen3", torch.bfloat16), ("smollm3", torch.float32)]
+    "family, dtype",
+    [("llama", torch.float32), ("qwen2", torch.bfloat16), ("qwen3", torch.bfloat16), ("smollm3", torch.float32)],
 )
 def test_what_layers_keep_is_predicted(
     family: str, dtype: torch.dtype, masked: bool, dropout: float, recompute: bool

@@ -46,12 +46,18 @@ def test_a_published_shape_is_the_one_that_transformers_builds(id: str) -> None:
     assert Shape.read(settings_of(id)) == Shape.of(architecture(id))
 
 
+OPTIONAL = dict.fromkeys(tiny.FAMILIES, ("head_dim", "tie_word_embeddings")) | {
+    "llama": ("head_dim", "tie_word_embeddings", "num_key_value_heads", "attention_bias", "mlp_bias")
+}
+"""What a `config.json` may leave out."""
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_folders_shape_is_read_as_transformers_reads_it_with_and_without_its_defaults(
     family: str, tmp_path: Path
 ) -> None:
     settings = tiny.config(family).to_dict()
-    bare = {key: value for key, value in settings.items() if key not in ("head_dim", "tie_word_embeddings")}
+    bare = {key: value for key, value in settings.items() if key not in OPTIONAL[family]}
     for name, content in (("full", settings), ("bare", bare)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(content))
@@ -65,7 +71,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     for text, message in (
         ("{", "is not valid JSON"),
         ("[]", "of type None; supported are"),
-        ('{"model_type": "llama"}', "of type 'llama'; supported are .* qwen2, qwen3, smollm3"),
+        ('{"model_type": "mistral"}', "of type 'mistral'; supported are .* llama, qwen2, qwen3, smollm3"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -84,7 +90,7 @@ def counted(family: str, recompute: bool, gradients: bool) -> tuple[int, Shape, 
     backbone = tiny.build_backbone(family)
     backbone.model.set_attn_implementation("eager")
     embeds = torch.randn(2, 24, backbone.dim, requires_grad=gradients)
-    mask = {"full_attention": torch.zeros(2, 1, 24, 24)}
+    mask = torch.zeros(2, 1, 24, 24)
     counter = FlopCounterMode(display=False)
     with counter, torch.set_grad_enabled(gradients):
         hidden = recomputing(backbone.decoder, recompute)(
@@ -150,7 +156,7 @@ def config():
 
 
 SHAPE = Shape(layers=2, dim=8, intermediate=16, attention=8, key_value=4, head_dim=4, vocab=100, tied=True,
-              qkv_bias=False, qk_norm=False)  # fmt: skip
+              biased=frozenset(), qk_norm=False)  # fmt: skip
 WEIGHTS = 2 * (8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16)
 
 

@@ -51,7 +51,7 @@ from tyler.training.traces import Trace
 
 SETTINGS = Settings(prompt_latents=5, inference_latents=3, max_insertions=2, trigger_at_prompt=True)
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.0)
-SEEDS = {"qwen2": 6, "qwen3": 2, "smollm3": 9}
+SEEDS = {"llama": 2, "qwen2": 6, "qwen3": 2, "smollm3": 9}
 TOLERANCE = 2e-5
 PROMPTS = (tiny.SHORT, tiny.MEDIUM, tiny.LONG[:60], tiny.ODD)
 LENGTH = 36

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,40 @@ from typing import Any
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
 
-FAMILIES = ("qwen2", "qwen3", "smollm3")
-"""Model types whose decoding is proved equal to the paper's transcription in the tests."""
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a family's model code says of its layers beyond a `config.json`; all else is read from the config."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that a `config.json` of this family may leave out, where they differ from `DEFAULTS`."""
+    biased: tuple[str, ...] = ()
+    """Linear maps that always have a bias."""
+    bias_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Boolean settings, and the linear maps that each of them gives a bias."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalized, each head by itself."""
+
+
+DEFAULTS: Mapping[str, Any] = {"head_dim": None, "tie_word_embeddings": False}
+"""What every family does with a setting that is left out. Without a `head_dim` the heads share the hidden size."""
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(
+        defaults={"num_key_value_heads": None},
+        bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
+    ),
+    "qwen2": Family(biased=("q_proj", "k_proj", "v_proj")),
+    "qwen3": Family(defaults={"head_dim": 128}, bias_flags={"attention_bias": ATTENTION}, qk_norm=True),
+    "smollm3": Family(
+        defaults={"tie_word_embeddings": True},
+        bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
+    ),
+}
+"""By model type: the families whose decoding is proved equal to the paper's transcription in the tests."""
 
 QWEN = {
     "vocab_size": 151936,
@@ -23,6 +57,45 @@ QWEN = {
 }
 
 PUBLISHED: dict[str, dict[str, Any]] = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+    },
+    "meta-llama/Llama-3.2-1B-Instruct": {
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "tie_word_embeddings": True,
+        "bos_token_id": 128000,
+        "eos_token_id": [128001, 128008, 128009],
+    },
     "Qwen/Qwen2.5-0.5B-Instruct": {
         **QWEN,
         "model_type": "qwen2",
@@ -107,9 +180,16 @@ def settings_of(id: str) -> dict[str, Any]:
     return settings
 
 
+def biased_maps(settings: Mapping[str, Any]) -> frozenset[str]:
+    """The linear maps of a layer that have a bias, by the name that they have in transformers."""
+    family = FAMILIES[settings["model_type"]]
+    flagged = (maps for flag, maps in family.bias_flags.items() if settings.get(flag))
+    return frozenset(family.biased).union(*flagged)
+
+
 def check_family(id: str, family: object) -> None:
     """Raise ValueError when the model type is not one that the engine is proved on."""
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(
             f"backbone {id!r} is of type {family!r}; supported are causal language models of type {', '.join(FAMILIES)}"
         )

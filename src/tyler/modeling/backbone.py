@@ -167,7 +167,7 @@ ARCHITECTURE_KEYS = {
 def check_supported(id: str, config: PreTrainedConfig) -> None:
     """Raise ValueError when the architecture is not one the engine is proved on."""
     check_family(id, config.model_type)
-    if "sliding_attention" in (config.layer_types or []):
+    if "sliding_attention" in (getattr(config, "layer_types", None) or []):
         raise ValueError(
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
             "turn it off in its config"

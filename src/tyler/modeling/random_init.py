@@ -19,9 +19,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Qwen2Config,
-    Qwen3Config,
-    SmolLM3Config,
 )
 
 from tyler.modeling.architectures import PUBLISHED, config_file
@@ -37,14 +34,12 @@ from tyler.modeling.backbone import (
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""
 
-CONFIGS: dict[str, type[PreTrainedConfig]] = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "smollm3": SmolLM3Config}
-
 
 def architecture(id: str) -> PreTrainedConfig:
     """The settings of a known model, or of the `config.json` in a folder. Raises ValueError for any other id."""
     if id in PUBLISHED:
         settings = dict(PUBLISHED[id])
-        return CONFIGS[settings.pop("model_type")](**settings)
+        return AutoConfig.for_model(settings.pop("model_type"), **settings)
     folder = config_file(id).parent
     with translated_errors(id):
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)

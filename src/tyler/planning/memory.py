@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.config.schema import Config, LoraConfig
 from tyler.engine.sizes import grown, positions_at_once, round_up
+from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
 
@@ -37,7 +38,8 @@ class Shape:
     head_dim: int
     vocab: int
     tied: bool
-    qkv_bias: bool
+    biased: frozenset[str]
+    """The linear maps that have a bias."""
     qk_norm: bool
 
     @classmethod
@@ -50,21 +52,22 @@ class Shape:
 
         Raises ValueError for a setting that is missing and has no default.
         """
-        family = settings["model_type"]
+        family = FAMILIES[settings["model_type"]]
+        settings = {**DEFAULTS, **family.defaults, **settings}
         try:
             heads, dim = settings["num_attention_heads"], settings["hidden_size"]
-            head_dim = settings.get("head_dim") or (128 if family == "qwen3" else dim // heads)
+            head_dim = settings["head_dim"] or dim // heads
             return cls(
                 layers=settings["num_hidden_layers"],
                 dim=dim,
                 intermediate=settings["intermediate_size"],
                 attention=heads * head_dim,
-                key_value=settings["num_key_value_heads"] * head_dim,
+                key_value=(settings["num_key_value_heads"] or heads) * head_dim,
                 head_dim=head_dim,
                 vocab=settings["vocab_size"],
-                tied=settings.get("tie_word_embeddings", family == "smollm3"),
-                qkv_bias=family == "qwen2",
-                qk_norm=family == "qwen3",
+                tied=settings["tie_word_embeddings"],
+                biased=biased_maps(settings),
+                qk_norm=family.qk_norm,
             )
         except KeyError as error:
             raise ValueError(
@@ -109,13 +112,13 @@ class Parameters:
 def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operator]) -> Parameters:
     """Exact counts.
 
-    Backbone: V d (twice where the head is not tied) + d + L (2 d + linear maps + biases a + 2 k of Qwen2, or norms 2
-    head_dim of Qwen3). LoRA: L r (inputs + outputs) over the adapted maps. An operator: N_k d queries, d^2 + d
-    projection; psi: d for each.
+    Backbone: V d (twice where the head is not tied) + d + L (2 d + linear maps and their biases + 2 head_dim where
+    queries and keys are normalized). LoRA: L r (inputs + outputs) over the adapted maps. An operator: N_k d queries,
+    d^2 + d projection; psi: d for each.
     """
     linear = shape.projections
     layer = 2 * shape.dim + sum(inputs * outputs for inputs, outputs in linear.values())
-    layer += (shape.attention + 2 * shape.key_value) * shape.qkv_bias + 2 * shape.head_dim * shape.qk_norm
+    layer += sum(linear[name][1] for name in shape.biased) + 2 * shape.head_dim * shape.qk_norm
     adapted = [linear[name] for name in lora.target_modules]
     own = {sibling for name in lora.target_modules for sibling in siblings(name)}
     adapter = shape.layers * lora.rank * sum(inputs + outputs for inputs, outputs in adapted)
@@ -152,10 +155,10 @@ class Read:
 def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
     """Bytes that one layer keeps for its backward pass without gradient checkpointing.
 
-    Norms keep their input in float32: 2 * 4 d n (and 4 (a + k) n for Qwen3's). Attention keeps queries and output, the
-    keys and values of every pass, and its mask: e (2 a n + (a or k) rows m (chunks + 1) + n m). The feed-forward part
-    keeps gate, its activation and up: 3 e i n. LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2)
-    inputs + 4 r for each adapted map.
+    Norms keep their input in float32: 2 * 4 d n, and 4 (a + k) n where queries and keys have norms of their own.
+    Attention keeps queries and output, the keys and values of every pass, and its mask:
+    e (2 a n + (a or k) rows m (chunks + 1) + n m). The feed-forward part keeps gate, its activation and up: 3 e i n.
+    LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2) inputs + 4 r for each adapted map.
     """
     n = read.positions
     norms = 2 * shape.dim + (shape.attention + shape.key_value) * shape.qk_norm

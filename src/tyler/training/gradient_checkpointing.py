@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
@@ -62,14 +62,13 @@ class Recomputed(nn.Module):
         self,
         inputs_embeds: Float[Tensor, "batch seq dim"],
         position_ids: Int[Tensor, "batch seq"] | None = None,
-        attention_mask: dict[str, Tensor] | None = None,
+        attention_mask: Bool[Tensor, "batch 1 seq keys"] | None = None,
         past_key_values: ChunkCache | None = None,
         use_cache: bool = False,
     ) -> BaseModelOutputWithPast:
         """Without a mask attention is causal. A cache is read and written where one is given."""
         if position_ids is None:
             position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]
-        mask = None if attention_mask is None else attention_mask["full_attention"]
         rotary = cast(nn.Module, self.decoder.rotary_emb)(inputs_embeds, position_ids)
         hidden = inputs_embeds
         for index, layer in enumerate(cast(nn.ModuleList, self.decoder.layers)):
@@ -77,7 +76,7 @@ class Recomputed(nn.Module):
             hidden, *new = checkpoint(
                 read_layer,
                 layer,
-                mask,
+                attention_mask,
                 position_ids,
                 rotary,
                 hidden,

@@ -80,7 +80,7 @@ class ChunkReader:
         hidden = self.decoder(
             inputs_embeds=embeds,
             position_ids=positions,
-            attention_mask={"full_attention": mask[:, None]},
+            attention_mask=mask[:, None],
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state
