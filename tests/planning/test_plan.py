@@ -210,6 +210,9 @@ def test_learning_reads_every_rollout_with_the_policy_and_the_reference(config) 
     rollouts, rows = 8 * 8, config.stage2.micro_batch_size
     assert found["reference"] == forward(SHAPE, Read(rows, 300, 300, masked=False), 2) * (rollouts / rows)
     assert found["log-probabilities"].operations == (3 + 1) * 2 * rollouts * 200 * 100 * 8
+    alone = learning_costs(SHAPE, changed(config, {"grpo.kl_weight": 0.0}), lengths, 2)
+    assert set(alone) == {"policy", "log-probabilities"} and alone["policy"] == found["policy"]
+    assert alone["log-probabilities"].operations == 3 * 2 * rollouts * 200 * 100 * 8
 
 
 def test_memory_and_costs_take_a_micro_batch_of_more_answers_than_a_step_has_prompts() -> None:

@@ -84,3 +84,22 @@ def test_a_group_of_one_is_refused():
 def test_degenerate_groups_are_those_with_equal_rewards():
     rewards = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0001]])
     assert degenerate_groups(rewards).tolist() == [True, True, False, False]
+
+
+def test_rewards_may_be_scaled_by_the_spread_of_the_whole_batch_or_not_at_all():
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
+    spread = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.5]).std()
+    centred = torch.tensor([[0.5, -0.5], [0.0, 0.0], [-0.25, 0.25]])
+    torch.testing.assert_close(group_advantages(rewards, scale="none"), centred)
+    torch.testing.assert_close(group_advantages(rewards, scale="batch"), centred / (spread + 1e-4))
+    share = group_advantages(rewards[:1], scale="batch", batch=rewards.flatten())
+    torch.testing.assert_close(share, group_advantages(rewards, scale="batch")[:1])
+
+
+def test_the_scale_by_groups_is_the_default_to_the_bit():
+    rewards = torch.rand(4, 8, generator=torch.Generator().manual_seed(1))
+    shifted = rewards - rewards[:, :1]
+    centred = shifted - shifted.mean(dim=1, keepdim=True)
+    before = centred / (shifted.std(dim=1, keepdim=True, correction=1) + 1e-4)
+    assert torch.equal(group_advantages(rewards), before)
+    assert torch.equal(group_advantages(rewards, scale="group", batch=torch.rand(40)), before)

@@ -29,6 +29,7 @@ from tyler.runs.run import Run, read_jsonl
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import stage1, stage2
 from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training.rewards import group_advantages
 from tyler.training.stage2 import Rollout, learn, roll_out, train
 from tyler.training.state import state_bytes
 
@@ -269,11 +270,40 @@ def test_gradient_checkpointing_reaches_the_replay_and_changes_nothing(monkeypat
         torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-3)
 
 
+def test_without_a_kl_term_the_reference_is_not_read_and_its_kl_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rollout, reference_psi = moved_policy()
+    read = []
+    reference_of = type(model.policy).reference_decoder.fget
+
+    def counted(policy: Any) -> Any:
+        read.append(policy)
+        return reference_of(policy)
+
+    monkeypatch.setattr(type(model.policy), "reference_decoder", property(counted))
+    terms, _ = learned(model, rollout, reference_psi, CONFIG)
+    assert read and terms["kl"] > 0
+    read.clear()
+    terms, _ = learned(model, rollout, reference_psi, with_settings(CONFIG, kl_weight=0.0))
+    assert not read and "kl" not in terms
+
+
 def test_the_reference_has_the_psi_of_the_start() -> None:
     model, rollout, reference_psi = moved_policy()
     terms, _ = learned(model, rollout, reference_psi, CONFIG)
     other, _ = learned(model, rollout, model.policy.psi.detach().clone(), CONFIG)
     assert abs(terms["kl"] - other["kl"]) > 1e-3
+
+
+def test_a_share_of_a_batch_is_scaled_by_the_rewards_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
+    whole, mine, other = (Rollout([], [], [], part, part > 0, {}) for part in (rewards, rewards[:2], rewards[2:]))
+    for scale in ("group", "batch", "none"):
+        grpo = CONFIG.grpo.model_copy(update={"scale_rewards": scale})
+        expected = group_advantages(rewards, grpo.advantage_epsilon, scale=scale)
+        assert torch.equal(stage2.advantages_of(whole, grpo), expected)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage2.distributed, "gather", lambda part: [part, other.rewards])
+            torch.testing.assert_close(stage2.advantages_of(mine, grpo), expected[:2])
 
 
 def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
@@ -461,9 +491,9 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_prob
     advantages_of = stage2.group_advantages
     calls = []
 
-    def spoil(*arguments: Any) -> Tensor:
+    def spoil(*arguments: Any, **scale: Any) -> Tensor:
         calls.append(1)
-        return advantages_of(*arguments) * (float("nan") if len(calls) == 3 else 1.0)
+        return advantages_of(*arguments, **scale) * (float("nan") if len(calls) == 3 else 1.0)
 
     monkeypatch.setattr(stage2, "group_advantages", spoil)
     with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"nan at step 3; the batch was p\d, p\d\."):

@@ -1,4 +1,4 @@
-"""TRL as the oracle: its GRPO loss on given log-probabilities against ours without an anchor."""
+"""TRL as the oracle: its GRPO advantages of given rewards, and its loss on given log-probabilities, against ours."""
 
 from __future__ import annotations
 
@@ -36,6 +36,45 @@ class GivenLogprobs(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor, None]:
         return self.given, torch.zeros_like(self.given), None
+
+
+class GivenRewards(GRPOTrainer):
+    """TRL's scoring without a trainer around it: completions of one token, and rewards that are given."""
+
+    def __init__(self, rewards: Tensor, scale_rewards: str) -> None:
+        self.given, self.scale_rewards, self.num_generations = rewards.flatten(), scale_rewards, GROUP_SIZE
+        self.accelerator = SimpleNamespace(device="cpu", process_index=0, gather=lambda value: value)
+        self.model = SimpleNamespace(training=True, is_gradient_checkpointing=False)
+        self.args = SimpleNamespace(per_device_train_batch_size=BATCH, gradient_accumulation_steps=1)
+        self.args.gradient_checkpointing_kwargs = None
+        self.args.steps_per_generation = self.num_iterations = 1
+        self._tokenizer = SimpleNamespace(pad_token_id=0)
+        self.environment_factories = self.environments = self.tools = self.pad_to_multiple_of = None
+        self.mask_truncated_completions = self.use_vllm = False
+        self.beta, self.multi_objective_aggregation = 0.0, "sum_then_normalize"
+        self.reward_funcs, self.reward_func_names = [None], ["given"]
+        self.reward_weights = torch.ones(1, dtype=rewards.dtype)
+        self._metrics = {"train": defaultdict(list)}
+        self._logs = defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list))
+        self._pending_extra_logs, self._pending_metrics = {}, {}
+
+    def _generate(self, prompts: list[str]) -> tuple[object, ...]:
+        one_token = [[1]] * len(prompts)
+        return one_token, one_token, None, ["x"] * len(prompts), None, {}, None, None
+
+    def _calculate_rewards(self, *args: object) -> Tensor:
+        return self.given[:, None]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("seed", range(3))
+def test_advantages_equal_those_of_trl_in_all_three_scales(seed: int, scale: str) -> None:
+    rewards = make_batch(seed)["rewards"]
+    rewards[0] = 0.5  # a group in which nothing differs
+    scored = GivenRewards(rewards, scale)._generate_and_score_completions([{"prompt": "q"}] * BATCH)
+    found = group_advantages(rewards, scale=scale)
+    assert found.abs().max() > 0.1 and not found[0].any()
+    torch.testing.assert_close(found.flatten(), scored["advantages"], rtol=0, atol=1e-7)  # its deviation is float32
 
 
 def make_batch(seed: int) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ Weight = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+RewardScale = Literal["group", "batch", "none"]
 Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """The linear maps of a decoder layer, by the names that all supported families give them."""
 
@@ -301,6 +302,8 @@ class GrpoConfig(Section):
     """Of the rollouts, and of the log-probabilities that replay them."""
     updates_per_rollout: Count = 1
     advantage_epsilon: Rate = 1e-4
+    scale_rewards: RewardScale = "group"
+    """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""
 
 
 class DecodingConfig(Section):

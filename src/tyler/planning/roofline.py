@@ -201,18 +201,22 @@ def together(config: Config, slots: int, lengths: Lengths) -> float:
 
 
 def learning_costs(shape: Shape, config: Config, lengths: Lengths, element: int) -> dict[str, Cost]:
-    """One optimizer step of Stage 2 on a finished rollout: policy with gradients, reference without."""
+    """One optimizer step of Stage 2 on a finished rollout: policy with gradients, and without them the reference, which
+    is read where there is a KL term."""
     settings = config.stage2
     times, rows = micro_batches(settings, config.rows("stage2"))
     context = round(lengths.prompt + lengths.answer + lengths.calls * mean_latents(config))
     read = Read(rows, context, context, masked=False)
     lora = config.lora.model_copy(update={"dropout": 0.0})
     actions = rows * lengths.answer
-    heads = log_probabilities(shape, actions, element, True) + log_probabilities(shape, actions, element, False)
+    policy = training(shape, read, element, lora, settings.gradient_checkpointing)
+    heads = log_probabilities(shape, actions, element, True)
+    if config.grpo.kl_weight == 0:
+        return {"policy": policy * times, "log-probabilities": heads * times}
     return {
-        "policy": training(shape, read, element, lora, settings.gradient_checkpointing) * times,
+        "policy": policy * times,
         "reference": forward(shape, read, element) * times,
-        "log-probabilities": heads * times,
+        "log-probabilities": (heads + log_probabilities(shape, actions, element, False)) * times,
     }
 
 

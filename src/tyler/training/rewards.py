@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tyler.config.schema import RewardScale
+
 
 def budget_penalty(
     success: Bool[Tensor, "*batch"], num_invocations: Int[Tensor, "*batch"], budget: int
@@ -42,11 +44,20 @@ def trajectory_reward(
     return task_reward - budget_weight * budget_penalty(success, num_invocations, budget).to(task_reward.dtype)
 
 
-def group_advantages(rewards: Float[Tensor, "batch group"], epsilon: float = 1e-4) -> Float[Tensor, "batch group"]:
+def group_advantages(
+    rewards: Float[Tensor, "batch group"],
+    epsilon: float = 1e-4,
+    *,
+    scale: RewardScale = "group",
+    batch: Float[Tensor, " all"] | None = None,
+) -> Float[Tensor, "batch group"]:
     """A_i = (R(tau_i) - mean) / (std + epsilon) within each group, Eq. app-grpo-advantage.
 
     The paper leaves the standard deviation and its epsilon open (and reuses the letter for the clip range): we take
     the unbiased one and 1e-4, as TRL does. A degenerate group's advantages are exactly 0.
+
+    `scale` is TRL's `scale_rewards`: "group" is the paper's; "batch" divides by the deviation of all rewards of the
+    step, which are `batch` where `rewards` are one process's share of them; "none" does not divide.
     Raises ValueError when the group has fewer than 2 trajectories: there is nothing to compare.
     """
     if rewards.shape[1] < 2:
@@ -55,6 +66,10 @@ def group_advantages(rewards: Float[Tensor, "batch group"], epsilon: float = 1e-
     # advantage near 1e-3 in float32, which Adam then scales up.
     shifted = rewards - rewards[:, :1]
     centred = shifted - shifted.mean(dim=1, keepdim=True)
+    if scale == "none":
+        return centred
+    if scale == "batch":
+        return centred / ((rewards if batch is None else batch).std(correction=1) + epsilon)
     return centred / (shifted.std(dim=1, keepdim=True, correction=1) + epsilon)
 
 

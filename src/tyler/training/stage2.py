@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.config.schema import Config
+from tyler.config.schema import Config, GrpoConfig
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Packed, Trajectory
@@ -98,7 +98,7 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
     """
     policy, backbone, grpo = model.policy, model.backbone, config.grpo
     trajectories = rollout.trajectories
-    advantages = group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten().to(backbone.device)
+    advantages = advantages_of(rollout, grpo).flatten().to(backbone.device)
     weights = batch_weights(model, rollout)
     totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
     size = config.stage2.micro_batch_size or len(trajectories)
@@ -108,8 +108,10 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         rows = torch.tensor(places, device=backbone.device)
         shares = trim(weights.rows(rows), packed)
         logprobs, entropy = replay_logprobs(decoder, backbone.head, policy.psi, packed)
-        with torch.no_grad():
-            reference, _ = replay_logprobs(policy.reference_decoder, backbone.head, reference_psi, packed)
+        reference = packed.logprobs  # what is in it does not matter without a KL term
+        if grpo.kl_weight > 0:
+            with torch.no_grad():
+                reference, _ = replay_logprobs(policy.reference_decoder, backbone.head, reference_psi, packed)
         terms = stage2_loss(
             logprobs,
             packed.logprobs,
@@ -127,7 +129,16 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
         totals["replay_gap"] = max(
             totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
         )
+    if grpo.kl_weight == 0:
+        del totals["kl"]
     return distributed.add_up(totals, largest="replay_gap")
+
+
+def advantages_of(rollout: Rollout, grpo: GrpoConfig) -> Float[Tensor, "batch group"]:
+    """The advantages of this process's rollouts, scaled by the rewards of the whole batch where that is asked."""
+    everyone = distributed.gather(rollout.rewards) if grpo.scale_rewards == "batch" else [rollout.rewards]
+    batch = torch.cat(everyone).flatten()
+    return group_advantages(rollout.rewards, grpo.advantage_epsilon, scale=grpo.scale_rewards, batch=batch)
 
 
 def batch_weights(model: Tyler, rollout: Rollout) -> ActionWeights:
