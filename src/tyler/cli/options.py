@@ -23,7 +23,7 @@ class Questions:
     """What is asked."""
 
     task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",)
-    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, jsonl."""
+    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, svamp, mawps, jsonl."""
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
     """Which split; by default the one that is reported."""
     data_dir: SomeFolder = None

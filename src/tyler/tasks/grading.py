@@ -18,6 +18,8 @@ TASKS = {
     "gpqa": "tyler.tasks.gpqa",
     "theoremqa": "tyler.tasks.theoremqa",
     "humaneval": "tyler.tasks.humaneval",
+    "svamp": "tyler.tasks.svamp",
+    "mawps": "tyler.tasks.mawps",
     "openr1": "tyler.tasks.openr1",
     "mini": "tyler.tasks.mini",
     "jsonl": "tyler.tasks.jsonl",

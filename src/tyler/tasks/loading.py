@@ -55,25 +55,44 @@ def _published(task: Task, split: str, path: Path | None) -> Iterator[Problem]:
     if split not in task.sources:
         raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.sources)}")
     source = task.sources[split]
-    rows = _hub_rows(task, source) if path is None else _file_rows(task, source, path)
+    origin = path or source.hub_id
     seen: set[str] = set()
     repeated = 0
-    for problem in _problems(task, split, rows):
+    for problem in _of_split(task, split, _problems(task, split, _rows(task, source, path))):
         if problem.id not in seen:
             seen.add(problem.id)
             yield problem
             continue
         if source.num_rows is not None:
-            raise ValueError(f"{path or source.hub_id}: two rows of {task.title} have the id {problem.id!r}")
+            raise ValueError(f"{origin}: two rows of {task.title} have the id {problem.id!r}")
         repeated += 1
     if repeated:
         print(f"{task.title}: left out {repeated} rows whose id had come before", file=sys.stderr)
     if source.num_rows not in (None, len(seen)):
         raise ValueError(
-            f"{path or source.hub_id}: read {len(seen):,} problems, but the {split} split of {task.title} has "
+            f"{origin}: read {len(seen):,} problems, but the {split} split of {task.title} has "
             f"{source.num_rows:,}; load it whole (count= draws a sample of it), or give problems of your own as "
             "task 'jsonl'"
         )
+
+
+def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Those of a split, for a task that divides one file among its splits; else all of them."""
+    if task.divide is None:
+        return problems
+    every = list(problems)
+    return (problem for problem, side in zip(every, task.divide(every), strict=True) if side == split)
+
+
+def _rows(task: Task, source: Source, path: Path | None) -> Iterator[Row]:
+    if path is not None:
+        return _file_rows(task, source, path)
+    if source.hub_id is None:
+        raise ValueError(
+            f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path (--data-dir) "
+            "its folder, or that file"
+        )
+    return _hub_rows(task, source)
 
 
 def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
@@ -126,8 +145,15 @@ def _official_files(task: Task, source: Source, folder: Path) -> list[Path]:
                 return found
     raise ValueError(
         f"task {task.name!r}: the folder {str(folder)!r} has none of {', '.join(source.files)} (or with the ending "
-        f"{', '.join(ENDINGS)}); give the file itself, or leave out path to load {source.hub_id} from the Hub"
+        f"{', '.join(ENDINGS)}); give the file itself, or {_elsewhere(source)}"
     )
+
+
+def _elsewhere(source: Source) -> str:
+    """What to do without a file."""
+    if source.hub_id is None:
+        return f"download {source.url} as {source.files[0]}"
+    return f"leave out path to load {source.hub_id} from the Hub"
 
 
 def _variants(name: str) -> list[str]:

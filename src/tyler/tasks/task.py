@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -35,12 +35,15 @@ class Source:
     files: tuple[str, ...]
     """Names that the split's file has in official releases, or patterns for several (`train-*.parquet`); the first
     that is there is read. Where the ending differs (`.csv` for `.jsonl`), the file is found too."""
-    hub_id: str
+    hub_id: str | None = None
+    """None where the Hub does not have it: then the file is needed, and `url` says where it is."""
     hub_subset: str | None = None
     hub_split: str = "test"
     num_rows: int | None = None
     """Problems expected in the whole split; None where any number will do."""
     gated: bool = False
+    url: str | None = None
+    """Where the authors publish the file."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Task:
     """Completion and gold answer to a verdict: outcome and answer."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
+    divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
+    """The split of each problem (None: of none), for a task with one file for all splits; else None."""
 
 
 @dataclass(frozen=True)

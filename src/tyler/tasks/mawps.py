@@ -1,0 +1,170 @@
+r"""MAWPS (Koncel-Kedziorski et al., 2016) and ASDiv-A (Miao et al., 2020) as SVAMP (Patel et al., 2021) trains on them.
+
+https://github.com/arkilpatel/SVAMP, `data/mawps-asdiv-a_svamp/train.csv`: 3,138 word problems of one to seven
+operations. A row as published, without its other columns:
+
+    Question: "Conner has number0 dollars in his bank account . Every month he spends number1 dollars . [...]"
+    Numbers: "25000.0 1500.0 8.0"   Equation: "- number0 * number1 number2"   Answer: "13000.0"
+
+The file has no solutions: the steps are made from the equation, and the nine rows that do not compute to their answer
+are left out. It has no splits either: `train`, `dev` and `test` are held out from each other by template.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tyler.tasks.data_files import Row
+from tyler.tasks.decontamination import fingerprint
+from tyler.tasks.gsm8k import equal
+from tyler.tasks.jsonl import final_paragraph
+from tyler.tasks.problem import Problem
+from tyler.tasks.task import Source, Task, boxed
+from tyler.tasks.templates import grouped, held_out_groups, template
+from tyler.tasks.word_problems import in_formula, published_number, readable, written
+
+OPERATIONS = {"+": "Addition", "-": "Subtraction", "*": "Multiplication", "/": "Common-Division"}
+"""The names that SVAMP gives to operations."""
+
+TOLERANCE = Fraction(1, 100)
+"""How far an answer may be from what its equation computes, because the source rounded it."""
+
+LARGEST_HELD_OUT_GROUP = 10
+"""Groups of more like problems are trained on, so that no group weighs more than 2% in the test."""
+
+HELD_OUT = {"test": 500, "dev": 300}
+"""How many distinct problems are held out at least."""
+
+_SPLITS = {"test": 501, "dev": 300, "train": 2209}
+_SEED = 0
+_COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_PLACEHOLDER = re.compile(r"number([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation and its result."""
+
+    left: Fraction
+    operation: str
+    right: Fraction
+    result: Fraction
+
+    def formula(self) -> str:
+        """`$4+3=7$`: without spaces, because a `$` is known to open a formula only where its end is near."""
+        return f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}={in_formula(self.result)}$"
+
+
+def problem(row: Row, split: str) -> Problem | None:
+    """A published row as a problem, with its line as id and the number of operations as level.
+
+    None where the equation does not compute to the answer. Raises ValueError by file, line and field.
+    """
+    numbers = [published_number(row, "Numbers", number) for number in row.text("Numbers").split()]
+    question = _PLACEHOLDER.sub(lambda place: written(_chosen(row, "Question", place, numbers)), row.text("Question"))
+    answer = published_number(row, "Answer", row.text("Answer"))
+    steps = computed(row, numbers)
+    if abs(steps[-1].result - answer) > TOLERANCE:
+        return None
+    return Problem(
+        id=f"line-{row.number}",
+        task="mawps",
+        prompt=readable(question),
+        answer=written(answer),
+        solution=trace(steps, answer),
+        family=OPERATIONS[steps[-1].operation],
+        level=len(steps),
+    )
+
+
+def computed(row: Row, numbers: Sequence[Fraction]) -> list[Step]:
+    """The steps of the row's equation, which is in prefix notation, in reading order.
+
+    Raises ValueError where it is no whole equation, names a number that is not there, or divides by zero.
+    """
+    steps: list[Step] = []
+    waiting: list[str | Fraction] = []
+    for word in row.text("Equation").split():
+        waiting.append(word if word in OPERATIONS else _operand(row, word, numbers))
+        while (step := _ready(row, waiting)) is not None:
+            steps.append(step)
+            waiting[-3:] = [step.result]
+    if len(waiting) != 1 or not steps:
+        raise row.error("Equation", f"is not one equation in prefix notation:{row.shown(row.fields['Equation'])}")
+    return steps
+
+
+def _ready(row: Row, waiting: Sequence[str | Fraction]) -> Step | None:
+    """The operation at the end of `waiting`, where both of its operands are known."""
+    match waiting[-3:]:
+        case [str(operation), Fraction() as left, Fraction() as right]:
+            if operation == "/" and right == 0:
+                raise row.error("Equation", f"divides by zero:{row.shown(row.fields['Equation'])}")
+            return Step(left, operation, right, _COMPUTE[operation](left, right))
+    return None
+
+
+def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:
+    place = _PLACEHOLDER.fullmatch(word)
+    return published_number(row, "Equation", word) if place is None else _chosen(row, "Equation", place, numbers)
+
+
+def _chosen(row: Row, field: str, place: re.Match[str], numbers: Sequence[Fraction]) -> Fraction:
+    if int(place[1]) >= len(numbers):
+        raise row.error(field, f"names {place[0]}, but field 'Numbers' has only {len(numbers)}")
+    return numbers[int(place[1])]
+
+
+def trace(steps: Sequence[Step], answer: Fraction) -> str:
+    r"""The target: one paragraph a step (`Step 1: $4+3=7$`) and the boxed answer.
+
+    Where the source rounded its answer, the last step ends in `\approx` and the answer.
+    """
+    lines = [f"Step {number}: {step.formula()}" for number, step in enumerate(steps, start=1)]
+    if steps[-1].result != answer:
+        lines[-1] = lines[-1].removesuffix("$") + rf"\approx {in_formula(answer)}$"
+    return "\n\n".join([*lines, final_paragraph(in_formula(answer))])
+
+
+def divide(problems: Sequence[Problem]) -> list[str | None]:
+    """The split of each problem: groups of like templates stay together (`tyler.tasks.templates`).
+
+    None for a held-out problem that is there already, which would be graded twice; training keeps its repetitions.
+    """
+    templates = [template(problem.prompt) for problem in problems]
+    group_of = grouped(templates)
+    groups = [group_of[one] for one in templates]
+    first: dict[bytes, int] = {}
+    new = [first.setdefault(fingerprint(one.prompt), place) == place for place, one in enumerate(problems)]
+    distinct = [group for group, is_new in zip(groups, new, strict=True) if is_new]
+    held_out = held_out_groups(distinct, HELD_OUT, largest=LARGEST_HELD_OUT_GROUP, seed=_SEED)
+    return [
+        held_out.get(group, "train") if is_new or group not in held_out else None
+        for group, is_new in zip(groups, new, strict=True)
+    ]
+
+
+TASK = Task(
+    name="mawps",
+    title="MAWPS and ASDiv-A",
+    sources={
+        split: Source(
+            files=("mawps_asdiv_train.csv", "mawps-asdiv-a_svamp/train.csv"),
+            url="https://raw.githubusercontent.com/arkilpatel/SVAMP/main/data/mawps-asdiv-a_svamp/train.csv",
+            num_rows=num_rows,
+        )
+        for split, num_rows in _SPLITS.items()
+    },
+    problem=problem,
+    verdict=boxed(equal),
+    divide=divide,
+)

@@ -1,0 +1,86 @@
+"""Texts and numbers of word problems as people write them, from tokenised texts and from floats."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from tyler.tasks.data_files import Row
+from tyler.tasks.person_names import PERSON_NAMES
+
+_PLACES = 6
+"""Decimal places that a number is written with; one that needs more is written as a fraction."""
+_REPEATING = 10
+"""From so many decimals on, a published number is a repeating one that was cut off (0.16666666666666666)."""
+_LARGEST_DENOMINATOR = 1000
+
+_CAPITAL = PERSON_NAMES | {"i", "mr", "mrs", "ms"}
+_PATTERNS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"[’`]", "'"),
+        (r"''", "'"),
+        (r" +", " "),
+        (r"(?i) ('|n')(s|t|re|ve|ll|d|m)\b", r"\1\2"),
+        (r"' s\b", "'s"),
+        (r" '(?=s\b)", "'"),
+        (r"(?<=s) '(?= )", "'"),
+        (r"(?<!\S)' ?([^']+?) ?'(?!\w)", r"'\1'"),
+        (r" +([.,?;:%!)])", r"\1"),
+        (r"([$(]) +", r"\1"),
+        (r"(?<=\w) - (?=[A-Za-z])", "-"),
+    )
+)
+_LETTERS = re.compile(r"[a-z]+")
+_SENTENCE = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
+
+
+def readable(text: str) -> str:
+    """A tokenised text (`Tom 's cat cost $ 5 .`) with spaces, quotes and capitals as people write them.
+
+    In a text without any capital, persons' names get theirs.
+    """
+    if text == text.lower():
+        text = _LETTERS.sub(lambda word: word[0].title() if word[0] in _CAPITAL else word[0], text)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return _SENTENCE.sub(lambda first: first[0].upper(), text.strip())
+
+
+def published_number(row: Row, field: str, text: str) -> Fraction:
+    """A number as published, exactly; a repeating decimal that was cut off is the fraction that it stands for.
+
+    Raises ValueError by file, line and field where it is no decimal number.
+    """
+    if not re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", text, re.ASCII):
+        raise row.error(field, f"must hold decimal numbers, got{row.shown(text)}")
+    number = Fraction(text)
+    if len(text.partition(".")[2]) < _REPEATING:
+        return number
+    return number.limit_denominator(_LARGEST_DENOMINATOR)
+
+
+def written(number: Fraction) -> str:
+    """A number in a sentence: `56`, `3.25`, `1/6`, `2 1/3`."""
+    return decimal(number) or _mixed(number, "{0}/{1}", " ")
+
+
+def in_formula(number: Fraction) -> str:
+    r"""A number in LaTeX: `56`, `3.25`, `\frac{1}{6}`, `2\frac{1}{3}`."""
+    return decimal(number) or _mixed(number, r"\frac{{{0}}}{{{1}}}", "")
+
+
+def decimal(number: Fraction) -> str | None:
+    """The number without needless zeros, or None where six places do not hold it."""
+    scaled = abs(number) * 10**_PLACES
+    if scaled.denominator != 1:
+        return None
+    whole, places = divmod(scaled.numerator, 10**_PLACES)
+    sign = "-" if number < 0 else ""
+    return f"{sign}{whole}.{places:0{_PLACES}}".rstrip("0").rstrip(".")
+
+
+def _mixed(number: Fraction, fraction: str, space: str) -> str:
+    whole, top = divmod(abs(number.numerator), number.denominator)
+    sign = "-" if number < 0 else ""
+    return sign + (f"{whole}{space}" if whole else "") + fraction.format(top, number.denominator)

@@ -1,0 +1,207 @@
+"""MAWPS and ASDiv-A: steps from equations, texts as people write them, and splits that share no template."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tyler.boundaries.placement import find_boundaries
+from tyler.tasks import Problem, find_task, grade, load_problems
+from tyler.tasks.data_files import Row, read_rows
+from tyler.tasks.decontamination import find_overlap, fingerprint
+from tyler.tasks.mawps import problem
+from tyler.tasks.task import Task
+from tyler.tasks.templates import template
+
+CONNER = {
+    "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "
+    "'s bank after number2 months ?",
+    "Numbers": "25000.0 1500.0 8.0",
+    "Equation": "- number0 * number1 number2",
+    "Answer": "13000.0",
+}
+SPLITS = ("train", "dev", "test")
+
+
+def read(**changes: str) -> Problem | None:
+    return problem(Row({**CONNER, **changes}, "train.csv, line 2", 2), "train")
+
+
+def solution(equation: str, numbers: str, answer: str) -> list[str]:
+    found = read(Equation=equation, Numbers=f"{numbers} 1 1", Answer=answer)
+    assert found is not None and found.solution is not None
+    return found.solution.split("\n\n")
+
+
+def test_a_row_becomes_a_problem_as_people_write_it_with_a_step_for_each_operation():
+    assert read() == Problem(
+        id="line-2",
+        task="mawps",
+        prompt="Conner has $25000. Every month he spends $1500, and he doesn't earn. How much has Conner's bank "
+        "after 8 months?",
+        answer="13000",
+        solution="Step 1: $1500*8=12000$\n\nStep 2: $25000-12000=13000$\n\nThe answer is $\\boxed{13000}$.",
+        family="Subtraction",
+        level=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("equation", "numbers", "answer", "lines"),
+    [
+        ("- number0 number1", "8.9 2.3", "6.6", ["$8.9-2.3=6.6$", r"$\boxed{6.6}$"]),
+        ("* number0 0.01", "12.0", "0.12", ["$12*0.01=0.12$", r"$\boxed{0.12}$"]),
+        (
+            "+ number0 number1",
+            "0.16666666666666666 0.5",
+            "0.6666666666666666",
+            [r"$\frac{1}{6}+0.5=\frac{2}{3}$", r"$\boxed{\frac{2}{3}}$"],
+        ),
+        (
+            "/ number0 number1",
+            "86 9",
+            "9.555555555555557",
+            [r"$86/9=9\frac{5}{9}$", r"$\boxed{9\frac{5}{9}}$"],
+        ),
+        ("/ number1 number0", "3.0 10.0", "3.333", [r"$10/3=3\frac{1}{3}\approx 3.333$", r"$\boxed{3.333}$"]),
+        ("- number0 number1", "2 5", "-3.0", ["$2-5=-3$", r"$\boxed{-3}$"]),
+        (
+            "/ + number0 number1 - number0 number1",
+            "6 2",
+            "2.0",
+            ["$6+2=8$", "$6-2=4$", "$8/4=2$", r"$\boxed{2}$"],
+        ),
+    ],
+)
+def test_numbers_are_exact_and_written_as_people_write_them(equation, numbers, answer, lines):
+    *steps, last = solution(equation, numbers, answer)
+    assert [*steps, last] == [
+        *(f"Step {number}: {line}" for number, line in enumerate(lines[:-1], start=1)),
+        f"The answer is {lines[-1]}.",
+    ]
+
+
+def test_a_row_that_does_not_compute_to_its_answer_is_left_out():
+    assert read(Answer="13000.02") is None
+    assert read(Answer="12000") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"Equation": "- number0 number3"}, "'Equation' names number3, but field 'Numbers' has only 3"),
+        ({"Numbers": "25000.0 1500.0"}, "'Question' names number2, but field 'Numbers' has only 2"),
+        ({"Numbers": "25000.0 nan 8"}, "'Numbers' must hold decimal numbers, got 'nan'"),
+        ({"Answer": "many"}, "'Answer' must hold decimal numbers"),
+        ({"Equation": "- number0"}, "'Equation' is not one equation in prefix notation: '- number0'"),
+        ({"Equation": "number0 number1"}, "'Equation' is not one equation"),
+        ({"Equation": "number0"}, "'Equation' is not one equation"),
+        ({"Equation": "^ number0 number1"}, "'Equation' must hold decimal numbers, got '\\^'"),
+        ({"Equation": "/ number0 0"}, "'Equation' divides by zero: '/ number0 0'"),
+        ({"Equation": ""}, "'Equation' is empty"),
+    ],
+)
+def test_a_broken_row_is_named_with_its_file_and_field(changes, message):
+    with pytest.raises(ValueError, match=rf"train\.csv, line 2: field {message}"):
+        read(**changes)
+
+
+# ------------------------------------------------------------------------------------------------------------- splits
+
+
+def twins(count: int, words: str) -> list[Problem]:
+    return [Problem(f"{words}-{i}", "mawps", f"{words} {i + 2} apples?", "7") for i in range(count)]
+
+
+def divided(problems: list[Problem]) -> list[str | None]:
+    task = find_task("mawps")
+    assert isinstance(task, Task) and task.divide is not None
+    return task.divide(problems)
+
+
+def made_up(count: int) -> list[Problem]:
+    """Groups of three twins that share no word with each other."""
+    letters = "abcdefghij"
+    names = ["".join(letters[int(digit)] for digit in f"{i:04d}") for i in range(count)]
+    return [problem for name in names for problem in twins(3, f"{name}p {name}q {name}r {name}x {name}y {name}z")]
+
+
+def test_twins_stay_together_and_held_out_splits_are_filled_first():
+    problems = made_up(400)
+    sides = divided(problems)
+    assert Counter(sides) == {"test": 501, "dev": 300, "train": 399}
+    assert all(len(set(sides[i : i + 3])) == 1 for i in range(0, len(sides), 3))
+    assert sides == divided(problems)
+    assert dict(zip(problems[::-1], divided(problems[::-1]), strict=True)) == dict(zip(problems, sides, strict=True))
+
+
+def test_a_large_group_is_trained_on_and_repetitions_are_kept_out_of_held_out_splits_only():
+    assert set(divided(twins(10, "Tom has"))) == {"test"}
+    assert set(divided(twins(11, "Tom has"))) == {"train"}
+    assert divided(twins(1, "Tom has") * 2) == ["test", None]
+    assert divided([*twins(11, "Tom has"), *twins(1, "Tom has")]) == ["train"] * 12
+
+
+def test_without_a_file_one_is_told_where_it_is(tmp_path):
+    with pytest.raises(ValueError, match=r"not on the Hub; download https://\S+/train\.csv as mawps_asdiv_train\.csv"):
+        load_problems("mawps")
+    with pytest.raises(ValueError, match=r"has none of mawps_asdiv_train\.csv, .* download https://\S+/train\.csv"):
+        load_problems("mawps", path=tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ the real file
+
+
+@pytest.fixture(scope="module")
+def published(data_dir: Path) -> dict[str, list[Problem]]:
+    return {split: load_problems("mawps", split, path=data_dir) for split in SPLITS}
+
+
+def test_all_but_nine_rows_are_usable_and_every_trace_grades_correct(data_dir):
+    rows = list(read_rows(data_dir / "mawps_asdiv_train.csv"))
+    problems = [found for row in rows if (found := problem(row, "train")) is not None]
+    assert (len(rows), len(problems)) == (3138, 3129)
+    for found in problems:
+        assert found.solution is not None
+        assert grade("mawps", found.solution, found.answer).correct, found.id
+        assert grade("mawps", f"\\boxed{{{found.answer}}}", found.answer).correct, found.id
+        assert "number" not in re.sub(r"numbers?\b", "", found.prompt.casefold())
+
+
+def test_every_trace_has_places_for_each_operator_and_nearly_every_formula_is_seen_to_open(published):
+    unseen = 0
+    for found in published["train"]:
+        kinds = Counter(boundary.rule for boundary in find_boundaries(found.solution or ""))
+        assert kinds["answer_start"] == 1 and kinds["step"] == found.level + 1 and kinds["structure"] >= 1
+        unseen += found.level + 1 - kinds["structure"]
+    assert unseen <= 10
+
+
+def test_no_template_and_no_problem_is_in_two_splits(published):
+    assert {split: len(problems) for split, problems in published.items()} == {"train": 2209, "dev": 300, "test": 501}
+    templates = {split: {template(one.prompt) for one in problems} for split, problems in published.items()}
+    texts = {split: {fingerprint(one.prompt) for one in problems} for split, problems in published.items()}
+    for one, other in combinations(SPLITS, 2):
+        assert not templates[one] & templates[other] and not texts[one] & texts[other]
+        assert not find_overlap(published[one], published[other])
+    assert len(texts["test"]) == len(published["test"]) and len(texts["dev"]) == len(published["dev"])
+
+
+def pairs_of_words(problem: Problem) -> frozenset[tuple[str, str]]:
+    """A measure of likeness that shares nothing with the one that divides: neighbouring words, names and all."""
+    words = re.findall(r"[a-z']+|#", re.sub(r"[0-9][0-9.,/]*", "#", problem.prompt.casefold()))
+    return frozenset(pairwise(words))
+
+
+def test_another_measure_finds_no_twins_across_splits_either(published):
+    found: list[Any] = []
+    for one, other in combinations(SPLITS, 2):
+        pairs = [[(problem.id, pairs_of_words(problem)) for problem in published[split]] for split in (one, other)]
+        for first, words in pairs[0]:
+            found += [(first, name) for name, others in pairs[1] if len(words & others) > 0.5 * len(words | others)]
+    assert not found
