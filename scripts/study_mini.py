@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from study_figures import draw_shares
-from tyler.cli import merging
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -44,7 +43,7 @@ from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome, load_problems
 from tyler.tasks.mini import FAMILIES
-from tyler.training import stage1, stage2
+from tyler.training import merging, stage1, stage2
 
 RECORDS, TRIED = Path("docs/results/mini"), Path("docs/results/mini-dev")
 SPLITS = {"eval": 160, "harder": 192}

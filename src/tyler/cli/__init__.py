@@ -4,7 +4,6 @@ main.py        every command, its options and its help
 options.py     arguments that commands share
 quickstart.py  both stages and an evaluation on the mini model
 doctor.py      what this machine can run
-merging.py     a LoRA folded into an ordinary model folder
 display.py     operators in a terminal
 curves.py      curves of a run
 """

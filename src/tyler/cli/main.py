@@ -298,7 +298,7 @@ def merge(
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
     """
-    from tyler.cli import merging
+    from tyler.training import merging
 
     merging.run(model, output)
 

@@ -159,6 +159,8 @@ class Stage1Config(OptimizationConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
     epochs: Rate = 2.0
+    latents: Literal["computed", "constant"] = "computed"
+    """`constant` is a control, pause tokens: each operator inserts one learned vector, repeated, in every context."""
     autocast: bool = False
     """Products in bfloat16 where the backbone is in float32."""
     insertions: InsertionsConfig = InsertionsConfig()

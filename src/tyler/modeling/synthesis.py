@@ -90,6 +90,18 @@ class Synthesizer(Adapted):
             start_head(head, backbone)
         return synthesizer.eval()
 
+    @torch.no_grad()
+    def make_constant(self, scale: float) -> None:
+        """Turn the operators into pause tokens: of each only the bias of Proj_k is left to learn, from N(0, scale^2).
+
+        All N_k latents of an operator are then one vector, which no context changes.
+        """
+        self.requires_grad_(False)
+        for head in self.mapping().values():
+            nn.init.zeros_(head.proj.weight)
+            nn.init.normal_(head.proj.bias, std=scale)
+            head.proj.bias.requires_grad_(True)
+
     def mapping(self) -> dict[str, Head]:
         """Every operator with its own head."""
         return {name: cast(Head, head) for name, head in self.heads.items()}

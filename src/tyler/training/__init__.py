@@ -8,6 +8,7 @@ objectives.py              losses, one function per equation
 rewards.py                 rewards and advantages, one function per equation
 teacher_forcing.py         latents inside given solutions
 replay.py                  log-probabilities of finished trajectories
+merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
 gradient_checkpointing.py  activations computed again where memory is short
 loop.py                    the steps a run has left, in micro-batches, with checkpoints

@@ -22,6 +22,7 @@ from tyler.config.schema import Config, InsertionsConfig, Stage1Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
+from tyler.modeling.synthesis import mean_square
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
@@ -182,6 +183,8 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, config.operators, lora, config.prompt)
+    if config.stage1.latents == "constant":
+        model.synthesizer.make_constant(float(mean_square(backbone.embedding).sqrt()))
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development))

@@ -10,11 +10,11 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from tyler.cli.main import main
-from tyler.cli.merging import merge
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
+from tyler.training.merging import merge
 
 
 def fine_tuned(family: str = "qwen3") -> Tyler:

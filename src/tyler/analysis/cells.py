@@ -1,0 +1,185 @@
+"""A cell: a trained model, decoded in one way, on the problems of one split.
+
+Its name is the hash of everything that decides its answers: the resolved settings of every stage of its training, the
+training problems, the backbone's weights, the decoding, the evaluated problems and the version of this layout. A cell
+that has a record under its name is never run again; a changed setting makes another cell and leaves the old one be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tyler.config.files import load_config
+from tyler.config.schema import Config
+from tyler.tasks import Problem, load_problems
+
+FORMAT = 1
+"""Of cells and their records; a change makes all cells anew."""
+UNTRAINED = "backbone"
+SEEDED = ("stage1", "stage2", "sft", "softcot", "memgen.weaver", "memgen.weaver_grpo", "memgen.trigger")
+"""The sections whose seeds decide data order, draws and rollouts."""
+SECTIONS = {
+    UNTRAINED: (),
+    "merge": (),
+    "stage1": ("operators", "lora", "stage1"),
+    "sft": ("lora", "sft"),
+    "grpo": ("lora", "stage2", "grpo", "decoding"),
+    "stage2": ("lora", "stage2", "grpo", "decoding"),
+    "softcot": ("softcot",),
+    "memgen": ("memgen",),
+    "memgen-weaver-grpo": ("memgen",),
+    "memgen-trigger": ("memgen",),
+}
+"""The sections of the config that a method of training reads, besides `backbone` and `data`."""
+FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
+"""Settings of a loop that change its speed or what is watched, not what is learned."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is made: a method, what differs from the preset, and the training it starts from.
+
+    `start` is the Stage 1 of a Stage 2, the weaver of MemGen's GRPO, or, where the method is "merge" or starts from a
+    merged model, the model whose weights become the backbone.
+    """
+
+    method: str = UNTRAINED
+    overrides: tuple[str, ...] = ()
+    start: Training | None = None
+
+    @property
+    def stages(self) -> list[Training]:
+        """All trainings that this one needs, itself last."""
+        return [*(self.start.stages if self.start else []), self]
+
+    def config(self, preset: str, seed: int, more: Sequence[str] = ()) -> Config:
+        """The preset with what differs; the seed is that of every method."""
+        seeds = [f"{section}.seed={seed}" for section in SEEDED]
+        return load_config(preset, [*self.overrides, *more, *seeds])
+
+    def identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
+        """What decides the weights: the backbone, and each stage's method, problems and the settings it reads."""
+        config = self.config(preset, seed)
+        stages = [one._own_identity(preset, seed, sources) for one in self.stages]
+        return {"format": FORMAT, "backbone": sources.fingerprint(config), "stages": stages}
+
+    def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
+        config = self.config(preset, seed)
+        settings = config.model_dump(mode="json")
+        read = {section: settings[section] for section in SECTIONS[self.method]}
+        read["backbone"] = {key: settings["backbone"][key] for key in ("dtype", "thinking", "instruction")}
+        if read.keys() != {"backbone"}:
+            data = config.data
+            read["data"] = sources.digest(Questions(data.task, data.split, data.count, 0, data.seed))
+        return {"method": self.method, **without(read, FREE)}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a trained model answers: `tyler` under a router, or another method with its settings.
+
+    `router` is written as on the command line ("" for what the last stage trained for), `only` restricts it to some
+    operators, `intervention` names what is done to the latents (`interventions.py`).
+    """
+
+    method: str = "tyler"
+    settings: tuple[str, ...] = ()
+    router: str = ""
+    only: tuple[str, ...] = ()
+    intervention: str = ""
+    budget: int | None = None
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked: `count` problems of a split, and the most actions an answer may take."""
+
+    task: str
+    split: str
+    count: int | None
+    max_new_tokens: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where problems are, and which backbone is meant: what a cell's name depends on besides its settings.
+
+    `data` maps a task to its file or folder; a task that is not in it comes from the Hub or is generated.
+    """
+
+    data: Mapping[str, str]
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    digests: dict[Questions, str] = field(default_factory=dict)
+
+    def problems(self, asked: Questions) -> list[Problem]:
+        """The problems that are asked, in their order."""
+        path = self.data.get(asked.task)
+        return load_problems(asked.task, asked.split, path=path, count=asked.count, seed=asked.seed)
+
+    def digest(self, asked: Questions) -> str:
+        """The hash of the problems that are asked."""
+        if asked not in self.digests:
+            self.digests[asked] = digest(self.problems(asked))
+        return self.digests[asked]
+
+    def fingerprint(self, config: Config) -> str:
+        """The hash of a config's backbone, which is loaded once."""
+        from tyler.modeling.backbone import Backbone
+
+        theta = config.backbone
+        if theta.id not in self.fingerprints:
+            loaded = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
+            self.fingerprints[theta.id] = loaded.fingerprint()
+        return self.fingerprints[theta.id]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement. `row` is the name by which tables know its training and decoding."""
+
+    row: str
+    preset: str
+    training: Training
+    decoding: Decoding
+    questions: Questions
+    seed: int
+
+    @property
+    def unseeded(self) -> Cell:
+        """The cell itself, or the one of seed 0 where nothing is trained: greedy decoding has no seed."""
+        return replace(self, seed=0) if self.training.method == UNTRAINED else self
+
+    def identity(self, sources: Sources) -> dict[str, Any]:
+        """Everything that decides the answers."""
+        return {
+            "training": self.training.identity(self.preset, self.seed, sources),
+            "decoding": asdict(self.decoding),
+            "questions": {**asdict(self.questions), "sha256": sources.digest(self.questions)},
+            "seed": self.seed,
+        }
+
+
+def name_of(identity: dict[str, Any]) -> str:
+    """The hash that names a cell or a training."""
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """A hash of problems: their ids, texts and answers, in their order."""
+    found = hashlib.sha256()
+    for problem in problems:
+        found.update(json.dumps([problem.id, problem.prompt, problem.answer], ensure_ascii=False).encode())
+    return found.hexdigest()[:16]
+
+
+def without(settings: Any, keys: Sequence[str]) -> Any:
+    """Nested settings without some keys."""
+    if isinstance(settings, dict):
+        return {key: without(value, keys) for key, value in settings.items() if key not in keys}
+    return settings

@@ -1,0 +1,1 @@
+"""Which cells a study has: one module a study."""

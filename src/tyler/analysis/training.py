@@ -1,0 +1,86 @@
+"""The models of cells: trained once under the hash of their training, shared by all cells that decode them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
+from tyler.config.schema import Config
+from tyler.reasoners import grpo, sft, softcot
+from tyler.reasoners.memgen import grpo as memgen_grpo
+from tyler.reasoners.memgen import sft as memgen_sft
+from tyler.runs.atomic_files import atomic_write
+from tyler.training import merging, stage1, stage2
+
+
+def trained(training: Training, preset: str, seed: int, sources: Sources, models: Path) -> tuple[str, float]:
+    """Where the model of a training is, and the processor seconds of all its stages. It is made, or its run resumed,
+    where it is not finished; of an untrained one the backbone's id."""
+    if training.method == UNTRAINED:
+        return training.config(preset, seed).backbone.id, 0.0
+    start, before = "", 0.0
+    if training.start is not None:
+        start, before = trained(training.start, preset, seed, sources, models)
+    folder = models / name_of(training.identity(preset, seed, sources))
+    done = folder.with_suffix(".done.json")
+    if not done.exists():
+        spent = _timed(training, _config(training, preset, seed, sources, start), start, folder)
+        note = {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
+        atomic_write(done, json.dumps({**note, "seconds": spent}))
+    return str(folder), before + json.loads(done.read_text())["seconds"]
+
+
+def _config(training: Training, preset: str, seed: int, sources: Sources, start: str) -> Config:
+    """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
+    task = training.config(preset, seed).data.task
+    more = [f"data.path={sources.data[task]}"] if task in sources.data else []
+    if training.start is not None and training.start.method == "merge":
+        more.append(f"backbone.id={start}")
+    elif training.start is not None and (merged := merged_start(training.start)) is not None:
+        more.append(f"backbone.id={Path(start).parent / name_of(merged.identity(preset, seed, sources))}")
+    return training.config(preset, seed, more)
+
+
+def merged_start(training: Training) -> Training | None:
+    """The merged model on which a training stands, if it stands on one."""
+    return next((one for one in training.stages if one.method == "merge"), None)
+
+
+def _timed(training: Training, config: Config, start: str, folder: Path) -> float:
+    """Make a model or resume its run; the processor seconds that all attempts took together."""
+    spent = folder.with_suffix(".spent.json")
+    earlier, began = json.loads(spent.read_text()) if spent.exists() else 0.0, time.process_time()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _make(training.method, config, start, folder)
+    finally:
+        total = earlier + time.process_time() - began
+        atomic_write(spent, json.dumps(total))
+    return total
+
+
+def _make(method: str, config: Config, start: str, folder: Path) -> None:
+    resume = (folder / "config.yaml").exists()
+    match method:
+        case "stage1":
+            stage1.run(config, output=folder, resume=resume)
+        case "stage2":
+            stage2.run(config, start=start, output=folder, resume=resume)
+        case "sft":
+            sft.run(config, output=folder, resume=resume)
+        case "grpo":
+            grpo.run(config, output=folder, resume=resume)
+        case "softcot":
+            softcot.run(config, output=folder, resume=resume)
+        case "memgen":
+            memgen_sft.run(config, output=folder, resume=resume)
+        case "memgen-weaver-grpo":
+            memgen_grpo.run_weaver(config, start=Path(start), output=folder, resume=resume)
+        case "memgen-trigger":
+            memgen_grpo.run_trigger(config, start=Path(start), output=folder, resume=resume)
+        case "merge":
+            merging.run(start, folder)
+        case _:
+            raise ValueError(f"there is no training {method!r}")

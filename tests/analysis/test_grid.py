@@ -1,0 +1,150 @@
+"""Cells are run once, named by all that decides their answers, and a grid resumes where it was killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tyler.analysis import records
+from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training, name_of
+from tyler.analysis.grid import Grid
+from tyler.analysis.interventions import PooledHead, intervene
+from tyler.analysis.studies import smollm2
+from tyler.model import Tyler
+
+SHORT = ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]")
+STAGE1 = Training("stage1", SHORT)
+ASKED = Questions("mini", "dev", 4, 40)
+
+
+def cell(row: str = "Stage 1", training: Training = STAGE1, seed: int = 42, **decoding: object) -> Cell:
+    return Cell(row, "mini", training, Decoding(**decoding), ASKED, seed)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    folder = tmp_path_factory.mktemp("grid")
+    made = Grid(folder / "models", folder / "records", Sources({}))
+    made.run([cell("CoT", Training(), router="never"), cell(), cell("zeros", intervention="zeros")])
+    return made
+
+
+def test_a_cell_that_has_a_record_is_not_run_again(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.stat().st_mtime_ns for path in grid.records.iterdir()}
+    assert len(before) == 3
+    monkeypatch.setattr(Grid, "measure", lambda *_: pytest.fail("a finished cell was run again"))
+    grid.run(
+        [
+            cell(
+                "CoT",
+                Training(),
+                router="never",
+            ),
+            cell(),
+            cell("zeros", intervention="zeros"),
+        ]
+    )
+    assert {path: path.stat().st_mtime_ns for path in grid.records.iterdir()} == before
+
+
+def test_cells_of_one_training_share_its_model(grid: Grid) -> None:
+    assert len(list(grid.models.glob("*.done.json"))) == 1
+    found = {record["row"]: record for record in records.read(grid.records).values()}
+    assert found["Stage 1"]["weights"] == found["zeros"]["weights"] != found["CoT"]["weights"]
+    assert found["Stage 1"]["training_seconds"] > 0 == found["CoT"]["training_seconds"]
+
+
+def test_a_record_recounts_its_answers(grid: Grid) -> None:
+    for record in records.read(grid.records).values():
+        assert {len(record[key]) for key in ("ids", "outcomes", "visible", "latents", "calls", "seconds")} == {4}
+        assert (sum(record["latents"]) > 0) == any(record["calls"])
+    assert "command" not in record["environment"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        cell(seed=43),
+        cell(training=Training("stage1", (*SHORT, "stage1.learning_rate=1e-3"))),
+        cell(training=Training("stage1", (*SHORT[:2], "data.count=9", SHORT[3]))),
+        cell(budget=1),
+        cell(only=("global",)),
+        replace(cell(), questions=replace(ASKED, count=5)),
+        cell(training=Training("stage2", SHORT, start=STAGE1)),
+    ],
+)
+def test_whatever_decides_the_answers_decides_the_name(grid: Grid, other: Cell) -> None:
+    assert name_of(other.identity(grid.sources)) != name_of(cell().identity(grid.sources))
+
+
+def test_what_only_changes_the_speed_does_not_change_the_name(grid: Grid) -> None:
+    faster = cell(training=Training("stage1", (*SHORT, "stage1.micro_batch_size=2", "stage1.checkpoint_every=1")))
+    assert faster.identity(grid.sources) == cell().identity(grid.sources)
+
+
+def test_an_untrained_model_has_no_seed(grid: Grid) -> None:
+    one, other = (cell("CoT", Training(), seed=seed, router="never").unseeded for seed in (42, 43))
+    assert one == other
+
+
+def test_a_broken_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "abc.json").write_text('{"row": ')
+    with pytest.raises(ValueError, match=r"abc\.json is not a record: .* remove it to run its cell again"):
+        records.read(tmp_path)
+
+
+def test_interventions_keep_places_and_numbers_and_change_what_is_said() -> None:
+    model = Tyler.from_pretrained("mini").at_stage("stage1")
+    problems = ["Find x when $5x - 28 = 47$.", "Tom has 50 cups. Tom sells 24. How many cups are left?"]
+    own = model.solve(problems[0], max_new_tokens=8)
+    for name in ("zeros", "means", "shuffled", "noise", "swap state procedure", "share state", "zero global"):
+        changed = intervene(model, name, problems, 20)
+        found = changed.solve(problems[0], max_new_tokens=8)
+        assert found.invocations[0].position == own.invocations[0].position == 0
+        if name in ("zeros", "means", "shuffled", "noise", "zero global"):
+            assert found.invocations[0].num_latents == own.invocations[0].num_latents == 8
+        assert "global" not in intervene(model, "remove global", problems, 20).heads
+
+
+def test_an_unknown_intervention_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no intervention 'blur'; allowed: zeros, means, shuffled, noise, remove K"):
+        intervene(Tyler.from_pretrained("mini"), "blur", [], 8)
+
+
+def test_a_pooled_head_answers_the_same_context_alike_and_others_apart() -> None:
+    torch.manual_seed(0)
+    head = Tyler.from_pretrained("mini").synthesizer.mapping()["state"]
+    pooled = PooledHead(head, [torch.full((4, 8), float(number)) for number in range(50)])
+    contexts = [torch.randn(4, 8) for _ in range(40)]
+    drawn = [float(pooled(one)[0, 0]) for one in contexts]
+    assert drawn == [float(pooled(one)[0, 0]) for one in contexts]
+    assert len(set(drawn)) > 15
+
+
+def test_constant_latents_learn_one_vector_an_operator(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "models", tmp_path / "records", Sources({}))
+    pause = Training("stage1", (*SHORT, "stage1.latents=constant"))
+    grid.run([cell("Pause", pause)])
+    (folder,) = [Path(str(done).removesuffix(".done.json")) for done in grid.models.glob("*.done.json")]
+    model = Tyler.from_pretrained(str(folder))
+    latents = model.solve("Find x when $5x - 28 = 47$.", max_new_tokens=8).latents[0]
+    assert torch.equal(latents, latents[:1].expand_as(latents))
+    assert model.synthesizer.mapping()["global"].proj.weight.abs().max() == 0
+
+
+def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> None:
+    cells = smollm2.cells()
+    assert len(set(cells)) == len(cells)
+    rows = {(one.row, one.seed) for one in cells}
+    assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
+    assert {row for row, _ in rows} == {*smollm2.MAIN, *smollm2.MORE}
+
+
+def test_records_are_written_whole(tmp_path: Path) -> None:
+    records.write(tmp_path / "one.json", {"row": "a", "text": "é"})
+    assert json.loads((tmp_path / "one.json").read_text()) == {"row": "a", "text": "é"}
+    assert records.read(tmp_path) == {"one": {"row": "a", "text": "é"}}
