@@ -6,6 +6,9 @@ interventions.py  heads removed, swapped, shared, zeroed or fixed
 policy.py         p over V' = V and U: the rows psi beside the LM head
 backbone.py       theta: a causal language model with its tokenizer and prompt
 architectures.py  which families and published models are known, without torch
+tokenizer.py      a model's own tokenizer, which splits text as it was saved
+gguf.py           a GGUF file's settings and tensors, without torch
+gguf_model.py     a GGUF file as an ordinary model, dequantised, with its tokenizer (gguf_tokenizer.py)
 random_init.py    an architecture with random weights, for dry runs and tests
 projections.py    which maps of a layer read the same input
 lora.py           two views of one set of weights, each with a LoRA of its own

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from tyler.modeling.gguf import SUFFIX, GgufFile, config_settings
+
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
 
@@ -159,18 +161,22 @@ def config_file(id: str) -> Path:
     if not path.is_file():
         raise ValueError(
             f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
-            f"or one of {', '.join(PUBLISHED)}"
+            f"a GGUF file, or one of {', '.join(PUBLISHED)}"
         )
     return path
 
 
 def settings_of(id: str) -> dict[str, Any]:
-    """The settings of a known model, or those in a folder's `config.json`, as they stand there.
+    """The settings of a known model, or those in a folder's `config.json` or a GGUF file, as they stand there.
 
-    Raises ValueError for any other id, for a family that is not supported, and for a file that is no JSON object.
+    Raises ValueError for any other id, for a family that is not supported, and for a file that cannot be read.
     """
     if id in PUBLISHED:
         return PUBLISHED[id]
+    if id.endswith(SUFFIX):
+        settings = config_settings(GgufFile.open(id))
+        check_family(id, settings["model_type"])
+        return settings
     path = config_file(id)
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))

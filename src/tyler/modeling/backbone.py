@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,9 +32,12 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from tyler.modeling.architectures import FAMILIES, MINI, check_family, located
+from tyler.modeling.gguf import SUFFIX
+from tyler.modeling.gguf_model import read_gguf
+from tyler.modeling.tokenizer import load_tokenizer
 
 WHAT_TO_GIVE = (
-    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer: "
+    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer, or a GGUF file: "
     f"a causal language model of type {', '.join(FAMILIES)}."
 )
 
@@ -61,36 +63,18 @@ class Backbone:
     def load(
         cls, id: str, *, revision: str | None = None, dtype: str = "auto", device: str | torch.device | None = None
     ) -> Backbone:
-        """Load `mini`, a local folder or a Hub id. Only safetensors are read and no remote code is run.
+        """Load `mini`, a local folder, a GGUF file or a Hub id. No pickle is read and no remote code is run.
 
-        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name. Raises ValueError for
-        an unsupported architecture, missing weights or a tokenizer that does not fit, and FileNotFoundError, with what
-        to do, when the model cannot be found or read.
+        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name; a GGUF file is
+        dequantised to it. Raises ValueError for an unsupported architecture, missing weights or a tokenizer that does
+        not fit, and FileNotFoundError, with what to do, when the model cannot be found or read.
         """
         device = torch.device(device) if device is not None else best_device()
-        location = located(id)
-        arguments = {"revision": revision, "trust_remote_code": False}
-        with translated_errors(id):
-            config = AutoConfig.from_pretrained(location, **arguments)
-        check_supported(id, config)
-        with translated_errors(id), no_progress_bar() if id == MINI else nullcontext():
-            loaded = AutoModelForCausalLM.from_pretrained(
-                location,
-                config=config,
-                dtype=resolve_dtype(dtype, device),
-                attn_implementation="sdpa",
-                use_safetensors=True,
-                output_loading_info=True,
-                **arguments,
-            )
-        model, found = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
-        if found["missing_keys"]:  # transformers only warns, and draws them at random
-            raise ValueError(
-                f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
-                f"{min(found['missing_keys'])}; download or save it again"
-            )
-        with translated_errors(id):
-            tokenizer = AutoTokenizer.from_pretrained(location, **arguments)
+        weights_dtype = resolve_dtype(dtype, device)
+        if id.endswith(SUFFIX):
+            model, tokenizer = read_gguf(id, weights_dtype)
+        else:
+            model, tokenizer = read_saved(id, revision, weights_dtype)
         cast(nn.Module, model).to(device)
         align(model)
         return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
@@ -156,6 +140,33 @@ class Backbone:
         for tensor in (*norms, self.embedding[:: max(1, self.vocab_size // 64)]):
             digest.update(tensor.detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of `mini`, a folder or a Hub id on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
+    location = located(id)
+    arguments = {"revision": revision, "trust_remote_code": False}
+    with translated_errors(id):
+        config = AutoConfig.from_pretrained(location, **arguments)
+    check_supported(id, config)
+    with translated_errors(id), no_progress_bar() if id == MINI else nullcontext():
+        loaded = AutoModelForCausalLM.from_pretrained(
+            location,
+            config=config,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            **arguments,
+        )
+    model, found = cast(tuple[PreTrainedModel, dict[str, set[str]]], loaded)
+    if found["missing_keys"]:  # transformers only warns, and draws them at random
+        raise ValueError(
+            f"backbone {id!r} lacks {len(found['missing_keys'])} of its weights, such as "
+            f"{min(found['missing_keys'])}; download or save it again"
+        )
+    with translated_errors(id):
+        return model, load_tokenizer(location, revision)
 
 
 ARCHITECTURE_KEYS = {

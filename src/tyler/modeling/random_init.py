@@ -14,14 +14,13 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from tyler.modeling.architectures import PUBLISHED, config_file
+from tyler.modeling.architectures import PUBLISHED, config_file, settings_of
 from tyler.modeling.backbone import (
     Backbone,
     best_device,
@@ -30,15 +29,17 @@ from tyler.modeling.backbone import (
     resolve_dtype,
     translated_errors,
 )
+from tyler.modeling.gguf import SUFFIX
+from tyler.modeling.tokenizer import load_tokenizer
 
 INITIAL_STD = 0.02
 """Of the random weights, as `initializer_range` of all these models."""
 
 
 def architecture(id: str) -> PreTrainedConfig:
-    """The settings of a known model, or of the `config.json` in a folder. Raises ValueError for any other id."""
-    if id in PUBLISHED:
-        settings = dict(PUBLISHED[id])
+    """The settings of a known model, of a GGUF file, or of the `config.json` in a folder. ValueError for any other."""
+    if id in PUBLISHED or id.endswith(SUFFIX):
+        settings = dict(settings_of(id))
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
     folder = config_file(id).parent
     with translated_errors(id):
@@ -61,7 +62,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             "its chat_template.jinja, if there is one"
         )
     with translated_errors(str(folder)):
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        return load_tokenizer(str(folder))
 
 
 def random_backbone(

@@ -1,0 +1,285 @@
+"""GGUF files: every tensor is used and every setting read, or the file is refused by name."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf.quants import dequantize, quantize
+from transformers import AutoConfig, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+import gguf_files
+from gguf_files import F16, F32, Q4_1, Q8_0, random_model, tensors_of, write_gguf
+from tyler.modeling.architectures import settings_of
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.gguf import FAMILIES
+from tyler.modeling.gguf_model import read_gguf
+from tyler.modeling.random_init import architecture
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+LONG = {"hidden_size": 256, "max_position_embeddings": 16384}
+"""Heads of 64, as Llama 3.2 has them, and more positions than before the scaling."""
+IDS = torch.arange(3, 43)[None]
+
+
+@torch.no_grad()
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(IDS).logits
+
+
+def check_same(found: PreTrainedModel, source: PreTrainedModel) -> None:
+    """The same weights to the last bit, and logits that differ by rounding alone."""
+    weights = found.state_dict()
+    assert weights.keys() == source.state_dict().keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in source.state_dict().items())
+    torch.testing.assert_close(logits(found), logits(source), atol=1e-4, rtol=1e-4)
+
+
+def refusal(path: Path, error: type[Exception] = ValueError) -> str:
+    with pytest.raises(error) as caught:
+        read_gguf(path)
+    return str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("kind", [F32, F16], ids=["F32", "F16"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unquantised_files_give_the_models_they_were_made_of(
+    family: str, tied: bool, kind: Any, tmp_path: Path
+) -> None:
+    source = random_model(family, tie_word_embeddings=tied)
+    model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
+    check_same(model, source)
+    asked = ("model_type", "rms_norm_eps", "rope_parameters", "tie_word_embeddings", "max_position_embeddings")
+    for name in (*asked, "bos_token_id", "eos_token_id", "pad_token_id"):
+        assert getattr(model.config, name) == getattr(source.config, name), name
+
+
+@pytest.mark.parametrize("kind", [Q8_0, Q4_1], ids=["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quantised_files_give_the_models_that_quantisation_leaves(family: str, kind: Any, tmp_path: Path) -> None:
+    source = random_model(family)
+    model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source, kind))
+    with torch.no_grad():
+        for parameter in (one for one in source.parameters() if one.dim() == 2):
+            rounded = torch.from_numpy(dequantize(quantize(parameter.numpy(), kind), kind))
+            assert 0 < (rounded - parameter).abs().max() < 0.1
+            parameter.copy_(rounded)
+    check_same(model, source)
+
+
+@pytest.mark.parametrize(
+    "family, flags",
+    [("llama", {"attention_bias": True}), ("llama", {"mlp_bias": True}), ("qwen3", {"attention_bias": True})],
+    ids=["llama attention", "llama feed-forward", "qwen3 attention"],
+)
+def test_biases_are_used(family: str, flags: dict[str, bool], tmp_path: Path) -> None:
+    source = random_model(family, **flags)
+    model, _ = read_gguf(write_gguf(tmp_path / "model.gguf", source))
+    check_same(model, source)
+
+
+def rope_factors(**scaling: Any) -> torch.Tensor:
+    """What llama.cpp's converter writes as rope_freqs.weight: by how much transformers lowers each frequency."""
+    config = AutoConfig.for_model("llama", **LONG, num_attention_heads=4, rope_parameters=LLAMA3 | scaling)
+    lowered, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    return LLAMA3["rope_theta"] ** -(torch.arange(0, 64, 2) / 64) / lowered
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_the_scaled_positions_of_llama_3_are_used(factor: float, tmp_path: Path) -> None:
+    scaling = LLAMA3 | {"factor": factor}
+    source = random_model("llama", **LONG, rope_parameters=scaling)
+    path = write_gguf(tmp_path / "model.gguf", source, tensors={"rope_freqs.weight": rope_factors(factor=factor)})
+    model, _ = read_gguf(path)
+    assert model.config.rope_parameters == scaling
+    check_same(model, source)
+    plain = random_model("llama", **LONG, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    assert (logits(plain) - logits(source)).abs().max() > 1e-2, "the scaling matters at these lengths"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(family: str, tmp_path: Path) -> None:
+    source = random_model(family)
+    path = write_gguf(tmp_path / "model.gguf", source)
+    found = Backbone.load(str(path), device="cpu")
+    found.model.save_pretrained(tmp_path / "folder")
+    found.tokenizer.save_pretrained(tmp_path / "folder")
+    saved = Backbone.load(str(tmp_path / "folder"), device="cpu")
+    assert found.fingerprint() == saved.fingerprint()
+    assert torch.equal(logits(found.model), logits(saved.model))
+    text = "125 the\n\n1. <|im_end|> é😀"
+    assert found.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
+    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprint() == found.fingerprint()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plan_and_a_dry_run_know_the_shape_of_a_gguf_file(family: str, tmp_path: Path) -> None:
+    source = random_model(family)
+    path = str(write_gguf(tmp_path / "model.gguf", source))
+    assert settings_of(path)["num_hidden_layers"] == 2
+    assert architecture(path).to_dict() == read_gguf(path)[0].config.to_dict() | {"architectures": None, "dtype": None}
+
+
+def test_the_shape_is_read_without_torch(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    code = f"""
+import sys
+from tyler.modeling.architectures import settings_of
+settings_of({str(path)!r})
+print("torch" in sys.modules, "transformers" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert shown == "False False\n"
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+EXTRA = {
+    "blk.1.attn_q_norm.weight": torch.ones(16),
+    "blk.0.ffn_gate_exps.weight": torch.zeros(2, 64),
+    "blk.0.token_embd.weight": torch.zeros(2, 64),
+    "rope_factors_long.weight": torch.ones(8),
+    "something_new": torch.ones(8),
+}
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_a_tensor_that_the_model_would_not_use_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("llama"), tensors={name: EXTRA[name]})
+    assert f"has tensors that its model would not use, 1 of them: {name}." in refusal(path)
+
+
+def test_biases_of_some_maps_alone_are_refused_by_name(tmp_path: Path) -> None:
+    """As of a Qwen1, whose files have them for q, k and v; a config has them for all four or for none."""
+    whole = random_model("llama", attention_bias=True)
+    lost = {f"blk.{layer}.attn_output.bias": None for layer in (0, 1)}
+    message = refusal(write_gguf(tmp_path / "model.gguf", whole, tensors=lost))
+    assert "lacks tensors of its model, 2 of them: blk.0.attn_output.bias, blk.1.attn_output.bias" in message
+
+
+def test_biases_that_the_family_cannot_have_are_refused_by_name(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen2"), tensors={"blk.0.ffn_up.bias": torch.ones(96)})
+    assert "blk.0.ffn_up.bias" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight", "blk.1.ffn_up.weight"])
+def test_a_missing_tensor_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    message = refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), tensors={name: None}))
+    assert f"lacks tensors of its model, 1 of them: {name}" in message
+
+
+def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "model.gguf", random_model("qwen3"), tensors={"blk.0.ffn_up.weight": torch.ones(48, 64)}
+    )
+    assert (
+        "tensor blk.0.ffn_up.weight" in (message := refusal(path)) and "(48, 64)" in message and "(96, 64)" in message
+    )
+
+
+def test_layers_that_are_not_there_are_refused_before_any_is_built(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata={"qwen3.block_count": 4_000_000_000})
+    assert "says it has 4000000000 layers, but it holds tensors of 2" in refusal(path)
+
+
+@pytest.mark.parametrize("factors", [[math.inf] * 32, [0.0] * 32, [1.0] * 16], ids=["infinite", "zero", "too few"])
+def test_rotary_factors_that_are_no_factors_are_refused_by_name(factors: list[float], tmp_path: Path) -> None:
+    tensors = {"rope_freqs.weight": torch.tensor(factors)}
+    path = write_gguf(tmp_path / "model.gguf", random_model("llama", **LONG), tensors=tensors)
+    assert "rope_freqs.weight" in refusal(path)
+
+
+@pytest.mark.parametrize("scaling", [{"high_freq_factor": 8.0}, {"original_max_position_embeddings": 4096}])
+def test_rotary_factors_that_no_config_explains_are_refused_by_name(scaling: dict[str, Any], tmp_path: Path) -> None:
+    source = random_model("llama", **LONG, rope_parameters=LLAMA3 | scaling)
+    path = write_gguf(tmp_path / "model.gguf", source, tensors={"rope_freqs.weight": rope_factors(**scaling)})
+    assert "rope_freqs.weight" in refusal(path)
+
+
+@pytest.mark.parametrize("architecture", ["smollm3", "gemma3", "qwen3moe", "mamba", None])
+def test_another_architecture_is_refused_with_those_that_can_be_loaded(
+    architecture: str | None, tmp_path: Path
+) -> None:
+    changes = {f"{architecture}.block_count": 2}
+    path = write_gguf(
+        tmp_path / "model.gguf", random_model("qwen3"), metadata={"general.architecture": architecture} | changes
+    )
+    assert repr(str(architecture)) in (message := refusal(path)) and "llama, qwen2, qwen3 can be loaded" in message
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"qwen3.rope.scaling.type": "yarn"}, "scales its positions by 'yarn'"),
+        ({"qwen3.attention.sliding_window": 128}, "qwen3.attention.sliding_window"),
+        ({"qwen3.expert_count": 8}, "qwen3.expert_count"),
+        ({"qwen3.context_length": None}, "lacks the settings qwen3.context_length"),
+        ({"qwen3.attention.head_count": [4, 2]}, "qwen3.attention.head_count = [4, 2]"),
+        ({"qwen3.attention.head_count": 0}, "qwen3.attention.head_count = 0"),
+        ({"qwen3.attention.value_length": 16}, "attention.value_length = 16 and heads of 32"),
+        ({"qwen3.rope.dimension_count": 16}, "rope.dimension_count = 16 and heads of 32"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_cannot_be_read_is_refused_by_name(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+    assert told in refusal(write_gguf(tmp_path / "model.gguf", random_model("qwen3"), metadata=change))
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.03, 0.3, 0.9, 0.9999])
+def test_a_file_that_is_cut_off_is_refused(share: float, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    assert "damaged or cut off" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04" + bytes(64), b"GGUF"], ids=repr)
+def test_a_file_of_another_kind_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert ("damaged or cut off" if content == b"GGUF" else "is no GGUF file: it begins with") in refusal(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*model\.gguf"):
+        Backbone.load(str(tmp_path / "model.gguf"))
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert "pip install 'tyler-reasoning[gguf]'" in refusal(path)
+
+
+def test_a_quantisation_that_cannot_be_undone_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"), Q8_0)
+
+    def refuse(*_: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("gguf.quants.dequantize", refuse)
+    assert "tensor token_embd.weight" in (message := refusal(path)) and "Q8_0" in message
+
+
+def test_the_files_of_these_tests_hold_what_they_say() -> None:
+    """All names differ, or a test of one tensor would be one of another."""
+    assert len(tensors_of(random_model("llama", attention_bias=True))) == 3 + 2 * (9 + 4)
+    assert len(set(gguf_files.pieces()[0])) == len(gguf_files.pieces()[0])
