@@ -38,6 +38,7 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1, stage2
 from tyler.training.calibration import collect_decisions, fit_psi
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.stage2 import Rollout
 from tyler.training.teacher_forcing import Example, Insertion
@@ -150,17 +151,17 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
     model = build(*size)
     examples = traces(batch, length, blocks, size[2], Random(0))
 
-    def ours(together: int, recompute: bool = False) -> Step:
+    def ours(pieces: MicroBatches, recompute: bool = False) -> Step:
         def step() -> None:
-            stage1.accumulate_gradients(model, examples, together, gradient_checkpointing=recompute)
+            stage1.accumulate_gradients(model, examples, pieces, gradient_checkpointing=recompute)
 
         return step
 
     steps: dict[str, Step] = {
         "plain full graph": lambda: full_graph(model, examples),
-        "ours": ours(batch),
-        "ours, two at a time": ours(2),
-        "ours, two, checkpointed": ours(2, recompute=True),
+        "ours": ours(MicroBatches()),
+        "ours, two at a time": ours(MicroBatches(2)),
+        "ours, two, checkpointed": ours(MicroBatches(2), recompute=True),
     }
     check_equal(model.synthesizer.trainable(), steps)
     work = f"Stage 1, blocks: {blocks}"
@@ -291,7 +292,7 @@ def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -
     rollout = rolled_out(model, 2, 8, longest, size[2])
     psi = torch.zeros(0, size[1])
 
-    def ours(together: int, recompute: bool = False) -> Step:
+    def ours(pieces: MicroBatches, recompute: bool = False) -> Step:
         learning = Stage2Config(batch_size=16, micro_batch_size=together, gradient_checkpointing=recompute)
         config = Config(stage2=learning, grpo=grpo)
         return lambda: stage2.learn(model, rollout, psi, config)

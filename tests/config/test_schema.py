@@ -128,6 +128,12 @@ def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
         ("grpo=3", ["grpo = 3"]),
         ("grpo.group_size=1", ["grpo.group_size = 1", "2"]),
         ("stage1.micro_batch_size=1000", ["stage1.micro_batch_size = 1000: a step has 24 examples; set at most 24"]),
+        ("stage1.micro_batch_tokens=0", ["stage1.micro_batch_tokens", "greater than or equal to 1", "'auto'"]),
+        (
+            "sft={micro_batch_size: 2, micro_batch_tokens: auto}",
+            ["micro_batch_size=2 and micro_batch_tokens=auto both"],
+        ),
+        ("stage1={shard_layers: true, insertions: {max: 1}, micro_batch_tokens: 512}", ["micro_batch_tokens=null"]),
         ("stage1.insertions.min=9", ["min=9 is above max=8"]),
         ("stage1.insertions.first=glob", ["'glob' is not an operator; did you mean 'global'?"]),
         ("operators.0.num_latents=0", ["operators.0", "num_latents=0"]),

@@ -288,6 +288,20 @@ def test_what_fits_narrowly_is_tight_and_what_never_fits_has_no_advice() -> None
     assert advise(shape, config, "Stage 1 step", replace(SLOW, queued=True)) == Advice("too large", needed)
 
 
+def test_micro_batches_of_tokens_are_counted_at_each_length_and_halved_as_such() -> None:
+    tokens = {"stage1.micro_batch_size": None, "stage1.micro_batch_tokens": 4096, "stage1.max_length": 1024}
+    config = changed(load_config("paper"), tokens)
+    assert config.rows("stage1") == 8
+    assert Workload.of(config).synthesis.rows == 4
+    assert roofline.micro_batches(config.stage1, 8, 600) == (2, 6)
+    assert roofline.micro_batches(config.stage1, 8, 100) == (1, 8)
+    assert roofline.micro_batches(config.stage1, 8, 10_000) == (8, 1), "a row is never cut"
+    found = [one["stage1.micro_batch_tokens"] for one in smaller(config, "Stage 1 step") if len(one) == 2]
+    assert found == [2048, 1024, 512]
+    automatic = changed(config, {"stage1.micro_batch_tokens": "auto"})
+    assert Workload.of(automatic).synthesis.rows == 1, "what a device must have room for at least"
+
+
 def test_memory_is_saved_in_steps_from_what_costs_least() -> None:
     config = load_config("paper", ["stage2.batch_size=2", "grpo.group_size=2", "stage2.micro_batch_size=2"])
     steps = list(smaller(config, "Stage 2 step"))

@@ -568,8 +568,9 @@ def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(r
     layers = tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (3, False)):
         model = build("qwen3")
-        spec = sft.spec(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
-        loss = supervised.accumulate_gradients(spec, examples_for(model), size)
+        config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": again}
+        spec = sft.spec(model, SMALL.model_copy(update=config))
+        loss = supervised.accumulate_gradients(spec, examples_for(model))
         found.append((loss, gradients(model.weaver.trainable())))
     assert len(set(map(id, layers))) == (2 * model.backbone.num_layers if recomputed else 0), "of both decoders"
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -592,9 +593,12 @@ def test_weaver_training_learns_and_moves_the_weaver_alone(tmp_path: Path, root:
 
 def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None:
     model = build("qwen3", dropout=0.5)
-    spec, examples = sft.spec(model, SMALL), examples_for(model)
+    examples = examples_for(model)
     model.weaver.train()
-    found = [supervised.development_loss(spec, examples, size) for size in (1, 2, 8)]
+    found = []
+    for cut in ({}, {"micro_batch_size": 1}, {"micro_batch_tokens": "auto"}):
+        spec = sft.spec(model, SMALL.model_copy(update=cut))
+        found.append(supervised.development_loss(spec, examples))
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
     counts = [len(example.target_ids) for _, example in examples]
@@ -701,10 +705,11 @@ def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt
 def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(kind: str, monkeypatch) -> None:
     found: list[Any] = []
     layers = tiny.count_recomputed(monkeypatch)
-    for size, recomputed in ((1, False), (2, True), (None, False), (None, True)):
+    cuts = ({"micro_batch_size": 1}, {"micro_batch_size": 2}, {"micro_batch_tokens": 100}, {}, {})
+    for cut, recomputed in zip(cuts, (False, True, False, False, True), strict=True):
         model = build("qwen2", trigger=kind == "trigger")
         config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
-            update={"micro_batch_size": size, "gradient_checkpointing": recomputed}
+            update={**cut, "gradient_checkpointing": recomputed}
         )
         spec = learner_of(kind, model, config)
         rollout = rolled_out(model, spec, config)

@@ -248,8 +248,9 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
     found, layers = {}, tiny.count_recomputed(monkeypatch)
     for size, again in ((1, recomputed), (4, False)):
         model = fresh()
-        spec = softcot.spec(model, SMALL.model_copy(update={"gradient_checkpointing": again}))
-        loss = supervised.accumulate_gradients(spec, examples_of(model), size)
+        config = {"batch_size": 4, "micro_batch_size": size, "gradient_checkpointing": again}
+        spec = softcot.spec(model, SMALL.model_copy(update=config))
+        loss = supervised.accumulate_gradients(spec, examples_of(model))
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
     assert bool(layers) == recomputed
     assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
@@ -282,7 +283,7 @@ def test_the_development_loss_is_the_mean_over_targets() -> None:
     spec, examples = softcot.spec(model, SMALL), examples_of(model)
     losses = [float(softcot.batch_loss(model, [example], 1).detach()) for example in examples]
     expected = sum(losses) / sum(len(example.target_ids) for example in examples)
-    assert supervised.development_loss(spec, examples, 3) == pytest.approx(expected, abs=1e-5)
+    assert supervised.development_loss(spec, examples) == pytest.approx(expected, abs=1e-5)
     assert all(parameter.grad is None for parameter in model.projection.parameters())
 
 

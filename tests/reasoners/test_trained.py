@@ -124,8 +124,9 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointi
     found, recomputed_layers = {}, tiny.count_recomputed(monkeypatch)
     for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
-        spec = sft.spec(model, SMALL.model_copy(update={"gradient_checkpointing": recomputed}))
-        loss = supervised.accumulate_gradients(spec, traces_for(model), size)
+        config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": recomputed}
+        spec = sft.spec(model, SMALL.model_copy(update=config))
+        loss = supervised.accumulate_gradients(spec, traces_for(model))
         found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
     assert bool(recomputed_layers) == checkpointing
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
@@ -146,22 +147,23 @@ def test_sft_learns_and_moves_eta_alone(tmp_path: Path) -> None:
     assert not any(module.training for module in model.policy.modules())
 
 
-@pytest.mark.parametrize("killed_after", [1, 3, 5])
-def test_a_killed_sft_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(("killed_after", "tokens"), [(1, None), (3, None), (3, 100), (5, "auto")])
+def test_a_killed_sft_run_resumes_to_the_same_bits(killed_after: int, tokens: Any, tmp_path: Path, monkeypatch) -> None:
+    config = SMALL.model_copy(update={"micro_batch_tokens": tokens})
     whole = fresh(dropout=0.3)
     torch.manual_seed(7)
     with open_new(tmp_path / "whole") as run:
-        learn(whole, SMALL, run)
+        learn(whole, config, run)
     cut = fresh(dropout=0.3)
     torch.manual_seed(7)
     with monkeypatch.context() as patch:
         interrupt_after(killed_after, patch)
         with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            learn(cut, SMALL, run)
+            learn(cut, config, run)
     resumed = fresh(dropout=0.3)
     torch.manual_seed(7 if killed_after < 2 else 1234)
     with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
-        learn(resumed, SMALL, run)
+        learn(resumed, config, run)
     for name, tensor in eta_of(whole).items():
         assert torch.equal(tensor, eta_of(resumed)[name])
 
@@ -170,9 +172,12 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
     model = randomized(fresh(dropout=0.5))
     lora = model.policy.lora
     assert lora is not None
-    spec, traces = sft.spec(model, SMALL), traces_for(model)
+    traces = traces_for(model)
     lora.train()
-    found = [supervised.development_loss(spec, traces, size) for size in (1, 2, 8)]
+    found = []
+    for config in (SMALL, WATCHED, SMALL.model_copy(update={"micro_batch_tokens": "auto"})):
+        spec = sft.spec(model, config)
+        found.append(supervised.development_loss(spec, traces))
     assert all(module.training for module in lora.modules()), "and training goes on with it"
     lora.eval()
     losses = [float(sft.batch_loss(model, [trace], 1).detach()) for trace in traces]

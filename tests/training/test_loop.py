@@ -19,7 +19,8 @@ from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training import stage1
-from tyler.training.loop import batch_at, check_finite, micro_batches, mixed_precision, training_steps
+from tyler.training.loop import batch_at, check_finite, mixed_precision, training_steps
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -268,22 +269,6 @@ def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -
         assert torch.equal(one, other)
 
 
-# --------------------------------------------------------------------------------------- micro-batches
-
-
-def test_micro_batches_have_rows_of_similar_length_and_each_row_once() -> None:
-    lengths = [5, 90, 7, 80, 6, 85, 100]
-    parts = micro_batches(lengths, 3)
-    assert parts == [[6, 1, 5], [3, 2, 4], [0]]
-    padded = sum(len(part) * max(lengths[place] for place in part) for part in parts)
-    assert padded == 300 + 240 + 5 < sum(len(part) * max(part) for part in ([5, 90, 7], [80, 6, 85], [100]))
-
-
-def test_a_batch_that_fits_at_once_keeps_its_order() -> None:
-    assert micro_batches([1, 3, 2], 3) == [[0, 1, 2]]
-    assert micro_batches([], 3) == []
-
-
 # -------------------------------------------------------------------------------------------- autocast
 
 
@@ -296,7 +281,7 @@ def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradien
             model.synthesizer.zero_grad()
             products = ProductDtypes()
             with products:
-                loss = stage1.accumulate_gradients(model, examples, 2, recompute, autocast)
+                loss = stage1.accumulate_gradients(model, examples, MicroBatches(2), recompute, autocast)
             assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
             gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
             assert gradient.dtype == torch.float32

@@ -27,9 +27,10 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.stage1 import accumulate_gradients, development_loss, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
-from tyler.training.teacher_forcing import Example
+from tyler.training.teacher_forcing import Example, num_positions
 from tyler.training.traces import Trace, load_development, load_traces, tokenize
 
 SOLUTIONS = (
@@ -186,20 +187,21 @@ def test_the_loss_of_a_few_traces_falls(tmp_path: Path) -> None:
     assert sum(found[-5:]) / 5 < 0.85 * sum(found[:5]) / 5
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 2, 5])
-def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(micro_batch_size: int) -> None:
+@pytest.mark.parametrize("pieces", [MicroBatches(1), MicroBatches(2), MicroBatches(positions=200)], ids=str)
+def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces: MicroBatches) -> None:
     model = fresh()
     traces = traces_for(model)
     config = Stage1Config(batch_size=5, insertions=InsertionsConfig(min=1, max=4))
     examples: list[Example] = [example for _, example in draw_batch(traces, config, 0)]
     assert len({len(example.target_ids) for example in examples}) > 1, "micro-batches must weigh differently"
-    found = {}
-    for size in (len(examples), micro_batch_size):
+    assert len(pieces.cut([num_positions(example, model.heads) for example in examples])) > 1
+    found = []
+    for rule in (MicroBatches(), pieces):
         for parameter in model.synthesizer.trainable():
             parameter.grad = None
-        loss = accumulate_gradients(model, examples, size)
-        found[size] = (loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()])
-    whole, parts = found[len(examples)], found[micro_batch_size]
+        loss = accumulate_gradients(model, examples, rule)
+        found.append((loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()]))
+    whole, parts = found
     assert parts[0] == pytest.approx(whole[0], abs=1e-6)
     for one, other in zip(parts[1], whole[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
@@ -354,8 +356,8 @@ def development_of(run: Path) -> dict[int, float]:
 def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_dropout() -> None:
     model = fresh(dropout=0.5)
     traces = traces_for(model)
-    found = development_loss(model, traces, WATCHED)
-    assert found == development_loss(model, traces, WATCHED), "dropout would differ"
+    found = development_loss(model, traces, WATCHED, MicroBatches(1))
+    assert found == development_loss(model, traces, WATCHED, MicroBatches(1)), "dropout would differ"
     assert all(module.training for module in model.synthesizer.modules()), "and training goes on with it"
     model.synthesizer.eval()
     total, count = 0.0, 0
@@ -366,8 +368,8 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
         total, count = total + float(loss.detach()), count + len(trace.target_ids)
     assert found == pytest.approx(total / count, abs=1e-5)
     model.synthesizer.train()
-    whole = WATCHED.model_copy(update={"micro_batch_size": None, "batch_size": 8})
-    assert development_loss(model, traces, whole) == pytest.approx(found, abs=1e-5)
+    for pieces in (MicroBatches(), MicroBatches(positions=200)):
+        assert development_loss(model, traces, WATCHED, pieces) == pytest.approx(found, abs=1e-5)
 
 
 def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:

@@ -244,12 +244,14 @@ def test_the_loss_and_its_gradients_are_the_papers_sums(settings: dict[str, floa
         assert (gradients[name] - gradient).norm() / gradient.norm() < 1e-3, name
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 4, 5])
-def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(micro_batch_size: int) -> None:
+@pytest.mark.parametrize(
+    "cut", [{"micro_batch_size": 1}, {"micro_batch_size": 4}, {"micro_batch_size": 5}, {"micro_batch_tokens": 150}]
+)
+def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(cut: dict[str, int]) -> None:
     model, rollout, reference_psi = moved_policy()
     assert len({len(trajectory.actions) for trajectory in rollout.trajectories}) > 1
     whole_terms, whole = learned(model, rollout, reference_psi, CONFIG)
-    config = with_settings(CONFIG, micro_batch_size=micro_batch_size)
+    config = with_settings(CONFIG, **cut)
     terms, parts = learned(model, rollout, reference_psi, config)
     assert terms == pytest.approx(whole_terms, abs=1e-5)
     for name, gradient in whole.items():

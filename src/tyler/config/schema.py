@@ -125,8 +125,8 @@ class OptimizationConfig(Section):
     """What all loops share: length, batch, AdamW and its schedule.
 
     `batch_size` counts examples per optimizer step, or prompts where a group of answers is sampled for each.
-    `micro_batch_size` examples or answers are held in memory at once (null: all), which changes memory and speed, not
-    the step.
+    `micro_batch_size` examples or answers are held in memory at once (null: all), or as many as `micro_batch_tokens`
+    allows, which changes memory and speed, not the step.
     """
 
     epochs: Rate
@@ -134,6 +134,11 @@ class OptimizationConfig(Section):
     """Optimizer steps; where given, it replaces `epochs`."""
     batch_size: Count = 8
     micro_batch_size: Count | None = None
+    micro_batch_tokens: Count | Literal["auto"] | None = None
+    """Padded positions held at once, instead of `micro_batch_size`: rows of similar length, under a tenth of padding.
+
+    auto is what a processor reads fastest, and on a GPU what its memory has room for; null cuts by rows.
+    """
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
     optimizer: Literal["adamw"] = "adamw"
@@ -147,6 +152,15 @@ class OptimizationConfig(Section):
     checkpoint_every: Count | None = 100
     """Steps between checkpoints; null for the last one only. A killed run resumes from its newest checkpoint."""
     seed: Seed = 42
+
+    @model_validator(mode="after")
+    def _micro_batches_are_cut_in_one_way(self) -> OptimizationConfig:
+        if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
+            raise ValueError(
+                f"micro_batch_size={self.micro_batch_size} and micro_batch_tokens={self.micro_batch_tokens} both cut "
+                "the batch; set one of them to null"
+            )
+        return self
 
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps over `num_examples` examples; the last batch of an epoch may be smaller."""
@@ -175,6 +189,11 @@ class Stage1Config(OptimizationConfig):
             raise ValueError(
                 f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
                 "and each block is one more reading"
+            )
+        if self.shard_layers and self.micro_batch_tokens is not None:
+            raise ValueError(
+                f"shard_layers needs micro_batch_tokens=null, got {self.micro_batch_tokens}: processes read their "
+                "layers in step, and their examples differ in length; set micro_batch_size"
             )
         return self
 

@@ -37,6 +37,7 @@ from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
 from tyler.training.loop import check_finite
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.stage1 import accumulate_gradients, draw_insertions
 from tyler.training.stage2 import Rollout, learn, parameter_groups, roll_out
@@ -180,7 +181,7 @@ def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, len
     text = "\n\n".join(problem.solution or "" for problem in problems)
     enough = 8 * max(1, length)
     text = (text * (1 + enough // len(text)))[:enough]  # no tokenizer has longer tokens on average
-    size = min(config.stage1.micro_batch_size or config.stage1.batch_size, config.stage1.batch_size)
+    size = MicroBatches.of(config.stage1, model.backbone).rows_at_once(length, config.stage1.batch_size)
     count = min(MICRO_BATCHES * size, config.stage1.batch_size)
     examples = []
     for index in range(count):
@@ -204,8 +205,8 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     settings = config.stage1
     optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
     model.synthesizer.train()
-    size = settings.micro_batch_size or settings.batch_size
-    loss = accumulate_gradients(model, examples, size, settings.gradient_checkpointing)
+    pieces = MicroBatches.of(settings, model.backbone)
+    loss = accumulate_gradients(model, examples, pieces.or_rows(settings.batch_size), settings.gradient_checkpointing)
     check_finite(loss, 0, ["the dry run's"])
     optimization.step(0)
     model.synthesizer.eval()
@@ -248,8 +249,6 @@ def answer_once(model: Tyler, problem: Problem) -> Trajectory:
 
 def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config: Config) -> Workload:
     """What the dry run really read, at the most."""
-    size = config.stage1.micro_batch_size or config.stage1.batch_size
-    rows = min(size, len(examples))
     lengths = {operator.name: operator.num_latents for operator in model.operators}
     latents = [sum(lengths[one.operator] for one in example.insertions) for example in examples]
     prefixes = [first_latent(example) for example in examples]
@@ -257,11 +256,12 @@ def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config
         len(example.prompt_ids) + len(example.target_ids) - 1 + extra
         for example, extra in zip(examples, latents, strict=True)
     ]
+    rows = MicroBatches.of(config.stage1, model.backbone).rows_at_once(max(wholes) + 1, len(examples))
     suffix = max(whole - prefix for whole, prefix in zip(wholes, prefixes, strict=True))
     chunks = chunk_lengths(examples, lengths)
     trajectories = rollout.trajectories
     context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
-    together = min(config.stage2.micro_batch_size or len(trajectories), len(trajectories))
+    together = MicroBatches.of(config.stage2, model.backbone).rows_at_once(context, len(trajectories))
     return Workload(
         synthesis=Read(rows, sum(chunks), sum(chunks), chunks=len(chunks)),
         prefix=Read(rows, max(prefixes), max(prefixes)),

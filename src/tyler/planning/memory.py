@@ -16,6 +16,7 @@ from tyler.engine.sizes import grown, positions_at_once, round_up
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
+from tyler.training.micro_batches import MicroBatches
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig
@@ -223,10 +224,11 @@ class Workload:
         The insertion is at the end, where it costs most. Answers follow `prompt` tokens and spend their whole budget.
         """
         first, second, latents = config.stage1, config.stage2, max(one.num_latents for one in config.operators)
-        rows, length, chunks = first.micro_batch_size or first.batch_size, first.max_length, first.insertions.max
+        length, chunks = first.max_length, first.insertions.max
+        rows = MicroBatches.planned(first).rows_at_once(length, first.batch_size)
         context = prompt + second.max_new_tokens + config.grpo.budget * latents
         trajectories = config.rows("stage2")
-        together = min(second.micro_batch_size or trajectories, trajectories)
+        together = MicroBatches.planned(second).rows_at_once(context, trajectories)
         return cls(
             synthesis=Read(rows, length, length, chunks=chunks),
             prefix=Read(rows, length, length),

@@ -28,6 +28,7 @@ from tyler.planning.roofline import (
     stage1_costs,
     total_seconds,
 )
+from tyler.training.micro_batches import CPU_POSITIONS
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
@@ -172,13 +173,21 @@ def smaller(config: Config, phase: str) -> Iterator[Changes]:
         changes[f"{section}.gradient_checkpointing"] = True
         yield dict(changes)
     for key, value, least in (
-        ("micro_batch_size", settings.micro_batch_size or config.rows(section), 1),
+        micro_batches_to_halve(settings, config.rows(section)),
         *((key, getattr(settings, key), 256) for key in ("max_length", "max_new_tokens") if hasattr(settings, key)),
     ):
         while value // 2 >= least:
             value //= 2
             changes[f"{section}.{key}"] = value
             yield dict(changes)
+
+
+def micro_batches_to_halve(settings: OptimizationConfig, rows: int) -> tuple[str, int, int]:
+    """The setting that cuts a batch, what it is at, and its least; `auto` is at its least already."""
+    tokens = settings.micro_batch_tokens
+    if tokens is None:
+        return "micro_batch_size", settings.micro_batch_size or rows, 1
+    return "micro_batch_tokens", CPU_POSITIONS if tokens == "auto" else tokens, CPU_POSITIONS
 
 
 def changed(config: Config, changes: Changes) -> Config:
@@ -252,13 +261,11 @@ def memory_table(shape: Shape, config: Config, dtype: str) -> Table:
     """Every part of every phase, their sum, and the sum with gradient checkpointing the other way."""
     phases = predicted(shape, config, BYTES[dtype])
     parts = dict.fromkeys(part for one in phases.values() for part in one)
-    traces = config.stage1.micro_batch_size or config.rows("stage1")
-    slots = Workload.of(config).slots
-    answers = config.stage2.micro_batch_size or config.rows("stage2")
+    work = Workload.of(config)
     headings = [
-        f"Stage 1 step\n{traces} traces at once",
-        f"rollout\n{slots} slots",
-        f"Stage 2 step\n{answers} answers at once",
+        f"Stage 1 step\n{work.prefix.rows} traces at once",
+        f"rollout\n{work.slots} slots",
+        f"Stage 2 step\n{work.replay.rows} answers at once",
     ]
     table = Table("GiB", *headings, title=f"memory in {dtype}, at the config's longest", caption_justify="left")
     for part in parts:

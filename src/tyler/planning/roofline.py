@@ -21,6 +21,7 @@ from tyler.config.schema import Config, LoraConfig, OptimizationConfig
 from tyler.engine.sizes import RECORDED, positions_at_once
 from tyler.planning.hardware import REPLAY, Device
 from tyler.planning.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
+from tyler.training.micro_batches import MicroBatches
 
 CHOICE_LAYERS = 2
 """Choosing and bookkeeping of a decoding step, in layers' worth of starting work."""
@@ -137,21 +138,21 @@ def log_probabilities(shape: Shape, positions: int, element: int, gradients: boo
 # ----------------------------------------------------------------------------------------------------------- stages
 
 
-def micro_batches(config: OptimizationConfig, count: int) -> tuple[int, int]:
-    """How many there are in a step over `count` rows, and the rows of each."""
-    rows = min(config.micro_batch_size or count, count)
+def micro_batches(config: OptimizationConfig, count: int, length: int) -> tuple[int, int]:
+    """How many there are in a step over `count` rows of a length, and the rows of each."""
+    rows = MicroBatches.planned(config).rows_at_once(length, count)
     return math.ceil(count / rows), rows
 
 
 def stage1_costs(shape: Shape, config: Config, lengths: Lengths, element: int) -> dict[str, Cost]:
     """One optimizer step of Stage 1, with m insertions spread evenly over each trace."""
     settings, on = config.stage1, config.stage1.gradient_checkpointing
-    times, rows = micro_batches(settings, config.rows("stage1"))
     insertions = (settings.insertions.min + settings.insertions.max) / 2
     latents = insertions * mean_latents(config)
     gap = lengths.target / (insertions + 1)
     before = lengths.prompt + (0 if settings.insertions.first else gap)
     whole = round(lengths.prompt + lengths.target + latents)
+    times, rows = micro_batches(settings, config.rows("stage1"), whole)
     read = round(whole - gap)
     synthesis = Read(rows, read, read, chunks=max(1, round(insertions)))
     prefix = Read(rows, round(before), round(before))
@@ -204,8 +205,8 @@ def learning_costs(shape: Shape, config: Config, lengths: Lengths, element: int)
     """One optimizer step of Stage 2 on a finished rollout: policy with gradients, and without them the reference, which
     is read where there is a KL term."""
     settings = config.stage2
-    times, rows = micro_batches(settings, config.rows("stage2"))
     context = round(lengths.prompt + lengths.answer + lengths.calls * mean_latents(config))
+    times, rows = micro_batches(settings, config.rows("stage2"), context)
     read = Read(rows, context, context, masked=False)
     lora = config.lora.model_copy(update={"dropout": 0.0})
     actions = rows * lengths.answer

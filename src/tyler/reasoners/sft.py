@@ -18,6 +18,7 @@ from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, mixed_precision, opened_run, origin_of
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.traces import Trace, load_traces, traces_of
@@ -51,8 +52,9 @@ def spec(model: Tyler, config: SftConfig) -> SupervisedSpec[Trace]:
     return SupervisedSpec(
         title="SFT",
         metrics="sft",
-        spec=model.policy.lora,
+        module=model.policy.lora,
         model=model,
+        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
         batch_loss=part_loss,
         num_targets=lambda trace: len(trace.target_ids),
         num_tokens=num_tokens,

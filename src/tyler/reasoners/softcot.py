@@ -52,6 +52,7 @@ from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, opened_run, origin_of
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 
@@ -404,8 +405,9 @@ def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
     return SupervisedSpec(
         title="SoftCoT",
         metrics="softcot",
-        spec=model.projection,
+        module=model.projection,
         model=model,
+        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
         batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
         num_targets=lambda example: len(example.target_ids),
         num_tokens=len,

@@ -11,7 +11,8 @@ replay.py                  log-probabilities of finished trajectories
 merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
 gradient_checkpointing.py  activations computed again where memory is short
-loop.py                    the steps a run has left, in micro-batches, with checkpoints
+loop.py                    the steps a run has left, with checkpoints
+micro_batches.py           which rows of a batch are read at once
 optimizer.py               AdamW and its schedule
 state.py                   what the next step depends on, saved and put back
 distributed.py             several processes that train as one

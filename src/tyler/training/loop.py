@@ -25,6 +25,7 @@ from tyler.runs.signals import interruptible
 from tyler.runs.trackers import open_tracker
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import REMEDY, Optimization
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -191,21 +192,10 @@ def training_steps(
                 raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
 
 
-def micro_batches(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """The places of a batch's rows, `size` at a time, rows of similar length together: padding is what long rows cost.
-
-    The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order.
-    """
-    places = list(range(len(lengths)))
-    if len(places) > size:
-        places.sort(key=lambda place: -lengths[place])
-    return [places[first : first + size] for first in range(0, len(places), size)]
-
-
 def accumulate(
     batch_loss: Callable[[Sequence[Item]], Tensor],
     examples: Sequence[Item],
-    micro_batch_size: int,
+    pieces: MicroBatches,
     length: Callable[[Item], int],
 ) -> float:
     """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's loss.
@@ -214,7 +204,7 @@ def accumulate(
     `length` is what an example is padded by.
     """
     mine, total = distributed.share(examples), 0.0
-    for places in micro_batches([length(one) for one in mine], micro_batch_size):
+    for places in pieces.cut([length(one) for one in mine]):
         loss = batch_loss([mine[place] for place in places])
         loss.backward()
         total += float(loss.detach())

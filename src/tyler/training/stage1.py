@@ -36,9 +36,10 @@ from tyler.training.loop import (
     origin_of,
     remaining_steps,
 )
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import stage1_loss
 from tyler.training.optimizer import Optimization
-from tyler.training.teacher_forcing import Example, Insertion, synthesize, target_logprobs
+from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_development, load_traces
 
 
@@ -69,20 +70,20 @@ def train(
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     steps = remaining_steps("Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"))
+    pieces = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
     model.synthesizer.train()
     for step in steps:
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
-        size = config.micro_batch_size or config.batch_size
         loss = accumulate_gradients(
-            model, [example for _, example in batch], size, config.gradient_checkpointing, config.autocast
+            model, [example for _, example in batch], pieces, config.gradient_checkpointing, config.autocast
         )
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
         metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
         if development and step.is_due(config.eval_every):
-            metrics["stage1/development_loss"] = development_loss(model, development, config)
+            metrics["stage1/development_loss"] = development_loss(model, development, config, pieces)
             step.record_best(metrics, "stage1/development_loss", lt)
         step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
@@ -113,7 +114,7 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
 def accumulate_gradients(
     model: Tyler,
     examples: Sequence[Example],
-    micro_batch_size: int,
+    pieces: MicroBatches,
     gradient_checkpointing: bool = False,
     autocast: bool = False,
 ) -> float:
@@ -124,11 +125,11 @@ def accumulate_gradients(
         with mixed_precision(model.backbone, autocast):
             return batch_loss(model, part, num_targets, gradient_checkpointing)
 
-    return accumulate(part_loss, examples, micro_batch_size, len)
+    return accumulate(part_loss, examples, pieces, lambda example: num_positions(example, model.heads))
 
 
 @torch.no_grad()
-def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config) -> float:
+def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config, pieces: MicroBatches) -> float:
     """L_stage1 over development traces, without dropout; latents go to the same places every time."""
     examples = [
         Example(
@@ -139,10 +140,10 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
         for trace in traces
     ]
     num_targets = sum(len(example.target_ids) for example in examples)
-    size = config.micro_batch_size or config.batch_size
     model.synthesizer.eval()
     mine = distributed.share(examples)
-    losses = [batch_loss(model, mine[first : first + size], num_targets) for first in range(0, len(mine), size)]
+    parts = pieces.cut([num_positions(example, model.heads) for example in mine])
+    losses = [batch_loss(model, [mine[place] for place in places], num_targets) for places in parts]
     model.synthesizer.train()
     return sum(distributed.gather(float(sum(losses))))
 

@@ -37,11 +37,11 @@ from tyler.training.loop import (
     batch_at,
     check_finite,
     development_problems,
-    micro_batches,
     opened_run,
     origin_of,
     remaining_steps,
 )
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
 from tyler.training.optimizer import Optimization
 from tyler.training.replay import pack_for, replay_logprobs
@@ -101,9 +101,9 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
     advantages = advantages_of(rollout, grpo).flatten().to(backbone.device)
     weights = batch_weights(model, rollout)
     totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
-    size = config.stage2.micro_batch_size or len(trajectories)
+    lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories]
     decoder = recomputing(policy.training_decoder, config.stage2.gradient_checkpointing)
-    for places in micro_batches([len(one.prompt_ids) + len(one.actions) for one in trajectories], size):
+    for places in MicroBatches.of(config.stage2, backbone).cut(lengths):
         packed = pack_for(backbone, [trajectories[place] for place in places])
         rows = torch.tensor(places, device=backbone.device)
         shares = trim(weights.rows(rows), packed)

@@ -15,6 +15,7 @@ from tyler.config.schema import OptimizationConfig
 from tyler.runs.run import Run
 from tyler.training import distributed
 from tyler.training.loop import Saved, accumulate, batch_at, check_finite, remaining_steps
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
 Item = TypeVar("Item")
@@ -29,35 +30,37 @@ class SupervisedSpec(Generic[Item]):
     """Of the progress bar."""
     metrics: str
     """What the names of its metrics begin with."""
-    spec: nn.Module
+    module: nn.Module
     """The module that learns: its parameters that want a gradient, in its training mode."""
     model: Saved
     """What its checkpoints hold."""
+    pieces: MicroBatches
+    """What is read at once."""
     batch_loss: Callable[[Sequence[Item], int], Tensor]
     """The loss of some examples of a batch that has so many targets in all."""
     num_targets: Callable[[Item], int]
     num_tokens: Callable[[Item], int]
-    """By which an example is padded."""
+    """Positions of an example, by which it is padded."""
     name: Callable[[Item], str]
     """An example's id, for messages."""
     describe: Callable[[Sequence[Item], float], dict[str, float]]
     """Metrics of a batch and of the seconds it took, besides loss, gradient norm, learning rate and seconds."""
 
 
-def accumulate_gradients(spec: SupervisedSpec[Item], batch: Sequence[Item], micro_batch_size: int) -> float:
+def accumulate_gradients(spec: SupervisedSpec[Item], batch: Sequence[Item]) -> float:
     """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
     num_targets = sum(map(spec.num_targets, batch))
-    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, micro_batch_size, spec.num_tokens)
+    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, spec.pieces, spec.num_tokens)
 
 
 @torch.no_grad()
-def development_loss(spec: SupervisedSpec[Item], examples: Sequence[Item], micro_batch_size: int) -> float:
+def development_loss(spec: SupervisedSpec[Item], examples: Sequence[Item]) -> float:
     """The loss of development examples, without dropout."""
     num_targets, mine = sum(map(spec.num_targets, examples)), distributed.share(examples)
-    parts = [mine[first : first + micro_batch_size] for first in range(0, len(mine), micro_batch_size)]
-    spec.spec.eval()
-    loss = sum(float(spec.batch_loss(part, num_targets)) for part in parts)
-    spec.spec.train()
+    parts = spec.pieces.cut([spec.num_tokens(one) for one in mine])
+    spec.module.eval()
+    loss = sum(float(spec.batch_loss([mine[place] for place in part], num_targets)) for part in parts)
+    spec.module.train()
     return sum(distributed.gather(loss))
 
 
@@ -72,26 +75,25 @@ def train(
 
     Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
     """
-    parameters = [parameter for parameter in spec.spec.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in spec.module.parameters() if parameter.requires_grad]
     total = config.num_steps(len(examples))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     steps = remaining_steps(spec.title, run, total, optimization, config.checkpoint_every, spec.model)
-    size = config.micro_batch_size or config.batch_size
-    spec.spec.train()
+    spec.module.train()
     for step in steps:
         started = time.perf_counter()
         batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
         ids = [spec.name(example) for example in batch]
-        loss = accumulate_gradients(spec, batch, size)
+        loss = accumulate_gradients(spec, batch)
         check_finite(loss, step.number, ids)
         norm, rate = optimization.step(step.number, ids)
         seconds = time.perf_counter() - started
         metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
         metrics |= spec.describe(batch, seconds)
         if development and step.is_due(config.eval_every):
-            metrics["development_loss"] = development_loss(spec, development, size)
+            metrics["development_loss"] = development_loss(spec, development)
         named = {f"{spec.metrics}/{key}": value for key, value in metrics.items()}
         if "development_loss" in metrics:
             step.record_best(named, f"{spec.metrics}/development_loss", lt)
         step.log(named, f"loss {loss:.3f}")
-    spec.spec.eval()
+    spec.module.eval()

@@ -187,6 +187,11 @@ def target_logprobs(
     return logprobs, mask
 
 
+def num_positions(example: Example, heads: Heads) -> int:
+    """Positions of the latent-augmented context: tokens and latents."""
+    return len(example) + sum(heads[insertion.operator].num_latents for insertion in example.insertions)
+
+
 def first_latent(example: Example) -> int:
     """Context position of the first latent; without insertions, the last position that predicts a target."""
     if example.insertions:

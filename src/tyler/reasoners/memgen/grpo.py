@@ -32,6 +32,7 @@ from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import batch_at, check_finite, development_problems, opened_run, origin_of, remaining_steps
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
 from tyler.training.optimizer import Optimization
 from tyler.training.rewards import degenerate_groups, group_advantages
@@ -58,10 +59,11 @@ class GrpoSpec:
     token_temperature: float
     recorded: Callable[[Rollout], list[list[float]]]
     """Log-probabilities of the learned actions, as sampled."""
-    replay: Callable[[MemGen, Rollout, slice, float, bool], Float[Tensor, "batch actions"]]
+    replay: Callable[[MemGen, Rollout, Sequence[int], float, bool], Float[Tensor, "batch actions"]]
     """The same under the present weights, with gradients; what it holds behind a row's actions is ignored.
 
-    Its last arguments are the temperature, and whether activations are computed again in the backward pass.
+    Its last arguments are the places of the answers, the temperature, and whether activations are computed again
+    in the backward pass.
     """
 
 
@@ -118,12 +120,12 @@ def token_logprobs(rollout: Rollout) -> list[list[float]]:
 
 
 def replay_tokens(
-    model: MemGen, rollout: Rollout, rows: slice, temperature: float, gradient_checkpointing: bool = False
+    model: MemGen, rollout: Rollout, places: Sequence[int], temperature: float, gradient_checkpointing: bool = False
 ) -> Float[Tensor, "batch actions"]:
     """log p of every sampled token, with gradients to the weaver. An answer may have no token where room ran out."""
-    examples = [example_of(trajectory) for trajectory in rollout.trajectories[rows]]
-    kept = [place for place, example in enumerate(examples) if example.target_ids]
-    found, _ = replayed_logprobs(model, [examples[place] for place in kept], temperature, gradient_checkpointing)
+    examples = [example_of(rollout.trajectories[place]) for place in places]
+    kept = [row for row, example in enumerate(examples) if example.target_ids]
+    found, _ = replayed_logprobs(model, [examples[row] for row in kept], temperature, gradient_checkpointing)
     logprobs = found.new_zeros(len(examples), found.shape[1])
     return logprobs.index_copy(0, torch.tensor(kept, device=found.device), found)
 
@@ -137,21 +139,22 @@ def decision_logprobs(rollout: Rollout) -> list[list[float]]:
 
 
 def replay_decisions(
-    model: MemGen, rollout: Rollout, rows: slice, temperature: float, gradient_checkpointing: bool = False
+    model: MemGen, rollout: Rollout, places: Sequence[int], temperature: float, gradient_checkpointing: bool = False
 ) -> Float[Tensor, "batch actions"]:
     """log p of every decision, in one causal pass over prompts and visible tokens."""
     assert model.trigger is not None
     device = model.backbone.device
-    trajectories, consultations = rollout.trajectories[rows], rollout.consultations[rows]
+    trajectories = [rollout.trajectories[place] for place in places]
+    consultations = [rollout.consultations[place] for place in places]
     ids = [torch.tensor([*one.prompt_ids, *visible_actions(one)], device=device) for one in trajectories]
     decoder = recomputing(model.trigger.training_decoder, gradient_checkpointing)
     embeds = model.backbone.embed(pad_sequence(ids, batch_first=True))
     hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state  # padding on the right needs no mask
     logprobs = []
     for row, (trajectory, consulted) in enumerate(zip(trajectories, consultations, strict=True)):
-        places = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]
+        asked_at = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]
         decisions = torch.tensor([one.decision for one in consulted], dtype=torch.long, device=device)
-        logits = model.trigger.logits(hidden[row, places]) / temperature
+        logits = model.trigger.logits(hidden[row, asked_at]) / temperature
         logprobs.append(logits.log_softmax(dim=-1).gather(-1, decisions[:, None]).squeeze(-1))
     return pad_sequence(logprobs, batch_first=True)
 
@@ -191,14 +194,14 @@ def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, spec: GrpoS
     groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(config.group_size)
     weights = distributed.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
     totals = {"loss": 0.0, "clip_share": 0.0, "replay_gap": 0.0}
-    size = config.micro_batch_size or len(rollout.trajectories)
-    for first in range(0, len(rollout.trajectories), size):
-        rows = slice(first, first + size)
+    lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
+    for places in MicroBatches.of(config, model.backbone).cut(lengths):
+        rows = torch.tensor(places, device=device)
         length = int(mask[rows].sum(dim=1).max())
         if length == 0:
             continue  # nothing was decided here
         real, old = mask[rows, :length], recorded[rows, :length]
-        found = spec.replay(model, rollout, rows, config.temperature, config.gradient_checkpointing)
+        found = spec.replay(model, rollout, places, config.temperature, config.gradient_checkpointing)
         logprobs = found[:, :length]
         loss, clipped = grpo_terms(logprobs, old, advantages[rows], weights[rows, :length], config.clip_range)
         loss.backward()

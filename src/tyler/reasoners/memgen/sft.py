@@ -19,9 +19,10 @@ from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, opened_run, origin_of
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedSpec, train
-from tyler.training.teacher_forcing import Example, synthesize, target_logprobs
+from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_traces, traces_of
 
 
@@ -72,11 +73,12 @@ def spec(model: MemGen, config: MemGenWeaverConfig) -> SupervisedSpec[Named]:
     return SupervisedSpec(
         title="MemGen weaver",
         metrics="memgen_weaver",
-        spec=model.weaver,
+        module=model.weaver,
         model=model,
+        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
         batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
         num_targets=lambda named: len(named[1].target_ids),
-        num_tokens=lambda named: len(named[1]),
+        num_tokens=lambda named: num_positions(named[1], model.weaver.mapping()),
         name=lambda named: named[0],
         describe=lambda batch, _: {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)},
     )
