@@ -28,7 +28,7 @@ TABLES = ("implementation-details", "unified-ablation", "efficiency-overhead", "
 """The \\label{tab:...} of what the method can be set to."""
 
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md")
-NAME = re.compile(r"`(tyler(?:\.\w+)+)`")
+NAME = re.compile(r"`(tyler(?!\.json`)(?:\.\w+)+)`")
 BLOCK = re.compile(r"^( *)```python( no-run)?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 

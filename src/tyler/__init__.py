@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tyler.engine.trajectory import Invocation, Trajectory
     from tyler.model import Tyler
     from tyler.modeling.backbone import Backbone
-    from tyler.modeling.checkpoint import CheckpointError
+    from tyler.modeling.manifest import CheckpointError
     from tyler.modeling.operators import GLOBAL, PROCEDURE, STATE, Operator
 
 __version__ = "0.1.0"
@@ -30,7 +30,7 @@ HOMES = {
     "AtBoundaries": "engine.routing",
     "Backbone": "modeling.backbone",
     "Boundary": "boundaries.placement",
-    "CheckpointError": "modeling.checkpoint",
+    "CheckpointError": "modeling.manifest",
     "FinishEvent": "engine.request",
     "Forced": "engine.routing",
     "GLOBAL": "modeling.operators",

@@ -20,6 +20,7 @@ from tyler.modeling import checkpoint
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.lora import LoraSettings
+from tyler.modeling.manifest import BackboneRecord
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
@@ -83,7 +84,9 @@ class Tyler:
         if not checkpoint.is_checkpoint(folder):
             return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
         manifest = Manifest.read(folder)
-        loaded = Backbone.load(backbone or manifest.backbone, revision=manifest.revision, dtype=dtype, device=device)
+        loaded = Backbone.load(
+            backbone or manifest.backbone.id, revision=manifest.backbone.revision, dtype=dtype, device=device
+        )
         synthesizer, policy = checkpoint.load(folder, manifest, loaded)
         heads = synthesizer.mapping()
         return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)
@@ -91,9 +94,7 @@ class Tyler:
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a checkpoint (layout in `checkpoint.py`) that reloads to bit-equal outputs."""
         manifest = Manifest(
-            backbone=self.backbone.id,
-            revision=self.backbone.revision,
-            fingerprint=self.backbone.fingerprint(),
+            backbone=BackboneRecord.of(self.backbone),
             operators=self.operators,
             prompt=self.prompt,
             stage=self.stage,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from damage import change, nudge
 from tyler.engine.routing import Never
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.command import digest
@@ -120,6 +122,17 @@ def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Re
         evaluation.run(
             str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / "whole", slots=2
         )
+
+
+def test_answers_of_a_model_are_not_mixed_with_those_of_one_that_differs_in_a_matrix(
+    place: Path, tmp_path: Path
+) -> None:
+    backbone = shutil.copytree(place / "backbone", tmp_path / "backbone")
+    settings = {"tasks": ["jsonl"], "data": place / "test.jsonl", "count": 2, "max_new_tokens": 4}
+    evaluation.run(str(backbone), output=tmp_path / "out", **settings)
+    change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.1.self_attn.q_proj.weight"]))
+    with pytest.raises(RunError, match="weights was"):
+        evaluation.run(str(backbone), output=tmp_path / "out", **settings)
 
 
 def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> None:

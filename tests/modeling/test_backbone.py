@@ -50,7 +50,8 @@ def test_a_local_folder_of_every_family_loads_in_the_dtype_that_is_asked_for(
     made.tokenizer.save_pretrained(tmp_path)
     loaded = Backbone.load(str(tmp_path), dtype=dtype, device="cpu")
     assert loaded.dtype == getattr(torch, dtype)
-    assert loaded.fingerprint() == made.fingerprint()
+    assert loaded.fingerprints.rounded == made.fingerprints.rounded
+    assert (loaded.fingerprint() == made.fingerprint()) == (dtype == "float32")
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import tiny
+from damage import change, make_old, nudge, reseal
 from tyler import CheckpointError, Tyler
 from tyler.engine.request import Request
 from tyler.engine.routing import Forced, Learned, Never, Router
@@ -120,8 +119,9 @@ def test_a_checkpoint_holds_what_the_contract_says(saved: Path) -> None:
         }
     assert tensors == expected
     manifest = json.loads((saved / "tyler.json").read_text())
-    assert manifest["format"] == 1 and manifest["stage"] == "stage2"
+    assert manifest["format"] == 3 and manifest["stage"] == "stage2"
     assert {"torch", "transformers", "peft"} <= set(manifest["versions"])
+    assert set(manifest["digests"]) == {"tyler.json", "operators.safetensors", *adapters}
 
 
 def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: Path) -> None:
@@ -201,12 +201,6 @@ def test_the_folded_decoder_computes_what_the_peft_view_computes(family: str) ->
 
 
 # ------------------------------------------------------------------------------------- refused by name
-
-
-def change(path: Path, edit: Callable[[dict[str, Tensor]], None]) -> None:
-    tensors = load_file(path)
-    edit(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def refusal(folder: Path, backbones: Path, family: str = "qwen3") -> str:
@@ -292,16 +286,96 @@ def test_a_fingerprint_is_of_the_weights_not_of_the_place(backbones: Path) -> No
     assert len({tiny.tyler(family).backbone.fingerprint() for family in tiny.FAMILIES}) == len(tiny.FAMILIES)
 
 
+def model_folder(backbone: Backbone, folder: Path) -> Path:
+    backbone.model.save_pretrained(folder)
+    backbone.tokenizer.save_pretrained(folder)
+    return folder
+
+
+MATRIX = "model.layers.0.mlp.down_proj.weight"
+
+
+def test_a_backbone_with_one_other_element_in_one_matrix_is_refused(saved: Path, tmp_path: Path) -> None:
+    other = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
+    nudge(other.model.get_parameter(MATRIX))
+    folder = model_folder(other, tmp_path / "other")
+    with pytest.raises(CheckpointError, match=f"fingerprint .* in float32, but '{folder}' has {other.fingerprint()}"):
+        Tyler.from_pretrained(str(saved), backbone=str(folder), device="cpu")
+
+
+def test_a_backbone_in_another_dtype_is_the_same_one_as_far_as_bfloat16_can_tell(
+    saved: Path, backbones: Path, tmp_path: Path
+) -> None:
+    place = str(backbones / "qwen3")
+    half = Tyler.from_pretrained(str(saved), backbone=place, dtype="bfloat16", device="cpu")
+    half.save_pretrained(tmp_path / "half")
+    Tyler.from_pretrained(str(tmp_path / "half"), backbone=place, dtype="bfloat16", device="cpu")
+    Tyler.from_pretrained(str(tmp_path / "half"), backbone=place, dtype="float32", device="cpu")
+    other = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
+    with torch.no_grad():
+        other.model.get_parameter(MATRIX)[0, 0] += 1
+    folder = model_folder(other, tmp_path / "other")
+    for checkpoint, dtype in ((saved, "bfloat16"), (tmp_path / "half", "float32"), (tmp_path / "half", "bfloat16")):
+        with pytest.raises(CheckpointError, match=f"but '{folder}' has .* in {dtype}"):
+            Tyler.from_pretrained(str(checkpoint), backbone=str(folder), dtype=dtype, device="cpu")
+
+
+def test_a_checkpoint_of_format_1_loads_with_a_notice_and_is_held_to_the_fingerprint_of_its_time(
+    copy: Path, backbones: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_old(copy / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
+    loaded = load(copy, backbones)
+    assert_bit_equal(answers(loaded, EVERYWHERE), answers(tiny.tyler("qwen3"), EVERYWHERE))
+    assert f"{copy} is of format 1: it has no digests" in caplog.text and "save it again" in caplog.text
+    assert "has " in refusal(copy, backbones, "qwen2")
+
+
+def test_a_loaded_checkpoint_of_format_1_is_saved_in_the_new_format(
+    copy: Path, backbones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_old(copy / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
+    load(copy, backbones).save_pretrained(tmp_path / "again")
+    caplog.clear()
+    load(tmp_path / "again", backbones)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "file", ["synthesizer/adapter_model.safetensors", "policy/adapter_config.json", "operators.safetensors"]
+)
+def test_a_file_that_changed_since_it_was_saved_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
+    if file.endswith(".json"):
+        (copy / file).write_text((copy / file).read_text() + " ")
+    else:
+        change(copy / file, lambda tensors: nudge(tensors[sorted(tensors)[0]]))
+    assert f"{file} changed since" in refusal(copy, backbones)
+    reseal(copy / "tyler.json")
+    load(copy, backbones)
+
+
+def test_a_manifest_that_changed_since_it_was_saved_is_refused(copy: Path, backbones: Path) -> None:
+    content = json.loads((copy / "tyler.json").read_text())
+    edit_manifest(copy, prompt={**content["prompt"], "instruction": "Answer at once."})
+    assert "tyler.json is not as it was saved" in (message := refusal(copy, backbones)) and "--backbone" in message
+    reseal(copy / "tyler.json")
+    load(copy, backbones)
+
+
+def test_the_model_card_may_be_edited(copy: Path, backbones: Path) -> None:
+    (copy / "README.md").write_text("# Mine\n")
+    load(copy, backbones)
+
+
 def edit_manifest(folder: Path, **changes: object) -> None:
     content = json.loads((folder / "tyler.json").read_text())
     (folder / "tyler.json").write_text(json.dumps({**content, **changes}))
 
 
-@pytest.mark.parametrize("format", [2, 99, 0, "1", None])
+@pytest.mark.parametrize("format", [4, 99, 0, True, "1", None])
 def test_another_format_is_refused_with_the_newest_that_is_read(format: object, copy: Path, backbones: Path) -> None:
     edit_manifest(copy, format=format)
     message = refusal(copy, backbones)
-    assert f"tyler.json has format {format!r}" in message and "reads up to 1" in message
+    assert f"tyler.json has format {format!r}" in message and "reads up to 3" in message
 
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(copy: Path, backbones: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(famil
     assert torch.equal(logits(found.model), logits(saved.model))
     text = "125 the\n\n1. <|im_end|> é😀"
     assert found.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
-    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprint() == found.fingerprint()
+    assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == found.fingerprints.rounded
 
 
 @pytest.mark.parametrize("family", FAMILIES)

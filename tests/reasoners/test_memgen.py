@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 import memgen_reference as reference
 import tiny
+from damage import make_old, nudge, reseal
 from documents import documented_metrics
 from processes import together
 from tyler.cli.main import main
@@ -33,8 +34,8 @@ from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEve
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
-from tyler.modeling.checkpoint import CheckpointError
 from tyler.modeling.lora import LoraSettings
+from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
 from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
@@ -421,6 +422,7 @@ def test_the_lora_alone_makes_a_difference_after_reloading(tmp_path: Path) -> No
     model.save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "weaver" / "adapter_model.safetensors"
     save_file({key: torch.zeros_like(tensor) for key, tensor in load_file(path).items()}, path)
+    reseal(tmp_path / "saved" / "memgen.json")
     without = MemGen.from_pretrained(str(tmp_path / "saved"))
     (ours,), (other,) = (one.solve([tiny.MEDIUM], max_new_tokens=4) for one in (model, without))
     assert not torch.allclose(ours.latents[0], other.latents[0], atol=1e-2)
@@ -442,6 +444,11 @@ def test_damaged_checkpoints_are_refused_by_name(part: str, tmp_path: Path) -> N
         save_file(tensors, path)
         with pytest.raises(CheckpointError, match=re.escape(message)):
             MemGen.from_pretrained(str(tmp_path / "saved"))
+    nudged = {name: tensor.clone() for name, tensor in whole.items()}
+    nudge(nudged[key])
+    save_file(nudged, path)
+    with pytest.raises(CheckpointError, match=f"{part} changed since"):
+        MemGen.from_pretrained(str(tmp_path / "saved"))
     path.unlink()
     with pytest.raises(CheckpointError, match="missing"):
         MemGen.from_pretrained(str(tmp_path / "saved"))
@@ -454,15 +461,29 @@ def test_a_wrong_manifest_or_backbone_is_refused(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     for change, message in [
         ({"format": 9}, "format 9"),
-        ({"more": 1}, "exactly the keys"),
-        ({"settings": {"k": 1}}, "wrong field"),
-        ({"backbone": {**content["backbone"], "fingerprint": "0"}}, "fingerprint 0"),
+        ({"more": 1}, "unknown key 'more'"),
+        ({"settings": {"k": 1}}, "settings has unknown keys"),
+        ({"settings": {**content["settings"], "prompt_latents": 2.0}}, r"settings.prompt_latents = 2\.0"),
+        ({"settings": {**content["settings"], "max_insertions": 4}}, "not as it was saved"),
+        ({"trigger": 0}, "trigger = 0; it must be true or false"),
     ]:
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(CheckpointError, match=message):
             MemGen.from_pretrained(str(tmp_path / "saved"))
+    path.write_text(json.dumps({**content, "backbone": {**content["backbone"], "fingerprint": "0"}}))
+    reseal(path)
+    with pytest.raises(CheckpointError, match="fingerprint 0"):
+        MemGen.from_pretrained(str(tmp_path / "saved"))
     with pytest.raises(FileNotFoundError, match=r"no memgen\.json"):
         MemGen.from_pretrained(str(tmp_path / "backbone"))
+
+
+def test_a_checkpoint_of_format_1_loads_with_a_notice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = on_disk(tmp_path, trigger=True)
+    model.save_pretrained(tmp_path / "saved")
+    make_old(tmp_path / "saved" / "memgen.json", backbone=model.backbone)
+    assert MemGen.from_pretrained(str(tmp_path / "saved")).fingerprint() == model.fingerprint()
+    assert "saved is of format 1" in caplog.text
 
 
 # ------------------------------------------------------------------------------ supervised training

@@ -16,11 +16,12 @@ from tests.documents import documented_metrics
 from tests.reasoners import soft
 from torch import nn
 
+from damage import change, make_old, nudge, reseal
 from tyler.config.files import load_config
 from tyler.config.schema import BackboneConfig, Config, DataConfig, SoftCotConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import CheckpointError
+from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import registry, softcot
 from tyler.reasoners.softcot import Example, SoftCot, Wording
 from tyler.runs.run import Run, read_jsonl
@@ -374,23 +375,36 @@ def test_tensors_that_do_not_fit_are_refused_by_name(trained: tuple[Path, SoftCo
         SoftCot.from_pretrained(tmp_path)
 
 
+def test_weights_that_changed_since_they_were_saved_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
+    _, model = trained
+    model.save_pretrained(tmp_path)
+    change(tmp_path / softcot.WEIGHTS, lambda tensors: nudge(tensors["bias"]))
+    with pytest.raises(CheckpointError, match=r"softcot\.safetensors changed since"):
+        SoftCot.from_pretrained(tmp_path)
+
+
 def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
     _, model = trained
     path = tmp_path / softcot.MANIFEST
-    with pytest.raises(CheckpointError, match=r"has no softcot\.json"):
+    with pytest.raises(CheckpointError, match=r"softcot\.json is missing"):
         SoftCot.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path)
     content = json.loads(path.read_text())
     for broken, message in (
         ("{", "not valid JSON"),
-        (json.dumps([]), "format 'list'"),
+        (json.dumps([]), "holds a list"),
         (json.dumps(content | {"format": 9}), "format 9"),
         (json.dumps({key: value for key, value in content.items() if key != "wording"}), "wording"),
-        (json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}), "fingerprint 0"),
+        (json.dumps(content | {"wording": {**content["wording"], "thoughts": True}}), "wording.thoughts = True"),
+        (json.dumps(content | {"wording": {**content["wording"], "thoughts": 9}}), "not as it was saved"),
     ):
         path.write_text(broken)
         with pytest.raises(CheckpointError, match=message):
             SoftCot.from_pretrained(tmp_path)
+    path.write_text(json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}))
+    reseal(path)
+    with pytest.raises(CheckpointError, match="fingerprint 0"):
+        SoftCot.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path)
     (tmp_path / softcot.WEIGHTS).unlink()
     with pytest.raises((CheckpointError, FileNotFoundError), match=r"softcot\.safetensors"):
@@ -411,9 +425,7 @@ def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlie
     model.save_pretrained(folder)
     assert SoftCot.from_pretrained(folder).placeholders == model.placeholders
     path = folder / softcot.MANIFEST
-    content = json.loads(path.read_text())
-    del content["placeholders"]
-    path.write_text(json.dumps(content | {"format": 1}))
+    make_old(path, backbone=theta, assistant=helper)
     earlier = SoftCot.from_pretrained(folder)
     assert earlier.placeholders == softcot.Placeholders(theta.tokenizer.eos_token_id, helper.tokenizer.eos_token_id)
     ids, places = earlier.prompt_with_places(PROBLEMS[0], 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from damage import change, nudge
 from tyler.cli import main
 from tyler.config.files import dump
 from tyler.config.schema import (
@@ -124,10 +126,21 @@ def test_a_run_does_not_go_on_with_other_problems_or_from_another_model(
     assert main.main([*second, str(tmp_path / "same"), "--resume"]) == 0, "not where a model is, but what it is"
     assert main.main([*first[:-1], str(tmp_path / "other"), "--stage1.seed", "7"]) == 0
     told = refusal([*second, str(tmp_path / "other"), "--resume"], capsys)
-    assert "c cannot go on: the model it starts from changed since it was started" in told
+    assert "c cannot go on: the weights it starts from changed since it was started" in told
     write_problems(tmp_path / "training.jsonl", "How few", 6)
     assert "a cannot go on: the training examples changed" in refusal([*first, "--resume"], capsys)
     assert "the training examples changed" in refusal([*second, str(tmp_path / "a"), "--resume"], capsys)
+
+
+def test_a_run_does_not_go_on_with_a_backbone_that_differs_in_a_matrix(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backbone = shutil.copytree(config.parent / "backbone", tmp_path / "backbone")
+    command = ["stage1", str(config), "--backbone.id", str(backbone), "--output", str(tmp_path / "run")]
+    assert main.main([*command, "--stage1.steps", "1"]) == 0
+    change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.0.mlp.up_proj.weight"]))
+    told = refusal([*command, "--stage1.steps", "1", "--resume"], capsys)
+    assert "run cannot go on: the weights it starts from changed since it was started" in told
 
 
 def test_a_second_stage_without_a_first_one_says_so_before_anything_is_loaded(

@@ -425,6 +425,18 @@ def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> Non
         run.check_provenance({"the problems": "b"})
 
 
+def test_what_an_older_version_did_not_note_is_noted_now_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.check_provenance({"the problems": "a"})
+        assert not caplog.text
+        run.check_provenance({"the problems": "a", "the weights": "m"})
+        assert "was started by an older version, which did not note the weights" in caplog.text
+        with pytest.raises(RunError, match="the weights changed since"):
+            run.check_provenance({"the problems": "a", "the weights": "n"})
+
+
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0c", "\r", "\n"])
 def test_a_record_is_one_line_whatever_is_in_its_text(tmp_path: Path, separator: str) -> None:
     with Run.create(tmp_path, CONFIG) as run:

@@ -32,6 +32,7 @@ def test_the_merged_folder_answers_as_the_fine_tuned_model_does(family: str, tmp
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
     merged = Backbone(id="merged", model=loaded, tokenizer=tiny.tokenizer())
     after = Tyler.start(merged, (), prompt=model.prompt).solve(question, router=Never(), max_new_tokens=length)
+    assert merged.fingerprint() != model.backbone.fingerprint()
     assert before.actions == after.actions != untouched.actions
     assert before.logprobs == after.logprobs
 

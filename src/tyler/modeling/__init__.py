@@ -5,6 +5,7 @@ synthesis.py      Q_k, Proj_k and Synth: from a context to latents
 interventions.py  heads removed, swapped, shared, zeroed or fixed
 policy.py         p over V' = V and U: the rows psi beside the LM head
 backbone.py       theta: a causal language model with its tokenizer and prompt
+fingerprint.py    a short hash of every weight, which names a backbone
 architectures.py  which families and published models are known, without torch
 tokenizer.py      a model's own tokenizer, which splits text as it was saved
 gguf.py           a GGUF file's settings and tensors, without torch
@@ -12,5 +13,6 @@ gguf_model.py     a GGUF file as an ordinary model, dequantised, with its tokeni
 random_init.py    an architecture with random weights, for dry runs and tests
 projections.py    which maps of a layer read the same input
 lora.py           two views of one set of weights, each with a LoRA of its own
+manifest.py       what checkpoints of every kind share: which backbone, and digests of the files
 checkpoint.py     a Tyler directory: written atomically, read with every key checked
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import hashlib
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from tyler.modeling.architectures import FAMILIES, MINI, check_family, located
+from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.tokenizer import load_tokenizer
@@ -132,14 +133,18 @@ class Backbone:
         return nn.functional.embedding(ids, self.embedding)
 
     def fingerprint(self) -> str:
-        """A short hash of the architecture, the norms and some embeddings, in bfloat16: the same for every dtype."""
-        config = self.model.config.to_dict()
-        shape = {key: config[key] for key in sorted(config) if key in ARCHITECTURE_KEYS}
-        digest = hashlib.sha256(repr(shape).encode())
-        norms = [tensor for _, tensor in sorted(self.model.named_parameters()) if tensor.dim() == 1]
-        for tensor in (*norms, self.embedding[:: max(1, self.vocab_size // 64)]):
-            digest.update(tensor.detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """A short hash of every weight and every setting that changes what the model computes (`fingerprint.py`).
+
+        It is taken once for each Backbone, whose weights never change: before layers are sharded, where they are. The
+        same folder in the same dtype has the same one on every device, and so it has in float32 and bfloat16 where its
+        weights fit bfloat16, as those of published models do; else they are other weights, and have another.
+        """
+        return self.fingerprints.exact
+
+    @functools.cached_property
+    def fingerprints(self) -> Fingerprint:
+        """The hash of the weights as they are, and the one of the weights rounded to bfloat16."""
+        return fingerprint_of(self.model)
 
 
 def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -167,12 +172,6 @@ def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTr
         )
     with translated_errors(id):
         return model, load_tokenizer(location, revision)
-
-
-ARCHITECTURE_KEYS = {
-    "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-    "vocab_size", "head_dim", "rms_norm_eps", "no_rope_layers",
-}  # fmt: skip
 
 
 def check_supported(id: str, config: PreTrainedConfig) -> None:

@@ -1,6 +1,6 @@
 """A Tyler checkpoint on disk: safetensors, two plain peft adapters, one JSON file, a model card.
 
-tyler.json                 format version, backbone, operators, prompt, stage, versions
+tyler.json                 format, backbone, operators, prompt, stage, versions, digests of the files (`manifest.py`)
 synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
 operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator; psi
 README.md                  the generated model card
@@ -8,104 +8,110 @@ README.md                  the generated model card
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import check_shapes, load_lora, save_lora
+from tyler.modeling.lora import ADAPTER_FILES, check_shapes, load_lora, save_lora
+from tyler.modeling.manifest import (
+    BackboneRecord,
+    CheckpointError,
+    check_files,
+    check_seal,
+    read_as,
+    read_manifest,
+    write_manifest,
+)
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Synthesizer
 from tyler.tasks.prompts import Prompt
 
-FORMAT = 1
+MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
 STAGES = ("backbone", "stage1", "stage2", "sft", "grpo")
 STAGES_OF_POLICY = ("stage2", "sft", "grpo")
 """Those that train eta."""
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that is incomplete, foreign or newer than this version of tyler."""
-
-
 @dataclass(frozen=True)
 class Manifest:
-    """tyler.json."""
+    """tyler.json; `sealed` is what was read from it."""
 
-    backbone: str
-    revision: str | None
-    fingerprint: str
+    backbone: BackboneRecord
     operators: tuple[Operator, ...]
     prompt: Prompt
     stage: str
+    sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def to_json(self) -> str:
+    @property
+    def files(self) -> list[str]:
+        """The files beside it that are loaded."""
+        adapters = ("synthesizer", "policy") if self.stage in STAGES_OF_POLICY else ("synthesizer",)
+        return [*(f"{adapter}/{name}" for adapter in adapters for name in ADAPTER_FILES), TENSORS]
+
+    def write(self, folder: Path) -> None:
+        """Write tyler.json beside its files, all of which must be there."""
         content = {
-            "format": FORMAT,
-            "backbone": {"id": self.backbone, "revision": self.revision, "fingerprint": self.fingerprint},
+            "backbone": asdict(self.backbone),
             "operators": [asdict(operator) for operator in self.operators],
             "prompt": asdict(self.prompt),
             "stage": self.stage,
-            "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
         }
-        return json.dumps(content, indent=2) + "\n"
+        write_manifest(folder / MANIFEST, content, self.files)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Raises CheckpointError naming what is wrong with tyler.json."""
-        path = folder / "tyler.json"
-        try:
-            content = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise CheckpointError(f"{path} holds a {type(content).__name__}; it must be a JSON object")
-        found = content.get("format")
-        if not isinstance(found, int) or not 1 <= found <= FORMAT:
-            raise CheckpointError(
-                f"{path} has format {found!r}, and this version of tyler reads up to {FORMAT}; "
-                "upgrade with `pip install -U tyler-reasoning`"
-            )
-        try:
-            operators = check_operators(Operator(**operator) for operator in content["operators"])
-            manifest = cls(
-                backbone=content["backbone"]["id"],
-                revision=content["backbone"]["revision"],
-                fingerprint=content["backbone"]["fingerprint"],
-                operators=operators,
-                prompt=Prompt(**content["prompt"]),
-                stage=content["stage"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is incomplete or has a wrong field: {error}") from error
+        path = folder / MANIFEST
+        content = read_manifest(path, ("backbone", "operators", "prompt", "stage"))
+        manifest = cls(
+            backbone=read_as(BackboneRecord, content["backbone"], f"{path}: backbone"),
+            operators=read_operators(content["operators"], f"{path}: operators"),
+            prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
+            stage=content["stage"],
+            sealed=content,
+        )
         if manifest.stage not in STAGES:
             raise CheckpointError(f"{path} has stage {manifest.stage!r}; known are {', '.join(STAGES)}")
+        check_seal(path, content)
         return manifest
+
+
+def read_operators(value: Any, where: str) -> tuple[Operator, ...]:
+    """The operators in a JSON array. Raises CheckpointError naming what is wrong."""
+    if not isinstance(value, list):
+        raise CheckpointError(f"{where} = {value!r:.80}; it must be an array of operators")
+    read = [read_as(Operator, one, f"{where}.{place}") for place, one in enumerate(value)]
+    try:
+        return check_operators(read)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from error
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether the folder claims to be a checkpoint."""
-    return (folder / "tyler.json").is_file()
+    return (folder / MANIFEST).is_file()
 
 
 def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy) -> None:
     """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone)
+    save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone.id)
     if policy.lora is not None:
-        save_lora(policy.lora, folder / "policy", manifest.backbone)
+        save_lora(policy.lora, folder / "policy", manifest.backbone.id)
     else:
         shutil.rmtree(folder / "policy", ignore_errors=True)
-    save_file(operator_tensors(synthesizer, policy), folder / "operators.safetensors")
+    save_file(operator_tensors(synthesizer, policy), folder / TENSORS)
     (folder / "README.md").write_text(model_card(manifest))
-    (folder / "tyler.json").write_text(manifest.to_json())
+    manifest.write(folder)
 
 
 def operator_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch.Tensor]:
@@ -127,24 +133,21 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
 
 
 def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
-    """Phi and {eta, psi} as saved. CheckpointError for a wrong backbone or a missing, extra or misshapen tensor."""
-    if backbone.fingerprint() != manifest.fingerprint:
-        raise CheckpointError(
-            f"{folder} was trained on backbone {manifest.backbone!r} with fingerprint {manifest.fingerprint}, but "
-            f"{backbone.id!r} has {backbone.fingerprint()}: load it with the backbone it was trained on"
-        )
+    """Phi and {eta, psi} as saved.
+
+    CheckpointError for a wrong backbone, for a missing, extra or misshapen tensor, and for a file that was changed.
+    """
+    manifest.backbone.check(backbone, folder)
     try:
         synthesizer = Synthesizer(backbone, manifest.operators, load_lora(backbone.model, folder / "synthesizer"))
         eta = load_lora(backbone.model, folder / "policy") if manifest.stage in STAGES_OF_POLICY else None
         policy = Policy(backbone, len(manifest.operators), eta)
-        path = folder / "operators.safetensors"
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing")
+        found = read_tensors(folder / TENSORS)
         expected = {name: tuple(tensor.shape) for name, tensor in operator_tensors(synthesizer, policy).items()}
-        found = read_tensors(path)
-        check_shapes(path, {key: tuple(tensor.shape) for key, tensor in found.items()}, expected)
+        check_shapes(folder / TENSORS, {key: tuple(tensor.shape) for key, tensor in found.items()}, expected)
     except (FileNotFoundError, ValueError) as error:
         raise CheckpointError(str(error)) from error
+    check_files(folder / MANIFEST, manifest.sealed, manifest.files)
     psi = found.pop("psi")
     synthesizer.heads.load_state_dict(found)
     policy.psi.data.copy_(psi)
@@ -152,7 +155,9 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a safetensors file. Raises ValueError for a damaged one."""
+    """Every tensor of a safetensors file. Raises FileNotFoundError for none, ValueError for a damaged one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing")
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -163,13 +168,14 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 def model_card(manifest: Manifest) -> str:
     """The README of a checkpoint, as the Hub shows it."""
     operators = "\n".join(f"| {op.name} | {op.num_latents} | {op.boundary} |" for op in manifest.operators)
-    library = "" if manifest.backbone == "mini" else f"base_model: {manifest.backbone}\n"
+    backbone = manifest.backbone.id
+    library = "" if backbone == MINI else f"base_model: {backbone}\n"
     return f"""---
 library_name: tyler-reasoning
 {library}tags: [latent-reasoning, tyler, peft, lora]
 ---
 
-# Tyler on {manifest.backbone} ({manifest.stage})
+# Tyler on {backbone} ({manifest.stage})
 
 Typed latent reasoning: at every step the model emits a token or invokes a typed latent operator, whose latents join the
 context unseen by the user.

@@ -25,6 +25,8 @@ from tyler.modeling.backbone import view
 from tyler.modeling.projections import siblings
 
 ADAPTER = "default"
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+"""What is loaded of an adapter's folder."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
     """A view of `model` with the adapter saved in `folder` by peft. Raises FileNotFoundError naming what is missing."""
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
+    for name in ADAPTER_FILES:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing: the folder is not a complete peft adapter")
     check_adapter_keys(model, folder)

@@ -15,14 +15,12 @@ backbone itself unless another is named, so that the comparison is one of method
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -39,8 +37,15 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import CheckpointError, read_tensors
+from tyler.modeling.checkpoint import read_tensors
 from tyler.modeling.lora import check_shapes
+from tyler.modeling.manifest import (
+    BackboneRecord,
+    CheckpointError,
+    check_files,
+    read_sections,
+    write_manifest,
+)
 from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.reasoner import Finished, ignore
 from tyler.reasoners.tyler import answer, of_its_own
@@ -56,7 +61,6 @@ from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 
-FORMAT = 2
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 
 MARKERS = (
@@ -190,39 +194,34 @@ class SoftCot:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         content = {
-            "format": FORMAT,
-            "backbone": identity(self.backbone),
-            "assistant": identity(self.assistant),
+            "backbone": asdict(BackboneRecord.of(self.backbone)),
+            "assistant": asdict(BackboneRecord.of(self.assistant)),
             "prompt": asdict(self.prompt),
             "wording": asdict(self.wording),
             "placeholders": asdict(self.placeholders),
-            "versions": {name: version(name) for name in ("torch", "transformers")},
         }
         save_file(tensors_of(self.projection), folder / WEIGHTS)
-        (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
+        write_manifest(folder / MANIFEST, content, [WEIGHTS])
 
     @classmethod
     def from_pretrained(cls, location: str | Path, *, dtype: str = "auto", device: str | None = None) -> SoftCot:
         """Load a checkpoint, or the newest one of a run. Raises CheckpointError for one that does not fit."""
         folder = folder_of(location)
-        content = read_manifest(folder)
-        try:
-            told, helper = content["backbone"], content["assistant"]
-            prompt, wording = Prompt(**content["prompt"]), Wording(**content["wording"])
-            backbone = load_backbone(told, folder, dtype, device)
-            assistant = backbone if helper == told else load_backbone(helper, folder, dtype, device)
-            holders = read_placeholders(content, backbone, assistant)
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{folder / MANIFEST} is incomplete or has a wrong field: {error}") from error
-        linear = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
-        model = cls(backbone, assistant, linear, prompt, wording, holders)
-        expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(model.projection).items()}
+        told, sealed = read_sections(folder / MANIFEST, SECTIONS, {"placeholders": 2})
+        backbone = load_backbone(told["backbone"], folder, dtype, device)
+        alone = told["assistant"] == told["backbone"]
+        assistant = backbone if alone else load_backbone(told["assistant"], folder, dtype, device)
+        holders = told.get("placeholders") or paddings(backbone, assistant)
+        projection = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
+        model = cls(backbone, assistant, projection, told["prompt"], told["wording"], holders)
+        expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(projection).items()}
         try:
             found = read_tensors(folder / WEIGHTS)
             check_shapes(folder / WEIGHTS, {name: tuple(tensor.shape) for name, tensor in found.items()}, expected)
         except (FileNotFoundError, ValueError) as error:
             raise CheckpointError(str(error)) from error
-        model.projection.load_state_dict(found)
+        check_files(folder / MANIFEST, sealed, [WEIGHTS])
+        projection.load_state_dict(found)
         return model
 
 
@@ -258,6 +257,16 @@ def markers(tokenizer: PreTrainedTokenizerBase, placeholder: int) -> tuple[int, 
 # --- the checkpoint -------------------------------------------------------------------------------------------------
 
 
+SECTIONS = {
+    "backbone": BackboneRecord,
+    "assistant": BackboneRecord,
+    "prompt": Prompt,
+    "wording": Wording,
+    "placeholders": Placeholders,
+}
+"""What softcot.json holds; format 1 had no placeholders, and held places with what pads."""
+
+
 def folder_of(location: str | Path) -> Path:
     """The folder of a checkpoint: the newest of a run, or the location itself."""
     return latest_checkpoint(location) or Path(location)
@@ -273,41 +282,15 @@ def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in projection.state_dict().items()}
 
 
-def identity(backbone: Backbone) -> dict[str, str | None]:
-    """What a manifest says of a model."""
-    return {"id": backbone.id, "revision": backbone.revision, "fingerprint": backbone.fingerprint()}
+def paddings(backbone: Backbone, assistant: Backbone) -> Placeholders:
+    """What held places in checkpoints of format 1."""
+    return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """softcot.json. Raises CheckpointError naming what is wrong with it."""
-    path = folder / MANIFEST
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} is no SoftCoT checkpoint: it has no {MANIFEST}") from error
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") not in (1, FORMAT):
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} has format {found!r}; this version of tyler reads 1 and {FORMAT}")
-    return content
-
-
-def read_placeholders(content: dict[str, Any], backbone: Backbone, assistant: Backbone) -> Placeholders:
-    """Those of a manifest; format 1 has none and held places with what pads."""
-    if content["format"] == 1:
-        return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))
-    return Placeholders(**content["placeholders"])
-
-
-def load_backbone(told: dict[str, str], folder: Path, dtype: str, device: str | None) -> Backbone:
+def load_backbone(record: BackboneRecord, folder: Path, dtype: str, device: str | None) -> Backbone:
     """One of the two models. Raises CheckpointError when it is not the one of the training."""
-    backbone = Backbone.load(told["id"], revision=told["revision"], dtype=dtype, device=device)
-    if backbone.fingerprint() != told["fingerprint"]:
-        raise CheckpointError(
-            f"{folder} was trained with {told['id']!r} of fingerprint {told['fingerprint']}, but the one found has "
-            f"{backbone.fingerprint()}"
-        )
+    backbone = Backbone.load(record.id, revision=record.revision, dtype=dtype, device=device)
+    record.check(backbone, folder)
     return backbone
 
 

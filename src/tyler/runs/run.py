@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import math
 import os
 import platform
@@ -58,6 +59,8 @@ HALF_A_CONFIG = f".{CONFIG}.*"
 """What a start that was killed at once leaves."""
 LOG_LENGTHS = "log_lengths.json"
 """In each checkpoint: the length in bytes of the run's logs when it was written."""
+
+logger = logging.getLogger(__name__)
 
 MIN_FREE_BYTES = 64 * 2**20
 
@@ -187,6 +190,10 @@ class Run:
             raise RunError(
                 f"{self.path} cannot go on: {' and '.join(changed)} changed since it was started; bring back what it "
                 "was started with, or start anew (another --output)"
+            )
+        if before and (unknown := sorted(set(origin) - set(before))):
+            logger.warning(
+                "%s was started by an older version, which did not note %s", self.path, " and ".join(unknown)
             )
         atomic_write(path, json.dumps({**before, **origin}, indent=2) + "\n")
 

@@ -83,7 +83,7 @@ def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, s
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "backslashreplace"))
-    return {"the model it starts from": model, "the training examples": digest.hexdigest()}
+    return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """MemGen as one object, and on disk.
 
-memgen.json           format version, backbone, settings, prompt, whether there is a trigger, versions
+memgen.json           format, backbone, settings, prompt, whether there is a trigger, versions, digests of the files
 weaver/  trigger/     LoRAs as ordinary peft adapter folders (trigger only where it was trained)
 heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its output layer
 """
@@ -8,12 +8,11 @@ heads.safetensors     weaver.*: maps, queries, norms, scales; trigger.*: its out
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,8 +22,17 @@ from tyler.engine.request import Event, Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import CheckpointError, read_tensors
-from tyler.modeling.lora import LoraSettings, check_shapes, load_lora, lora_layers, save_lora
+from tyler.modeling.checkpoint import read_tensors
+from tyler.modeling.lora import ADAPTER_FILES, LoraSettings, check_shapes, load_lora, lora_layers, save_lora
+from tyler.modeling.manifest import (
+    BackboneRecord,
+    CheckpointError,
+    check_files,
+    check_seal,
+    read_as,
+    read_manifest,
+    write_manifest,
+)
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
@@ -36,7 +44,6 @@ from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids
 
-FORMAT = 1
 MANIFEST, TENSORS = "memgen.json", "heads.safetensors"
 PAPER_LORA = LoraSettings(rank=16, alpha=32, dropout=0.1)
 
@@ -53,6 +60,50 @@ class Settings:
     @property
     def operators(self) -> tuple[Operator, ...]:
         return kinds(self.prompt_latents, self.inference_latents)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """memgen.json; `sealed` is what was read from it."""
+
+    backbone: BackboneRecord
+    settings: Settings
+    prompt: Prompt
+    trigger: bool
+    sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def files(self) -> list[str]:
+        """The files beside it that are loaded."""
+        adapters = ("weaver", "trigger") if self.trigger else ("weaver",)
+        return [*(f"{adapter}/{name}" for adapter in adapters for name in ADAPTER_FILES), TENSORS]
+
+    def write(self, folder: Path) -> None:
+        """Write memgen.json beside its files, all of which must be there."""
+        content = {
+            "backbone": asdict(self.backbone),
+            "settings": asdict(self.settings),
+            "prompt": asdict(self.prompt),
+            "trigger": self.trigger,
+        }
+        write_manifest(folder / MANIFEST, content, self.files)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises CheckpointError naming what is wrong with memgen.json."""
+        path = folder / MANIFEST
+        content = read_manifest(path, ("backbone", "settings", "prompt", "trigger"))
+        if not isinstance(trigger := content["trigger"], bool):
+            raise CheckpointError(f"{path}: trigger = {trigger!r:.80}; it must be true or false")
+        manifest = cls(
+            backbone=read_as(BackboneRecord, content["backbone"], f"{path}: backbone"),
+            settings=read_as(Settings, content["settings"], f"{path}: settings"),
+            prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
+            trigger=trigger,
+            sealed=content,
+        )
+        check_seal(path, content)
+        return manifest
 
 
 @dataclass(frozen=True)
@@ -94,29 +145,23 @@ class MemGen:
         folder = latest_checkpoint(location) or Path(location)
         if not is_memgen(folder):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
-        manifest = read_manifest(folder)
-        place = manifest["backbone"]
-        loaded = Backbone.load(backbone or place["id"], revision=place["revision"], dtype=dtype, device=device)
-        if loaded.fingerprint() != place["fingerprint"]:
-            raise CheckpointError(
-                f"{folder} was trained on backbone {place['id']!r} with fingerprint {place['fingerprint']}, but "
-                f"{loaded.id!r} has {loaded.fingerprint()}: load it with the backbone it was trained on"
-            )
-        settings = Settings(**manifest["settings"])
+        manifest = Manifest.read(folder)
+        place = manifest.backbone
+        loaded = Backbone.load(backbone or place.id, revision=place.revision, dtype=dtype, device=device)
+        place.check(loaded, folder)
         try:
-            weaver = Weaver(loaded, settings.operators, load_lora(loaded.model, folder / "weaver"))
-            trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest["trigger"] else None
-            model = cls(loaded, weaver.eval(), trigger and trigger.eval(), settings, Prompt(**manifest["prompt"]))
+            weaver = Weaver(loaded, manifest.settings.operators, load_lora(loaded.model, folder / "weaver"))
+            trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest.trigger else None
+            model = cls(loaded, weaver.eval(), trigger and trigger.eval(), manifest.settings, manifest.prompt)
             model._fill(folder / TENSORS)
         except (FileNotFoundError, ValueError) as error:
             raise CheckpointError(str(error)) from error
+        check_files(folder / MANIFEST, manifest.sealed, manifest.files)
         return model
 
     @torch.no_grad()
     def _fill(self, path: Path) -> None:
         """Copy a file's tensors into this model. Raises ValueError unless they are exactly its own."""
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing")
         found, own = read_tensors(path), self._tensors()
         shapes = [{name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (found, own)]
         check_shapes(path, *shapes)
@@ -145,16 +190,8 @@ class MemGen:
         else:
             shutil.rmtree(folder / "trigger", ignore_errors=True)
         save_file({name: t.detach().cpu().contiguous() for name, t in self._tensors().items()}, folder / TENSORS)
-        place = {"id": self.backbone.id, "revision": self.backbone.revision, "fingerprint": self.backbone.fingerprint()}
-        manifest = {
-            "format": FORMAT,
-            "backbone": place,
-            "settings": asdict(self.settings),
-            "prompt": asdict(self.prompt),
-            "trigger": self.trigger is not None,
-            "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
-        }
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        manifest = Manifest(BackboneRecord.of(self.backbone), self.settings, self.prompt, self.trigger is not None)
+        manifest.write(folder)
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of weaver and trigger."""
@@ -273,26 +310,3 @@ def num_insertions(trajectory: Trajectory) -> int:
 def is_memgen(location: str | Path) -> bool:
     """Whether a location claims to be a MemGen checkpoint, or a run with one."""
     return ((latest_checkpoint(location) or Path(location)) / MANIFEST).is_file()
-
-
-def read_manifest(folder: Path) -> dict:
-    """memgen.json. Raises CheckpointError naming what is wrong with it."""
-    path = folder / MANIFEST
-    try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    expected = {"format", "backbone", "settings", "prompt", "trigger", "versions"}
-    if not isinstance(content, dict) or set(content) != expected:
-        raise CheckpointError(f"{path} must hold exactly the keys {', '.join(sorted(expected))}")
-    if content["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {content['format']!r}, and this version of tyler reads {FORMAT}; "
-            "upgrade with `pip install -U tyler-reasoning`"
-        )
-    try:
-        Settings(**content["settings"]), Prompt(**content["prompt"])
-        content["backbone"]["id"], content["backbone"]["revision"], content["backbone"]["fingerprint"]
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is incomplete or has a wrong field: {error}") from error
-    return content

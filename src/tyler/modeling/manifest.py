@@ -1,0 +1,220 @@
+"""What checkpoints of every kind have in common: a JSON file that names the backbone and seals the files beside it.
+
+    format    3; before it the backbone had another fingerprint, and no file was sealed
+    backbone  its id, revision, folder, dtype and fingerprints
+    digests   sha256 of every file that is loaded, and of this file's other keys
+
+`checkpoint.py`, MemGen and SoftCoT add keys of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tyler.modeling.architectures import MINI
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.fingerprint import old_fingerprint
+
+FORMAT = 3
+DIGESTS, SEALED_SINCE = "digests", 3
+PACKAGES = ("torch", "transformers", "peft")
+
+Kind = TypeVar("Kind")
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is incomplete, changed, foreign or newer than this version of tyler."""
+
+
+@dataclass(frozen=True)
+class BackboneRecord:
+    """The backbone that a checkpoint belongs to.
+
+    `folder` is where it was, as an absolute path, if `id` is a folder or a file. `fingerprint` and `rounded` are those
+    of `fingerprint.py`, of weights in `dtype`; older formats have neither `rounded` nor `dtype`, and an older hash.
+    """
+
+    id: str
+    revision: str | None
+    fingerprint: str
+    rounded: str | None = None
+    dtype: str | None = None
+    folder: str | None = None
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> BackboneRecord:
+        """What a checkpoint on this backbone says of it."""
+        found, path = backbone.fingerprints, Path(backbone.id)
+        folder = str(path.resolve()) if backbone.id != MINI and path.exists() else None
+        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype_name(backbone), folder)
+
+    def check(self, backbone: Backbone, folder: Path) -> None:
+        """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.
+
+        Weights in the recorded dtype must be the same to the bit; in another they must be the same in bfloat16, which
+        is all that is left of them in one of the two.
+        """
+        if self.dtype is None:
+            same, found = old_fingerprint(backbone.model) == self.fingerprint, old_fingerprint(backbone.model)
+        elif self.dtype == dtype_name(backbone):
+            same, found = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
+        else:
+            same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
+        if not same:
+            raise CheckpointError(
+                f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
+                f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
+                f"{dtype_name(backbone)}: load it with the backbone it was trained on"
+            )
+
+
+def dtype_name(backbone: Backbone) -> str:
+    """ "float32", as configs have it."""
+    return str(backbone.dtype).removeprefix("torch.")
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str]) -> None:
+    """Write `content` with its format, versions and digests; `files` are the names of those beside it, all there."""
+    packages = {name: version(name) for name in PACKAGES}
+    whole: dict[str, Any] = {"format": FORMAT, **content, "versions": packages}
+    digests = {name: digest_of(path.parent / name) for name in files}
+    whole[DIGESTS] = {**digests, path.name: seal_of({**whole, DIGESTS: digests})}
+    path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """sha256 of a manifest without its own digest, whatever its layout."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(path: Path, keys: Collection[str], later: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The JSON object in a file with its format, its versions, and these keys of its kind's own.
+
+    `later` are those that came with a later format than the first, and which.
+    Raises CheckpointError naming what is wrong: a file that is no such object, another format, or other keys.
+    """
+    content = read_object(path)
+    format = content.get("format")
+    if type(format) is not int or not 1 <= format <= FORMAT:
+        raise CheckpointError(
+            f"{path} has format {format!r}, and this version of tyler reads up to {FORMAT}; "
+            "upgrade with `pip install -U tyler-reasoning`"
+        )
+    since = {DIGESTS: SEALED_SINCE, **(later or {})}
+    check_keys(path, content, {"format", "versions", *keys, *(key for key in since if format >= since[key])})
+    return content
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises CheckpointError, naming the file, for anything else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}; it must be a JSON object")
+    return content
+
+
+def check_keys(where: object, content: Mapping[str, Any], expected: Collection[str]) -> None:
+    """Raise CheckpointError unless these are exactly the keys."""
+    faults = [f"misses {key!r}" for key in sorted(set(expected) - set(content))]
+    faults += [f"has an unknown key {key!r}" for key in sorted(set(content) - set(expected))]
+    if faults:
+        raise CheckpointError(f"{where} {', '.join(faults)}; its keys are {', '.join(sorted(expected))}")
+
+
+def read_as(kind: type[Kind], value: Any, where: str) -> Kind:
+    """A dataclass from a JSON object with its fields; `where` is the file and the key.
+
+    Raises CheckpointError naming each field that is missing, unknown or of another type, and what the class refuses.
+    """
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if isinstance(value, dict) and (unknown := sorted(set(value) - names)):
+        raise CheckpointError(f"{where} has unknown keys {unknown}; known are {', '.join(sorted(names))}")
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        faults = [
+            (".".join(map(str, (where, *one["loc"]))), one["input"], one["msg"].removeprefix("Value error, "))
+            for one in error.errors(include_url=False)
+        ]
+        raise CheckpointError("; ".join(f"{key} = {came!r:.80}: {reason}" for key, came, reason in faults)) from error
+
+
+def read_sections(
+    path: Path, kinds: Mapping[str, type], later: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A manifest whose own keys are dataclasses of these kinds: those that it has, by key, and what was read.
+
+    `later` are the keys that came with a later format than the first, and which. Raises CheckpointError as
+    `read_manifest`, `read_as` and `check_seal` do.
+    """
+    content = read_manifest(path, kinds.keys() - later.keys(), later)
+    sections: dict[str, Any] = {
+        key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items() if key in content
+    }
+    check_seal(path, content)
+    return sections, content
+
+
+def check_seal(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless a manifest is as it was saved; log a notice for an older one, which cannot say.
+
+    To be called once every field is known to be right by itself, for that is the better refusal.
+    """
+    if content["format"] < SEALED_SINCE:
+        logger.warning(
+            "%s is of format %s: it has no digests of its files, and its fingerprint saw only a part of the backbone's "
+            "weights; load it and save it again to have both",
+            path.parent,
+            content["format"],
+        )
+        return
+    digests = content[DIGESTS]
+    if not isinstance(digests, dict) or not all(isinstance(one, str) for one in digests.values()):
+        raise CheckpointError(f"{path}: {DIGESTS} = {digests!r:.80}; it must be an object of file names and sha256")
+    others = {name: digest for name, digest in digests.items() if name != path.name}
+    if digests.get(path.name) != seal_of({**content, DIGESTS: others}):
+        raise CheckpointError(
+            f"{path} is not as it was saved; copy the checkpoint again. For a backbone that is elsewhere now, give its "
+            "place with backbone= or --backbone instead"
+        )
+
+
+def check_files(path: Path, content: Mapping[str, Any], files: Sequence[str]) -> None:
+    """Raise CheckpointError naming every file beside a manifest that is not as it was saved."""
+    if content["format"] < SEALED_SINCE:
+        return
+    check_keys(f"{path}: {DIGESTS}", content[DIGESTS], {*files, path.name})
+    if changed := [name for name in files if digest_of(path.parent / name) != content[DIGESTS][name]]:
+        raise CheckpointError(
+            f"{path.parent} is not as it was saved: {', '.join(changed)} changed since; copy the checkpoint again"
+        )
