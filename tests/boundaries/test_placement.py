@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tyler.boundaries import placement
+from tyler.boundaries.patterns import LOOKAHEAD, dollar_opens
 from tyler.boundaries.placement import (
     RULES,
     Boundary,
@@ -25,7 +26,6 @@ from tyler.boundaries.placement import (
     sample_candidates,
     token_boundaries,
 )
-from tyler.boundaries.scanner import LOOKAHEAD, dollar_opens
 from tyler.modeling.operators import GLOBAL, PAPER_OPERATORS, PROCEDURE, STATE, Operator
 
 MARKS = {"answer_start": "⟨g⟩", "step": "⟨s⟩", "structure": "⟨p⟩"}

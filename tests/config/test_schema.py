@@ -11,6 +11,7 @@ from tyler.modeling.operators import PAPER_OPERATORS
 BACKBONES = {
     "paper": "Qwen/Qwen2.5-1.5B-Instruct",
     "qwen2.5-1.5b": "Qwen/Qwen2.5-1.5B-Instruct",
+    "smollm2-135m": "smollm2",
     "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
     "qwen3-4b": "Qwen/Qwen3-4B",
 }
@@ -42,7 +43,7 @@ def test_there_is_a_preset_for_mini_and_for_every_backbone_of_the_paper() -> Non
     assert load_config("mini").backbone.id == "mini"
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", [name for name in BACKBONES if name != "smollm2-135m"])
 def test_the_papers_table_of_hyperparameters_is_in_every_backbones_config(name: str) -> None:
     config = load_config(name)
     assert config.backbone.id == BACKBONES[name]

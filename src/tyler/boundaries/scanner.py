@@ -8,82 +8,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
 from typing import ClassVar
 
+from tyler.boundaries.patterns import (
+    BARE,
+    BEGIN,
+    BLANK,
+    BODIES,
+    BRACE,
+    CODE_EVENT,
+    DOLLAR_BODY,
+    ENVIRONMENTS,
+    EVENT,
+    FENCE_LABEL,
+    FIELD_EVENT,
+    HEAD,
+    HEADING_ENDS,
+    INDENT,
+    KEPT,
+    KEY,
+    LABEL,
+    LOOKAHEAD,
+    NOT_OPENING,
+    PHRASE,
+    RUNS,
+    alternatives,
+    dollar_opens,
+    skip,
+)
 from tyler.boundaries.rules import RULES, Boundary
-
-LOOKAHEAD = 16
-"""Characters after a `$`, a quote or a `{` that may be read before deciding whether a boundary precedes it."""
-HEAD, PHRASE, LABEL = 48, 40, 32
-"""Longest line heading, onset phrase and fence label, in characters; longer ones are not recognised."""
-KEPT = 64
-"""Characters of consumed text kept behind the read position: HEAD and PHRASE must fit in."""
-
-ENVIRONMENTS = frozenset(
-    ("align", "alignat", "displaymath", "eqnarray", "equation", "flalign", "gather", "math", "multline")
-)
-"""LaTeX environments that are formulas by themselves, with or without a star."""
-
-_INDENT = re.compile(r"[ \t\r]*")
-_EVENT = re.compile(r"[\n$`\\{\[]")
-_HEADING_ENDS = r"(?=[ \t]{1,8}[^ \t\r\n]|[ \t\r]{0,8}\n)"
-_BARE = re.compile(r"[ \t\r]*\n")
-_BLANK = re.compile(r"\n[ \t\r]*\n")
-_SOFT = r"\n(?=[ \t\r]*[^ \t\r\n])"  # a line break that is known not to start a blank line
-_NOT_OPENING = re.compile(r"[\s,;:!?)\]}'\"]|\.(?!\d)|<<")
-_DECISIVE = re.compile(
-    r"(?P<formula>[\\^_{}]|(?<![\s=+\-*/(<$])\$(?=[^\d<]))"
-    r"|\n|\$[\s\S]|<<|[.;:?]\s|(?<![A-Za-z0-9])[A-Za-z]{2}"
-)
-_ATTACHED = re.compile(r"[\d.,]*\d[A-Za-z(+\-]")
-_LABEL = re.compile(rf"[^`\n]{{0,{LABEL}}}")
-_RUNS = {"`": re.compile("`*"), "~": re.compile("~*")}
-_BEGIN = re.compile(r"\\begin\{([A-Za-z]{1,12})\*?\}")
-_BRACE = re.compile(rf"\{{[ \t\r]{{0,{LOOKAHEAD}}}(?:\n[ \t\r]{{0,{LOOKAHEAD}}})?")
-_CODE_EVENT = re.compile(r"\n|\"\"\"|'''|\{")
-_FIELD_EVENT = re.compile(r'["{}\[\],:\n]')
-_KEY = re.compile(rf'"(?:[^"\\\n]|\\[^\n]){{0,{LOOKAHEAD}}}')
-_DOLLAR_BODY = re.compile(rf"(?:[^\\$\n]+|\\[\s\S]|{_SOFT})*")
-_BODIES = {
-    "$$": re.compile(r"(?:[^\\$]+|\\[\s\S])*"),
-    r"\)": re.compile(rf"(?:[^\\\n]+|\\[^)]|{_SOFT})*"),
-    r"\]": re.compile(r"(?:[^\\]+|\\[^\]])*"),
-    r"\e": re.compile(r"(?:[^\\]+|\\[^e])*"),
-    "[/": re.compile(r"[^\[]*"),
-    "`": re.compile(rf"(?:[^`\n]+|{_SOFT})*"),
-    '"': re.compile(rf'(?:[^"\\\n]+|\\[^\n]|{_SOFT})*'),
-}
-"""What a span skips at full speed, by the first two characters of what closes it; each stops where that may begin.
-
-Their alternatives begin differently, so nothing is tried twice. (Possessive groups would say so, but early releases of
-Python 3.11 read them wrongly.)
-"""
-
-
-def dollar_opens(text: str, at: int, final: bool) -> bool | None:
-    """Whether the `$` at text[at] opens a formula, or None when more text is needed: at most LOOKAHEAD characters.
-
-    Pandoc's rule (an opener has no space after it, a closer none before it and no digit after it), made causal: before
-    a number, where `$` is often currency, what comes first decides: a sign that only formulas hold or a closer, or else
-    a word, the end of a sentence or another amount. When nothing does, `$180(8-2)` is a formula and `$80 + 20` is not.
-    """
-    after = text[at + 1 : at + 1 + LOOKAHEAD]
-    short = len(after) < LOOKAHEAD
-    if final and short:
-        after += " "
-    if not after or (after in ".<" and not final):
-        return None
-    if _NOT_OPENING.match(after):
-        return False
-    if not (after[0].isdigit() or after[0] == "."):
-        return True
-    decisive = _DECISIVE.search(after)
-    if decisive:
-        return decisive.lastgroup == "formula"
-    if short and not final:
-        return None
-    return not short and _ATTACHED.match(after) is not None
 
 
 class BoundaryScanner:
@@ -100,8 +53,8 @@ class BoundaryScanner:
         self._rules = {name: rule for name, rule in RULES.items() if name in rules}
         headings = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.headings)
         phrases = tuple((name, cue) for name, rule in self._rules.items() for cue in rule.phrases)
-        self._headings, self._heading_cues = _alternatives(headings, "heading", _HEADING_ENDS)
-        self._phrases, self._phrase_cues = _alternatives(phrases, "phrase", "")
+        self._headings, self._heading_cues = alternatives(headings, "heading", HEADING_ENDS)
+        self._phrases, self._phrase_cues = alternatives(phrases, "phrase", "")
         self._found = [Boundary(0, name) for name, rule in self._rules.items() if rule.at_start]
         self._text, self._base = "", 0  # the text kept, and where it starts in y; all indices below are into it
         self._at = 0  # everything before is consumed
@@ -177,7 +130,7 @@ class BoundaryScanner:
     def _line_start(self, final: bool) -> bool:
         """At the start of a line: passes blank lines; the first visible one takes the boundaries that are due."""
         text, line = self._text, self._at
-        first = _skip(_INDENT, text, line)
+        first = skip(INDENT, text, line)
         hold = line if self._due else None
         if first == len(text):
             return self._wait(hold)
@@ -200,7 +153,7 @@ class BoundaryScanner:
     def _prose(self, final: bool) -> bool:
         """From the read position to the next character that may open something."""
         text = self._text
-        event = _EVENT.search(text, self._at)
+        event = EVENT.search(text, self._at)
         end = event.start() if event else len(text)
         if self._head is not None:
             self._find_heading(self._head, end)
@@ -222,7 +175,7 @@ class BoundaryScanner:
         name = self._fires(self._heading_cues, match)
         if name is None:
             return
-        self._bare = _BARE.match(self._text, match.end()) is not None
+        self._bare = BARE.match(self._text, match.end()) is not None
         if name in self._fresh:
             return
         if self._bare:
@@ -286,7 +239,7 @@ class BoundaryScanner:
         if follows in ("(", "["):
             self._open("formula", at)
             return self._open_span(r"\)" if follows == "(" else r"\]", at + 2)
-        begin = _BEGIN.match(text, at)
+        begin = BEGIN.match(text, at)
         if begin and begin[1] in ENVIRONMENTS:
             self._open("formula", at)
             return self._open_span(begin[0].replace("begin", "end"), begin.end())
@@ -307,7 +260,7 @@ class BoundaryScanner:
     def _brace(self, at: int, final: bool) -> bool:
         """`{`: an object when a quote follows it; anything else is text."""
         text = self._text
-        quote = _skip(_BRACE, text, at)
+        quote = skip(BRACE, text, at)
         if quote == len(text) and not final:
             return self._wait(at + 1 if self._due else None)
         if not text.startswith('"', quote):
@@ -333,13 +286,13 @@ class BoundaryScanner:
     def _span(self, final: bool) -> bool:
         """Up to the end of the span; spans that may not hold a blank line end before one."""
         text, close = self._text, self._close
-        at = self._at = _skip(_BODIES[close[:2]], text, self._at)
+        at = self._at = skip(BODIES[close[:2]], text, self._at)
         if at == len(text):
             return False
         if text.startswith(close, at):
             return self._go(self._then, at + len(close))
         if text[at] == "\n":
-            return self._go(self._then, at) if final or _BLANK.match(text, at) else self._wait()
+            return self._go(self._then, at) if final or BLANK.match(text, at) else self._wait()
         if close.startswith(text[at:]) and not final:
             return self._wait()
         self._at = at + 1 + text.startswith("\\", at)
@@ -348,16 +301,16 @@ class BoundaryScanner:
     def _formula(self, final: bool) -> bool:
         """Up to the `$` that closes; one that follows a space and precedes a visible character is a fresh start."""
         text = self._text
-        at = self._at = _skip(_DOLLAR_BODY, text, self._at)
+        at = self._at = skip(DOLLAR_BODY, text, self._at)
         if at == len(text):
             return False
         if text[at] == "\n":
-            return self._go(self._prose, at) if final or _BLANK.match(text, at) else self._wait()
+            return self._go(self._prose, at) if final or BLANK.match(text, at) else self._wait()
         if text[at] == "\\" or (at + 1 == len(text) and not final):
             self._at += final
             return self._wait(at if text[at - 1].isspace() else None)
         follows = text[at + 1 : at + 2]
-        if text[at - 1].isspace() and not _NOT_OPENING.match(follows or " "):
+        if text[at - 1].isspace() and not NOT_OPENING.match(follows or " "):
             return self._go(self._prose, at)
         if follows.isdigit():
             self._at = at + 1
@@ -372,10 +325,10 @@ class BoundaryScanner:
     def _label(self, final: bool) -> bool:
         """The rest of the line that opens a fence; when it is long or holds a backtick, that was no fence."""
         text, start = self._text, self._at
-        label = _skip(_RUNS[self._fence], text, start)
-        end = _skip(_LABEL, text, label)
+        label = skip(RUNS[self._fence], text, start)
+        end = skip(FENCE_LABEL, text, label)
         long = end == label + LABEL
-        after = end if long else _skip(_RUNS["`"], text, end)
+        after = end if long else skip(RUNS["`"], text, end)
         if after == len(text) and not long and not final:
             return self._wait()
         if long or text[end : end + 1] != "\n":
@@ -388,7 +341,7 @@ class BoundaryScanner:
     def _code(self, final: bool) -> bool:
         """Inside a fence: looks for its end, the first docstring and, when its label is json, fields."""
         text = self._text
-        event = _CODE_EVENT.search(text, self._at)
+        event = CODE_EVENT.search(text, self._at)
         if event is None:
             quotes = len(text) - len(text.rstrip("\"'"))
             self._at = len(text) if final else max(self._at, len(text) - min(quotes, 2))
@@ -409,11 +362,11 @@ class BoundaryScanner:
     def _code_line(self, at: int, final: bool) -> bool:
         """At the end of a line of code: the next one closes the fence, or takes the boundary after a docstring."""
         text = self._text
-        first = _skip(_INDENT, text, at + 1)
+        first = skip(INDENT, text, at + 1)
         run = first
         while text.startswith(self._fence[0], run):
             run += 1
-        end = _skip(_INDENT, text, run)
+        end = skip(INDENT, text, run)
         if end == len(text) and not final:
             return self._wait(at + 1 if self._due else None)
         if run - first >= len(self._fence) and (end == len(text) or text[end] == "\n"):
@@ -428,7 +381,7 @@ class BoundaryScanner:
     def _field(self, final: bool) -> bool:
         """Inside an object: a boundary before each key, until the braces balance or a blank line or a fence comes."""
         text = self._text
-        event = _FIELD_EVENT.search(text, self._at)
+        event = FIELD_EVENT.search(text, self._at)
         self._at = at = event.start() if event else len(text)
         if event is None:
             return False
@@ -449,7 +402,7 @@ class BoundaryScanner:
         return True
 
     def _field_line(self, at: int, final: bool) -> bool:
-        first = _skip(_INDENT, self._text, at + 1)
+        first = skip(INDENT, self._text, at + 1)
         rest = self._text[first : first + 3]
         if rest in ("", "`", "``", "~", "~~") and not final:
             return self._wait(first)
@@ -463,8 +416,8 @@ class BoundaryScanner:
         if self._key_next:
             window = self._text[at : at + LOOKAHEAD]
             short = len(window) < LOOKAHEAD
-            end = _skip(_KEY, window, 0)
-            colon = _skip(_INDENT, window, end + 1) if window[end : end + 1] == '"' else end
+            end = skip(KEY, window, 0)
+            colon = skip(INDENT, window, end + 1) if window[end : end + 1] == '"' else end
             undecided = colon >= len(window) or window[colon] == "\\"
             if undecided and short and not final:
                 return self._wait(at)
@@ -472,20 +425,6 @@ class BoundaryScanner:
                 self._open("field", at)
         self._key_next = False
         return self._open_span('"', at + 1, then=self._field)
-
-
-def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where the match of `pattern` at `at` ends; `at` itself when there is none."""
-    match = pattern.match(text, at)
-    return match.end() if match else at
-
-
-@lru_cache
-def _alternatives(cues: tuple[tuple[str, str], ...], prefix: str, ahead: str) -> tuple[re.Pattern[str], dict[str, str]]:
-    """All cues (rule, regex) as one regex with a group per cue, and the rule of each group."""
-    named = {f"{prefix}{index}": cue for index, cue in enumerate(cues)}
-    pattern = "|".join(f"(?P<{group}>{regex}){ahead}" for group, (_, regex) in named.items())
-    return re.compile(pattern or r"(?!)"), {group: rule for group, (rule, _) in named.items()}
 
 
 def find_boundaries(text: str, rules: Collection[str] = RULES) -> list[Boundary]:

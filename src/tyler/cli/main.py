@@ -91,7 +91,7 @@ def stage1(
     """Stage 1: train the operators; the backbone stays frozen.
 
     Args:
-        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         output: Run directory; by default runs/CONFIG-stage1.
         resume: Continue the run in the output directory from its newest checkpoint.
         dry_run: Train nothing: build the architecture with random weights, take one step of both stages, decode one
@@ -121,7 +121,7 @@ def stage2(
     """Stage 2: train when to invoke which operator; the operators stay frozen.
 
     Args:
-        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The Stage 1 run, or a saved model, to start from; by default runs/CONFIG-stage1.
         output: Run directory; by default runs/CONFIG-stage2.
         resume: Continue the run in the output directory from its newest checkpoint.
@@ -160,7 +160,7 @@ def train(
         method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone), softcot (soft thoughts
             of an assistant in the prompt), or MemGen: memgen (its weaver on the traces of Stage 1), memgen-weaver-grpo
             and memgen-trigger (which start from a trained weaver).
-        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
@@ -189,7 +189,7 @@ def plan(
     """Before renting a GPU: what a config trains, the memory of each part, and the time of each stage. Loads nothing.
 
     Args:
-        config: A YAML file, or a preset: mini, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
+        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         device: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" measures this machine; or GB of
             memory, GB/s of bandwidth and bf16 TFLOP/s as "96,1792,250". May be repeated; by default all of them.
         prompt: Tokens of a mean prompt.
