@@ -13,9 +13,9 @@ from tyler.analysis.cells import Cell, Decoding, Questions, Training
 
 PRESET = "smollm2-135m"
 SEEDS = (42, 43, 44)
-TEST = Questions("mawps", "test", 500, 128)
-HARDER = Questions("svamp", "test", 500, 128)
-DEVELOPMENT = Questions("mawps", "dev", None, 128)
+TEST = Questions("mawps", "test", 500, 160)
+HARDER = Questions("svamp", "test", 500, 160)
+DEVELOPMENT = Questions("mawps", "dev", None, 160)
 """What choices are made on."""
 
 BACKBONE, SFT, GRPO = Training(), Training("sft"), Training("grpo")
