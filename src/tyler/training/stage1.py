@@ -167,6 +167,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
                 f"shard_layers needs equal shares: {what} is {count}, which {distributed.world()} processes do "
                 "not divide"
             )
+    model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
     distributed.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
     for part in (model.backbone.model, model.synthesizer, model.policy):
         cast(torch.nn.Module, part).to(best_device())
