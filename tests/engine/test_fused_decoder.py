@@ -8,9 +8,10 @@ import pytest
 import torch
 from tests import tiny
 from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedModel
 
 from tyler.engine import fused_decoder
-from tyler.engine.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours
+from tyler.engine.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours, has_fixed_angles
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 
@@ -65,15 +66,67 @@ def test_biases_of_every_map_are_added() -> None:
     assert torch.allclose(by_reader(model.base_model, embeds()), by_transformers(model.base_model, embeds()), atol=1e-5)
 
 
-@pytest.mark.parametrize("rope", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "dynamic", "factor": 2.0}])
-def test_scaled_rotary_positions_are_those_of_the_model(rope: dict[str, object]) -> None:
-    config = tiny.config("qwen2")
-    config.rope_parameters = {"rope_theta": 10_000.0, **rope}
-    config.max_position_embeddings = LENGTH // 2
-    model = tiny.CLASSES["qwen2"](config)
+LLAMAS: dict[str, dict[str, object]] = {
+    "as SmolLM2": {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, "rope_parameters": None},
+    "biases in attention alone": {"mlp_bias": False},
+    "biases in the feed-forward part alone": {"attention_bias": False},
+    "wide heads": {"head_dim": 12},
+    "as many keys as queries": {"num_key_value_heads": 4},
+    "one key for all queries": {"num_key_value_heads": 1},
+}
+
+
+@pytest.mark.parametrize("pieces", [1, LENGTH])
+@pytest.mark.parametrize("variant", LLAMAS)
+def test_every_llama_is_read_as_transformers_reads_it(variant: str, pieces: int) -> None:
+    model = tiny.CLASSES["llama"](LlamaConfig(**{**tiny.config("llama").to_dict(), **LLAMAS[variant]}))
     tiny.randomize(model, torch.Generator().manual_seed(0))
     expected = by_transformers(model.base_model, embeds())
+    assert torch.allclose(by_reader(model.base_model, embeds(), pieces), expected, atol=1e-5)
+
+
+ORIGINAL = {"original_max_position_embeddings": LENGTH // 2}
+ROPES: list[dict[str, object]] = [
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, **ORIGINAL},
+    {
+        "rope_type": "longrope",
+        "factor": 2.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [1.0, 2.0, 3.0, 4.0],
+        **ORIGINAL,
+    },
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL},
+]
+
+
+def rotated(family: str, rope: dict[str, object]) -> PreTrainedModel:
+    config = tiny.config(family)
+    config.rope_parameters = {"rope_theta": 100.0, **rope}
+    config.max_position_embeddings = LENGTH // 2
+    return tiny.CLASSES[family](config)
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_scaled_rotary_positions_are_those_of_the_model(family: str, rope: dict[str, object]) -> None:
+    model, plain = rotated(family, rope), rotated(family, {"rope_type": "default"})
+    tiny.randomize(model, torch.Generator().manual_seed(0))
+    plain.load_state_dict(model.state_dict())
+    expected = by_transformers(model.base_model, embeds())
+    assert float((by_transformers(plain.base_model, embeds()) - expected).abs().max()) > 0.01, "the scaling must matter"
     assert torch.allclose(by_reader(model.base_model, embeds()), expected, atol=1e-5)
+    if has_fixed_angles(model.base_model):
+        assert torch.allclose(by_reader(model.base_model, embeds(), LENGTH), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+def test_angles_are_fixed_where_a_position_has_the_same_in_a_longer_context(rope: dict[str, object]) -> None:
+    decoder = rotated("llama", rope).base_model
+    rotary = decoder.rotary_emb
+    short, long = (rotary(torch.empty(0), torch.arange(length)[None])[0][0] for length in (LENGTH // 4, LENGTH))
+    assert has_fixed_angles(decoder) == torch.equal(short, long[: LENGTH // 4])
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])

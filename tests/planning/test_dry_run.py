@@ -14,9 +14,11 @@ import torch
 import tiny
 from tyler.config.files import load_config
 from tyler.config.schema import Config
+from tyler.modeling.architectures import PUBLISHED, biased_maps
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
+from tyler.planning.memory import Shape
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 
@@ -24,18 +26,23 @@ PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "on
 @pytest.fixture
 def shape(tmp_path: Path) -> Path:
     """A folder with an architecture and a tokenizer, and no weights."""
-    settings = tiny.config("qwen3").to_dict() | {"max_position_embeddings": 2048}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
-    tiny.tokenizer().save_pretrained(tmp_path)
-    return tmp_path
+    return without_weights("qwen3", tmp_path)
+
+
+def without_weights(family: str, folder: Path) -> Path:
+    settings = tiny.config(family).to_dict() | {"max_position_embeddings": 2048}
+    (folder / "config.json").write_text(json.dumps(settings))
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
 
 
 def config_for(shape: Path, *overrides: str) -> Config:
     return load_config("qwen2.5-1.5b", [f"backbone.id={shape}", "stage1.batch_size=4", "grpo.group_size=2", *overrides])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_both_stages_take_a_step_and_an_answer_is_decoded(shape: Path, dtype: str) -> None:
+@pytest.mark.parametrize("family, dtype", [("llama", "float32"), ("qwen3", "float32"), ("qwen3", "bfloat16")])
+def test_both_stages_take_a_step_and_an_answer_is_decoded(family: str, dtype: str, tmp_path: Path) -> None:
+    shape = without_weights(family, tmp_path)
     report = rehearse(config_for(shape, f"backbone.dtype={dtype}"), shape, length=200, device="cpu")
     assert report.backbone.dtype == getattr(torch, dtype)
     assert [phase.name for phase in report.phases] == PHASES
@@ -111,13 +118,33 @@ def test_a_tokenizer_that_exceeds_the_vocabulary_is_refused_before_anything_is_b
         random_backbone(str(shape), tiny.tokenizer())
 
 
-def test_random_weights_are_drawn_in_their_dtype_and_the_head_stays_tied(shape: Path) -> None:
-    backbone = random_backbone(str(shape), tiny.tokenizer(), dtype="bfloat16", device=torch.device("cpu"))
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_random_weights_are_drawn_in_their_dtype_and_the_head_is_tied_where_it_was(family: str, tmp_path: Path) -> None:
+    folder = str(without_weights(family, tmp_path))
+    backbone = random_backbone(folder, tiny.tokenizer(), dtype="bfloat16", device=torch.device("cpu"))
     assert {parameter.dtype for parameter in backbone.model.parameters()} == {torch.bfloat16}
-    assert backbone.head is backbone.embedding
+    assert (backbone.head is backbone.embedding) == tiny.config(family).tie_word_embeddings
     assert float(backbone.embedding.float().std()) == pytest.approx(0.02, rel=0.1)
-    expected = tiny.build_backbone("qwen3").decoder.rotary_emb.inv_freq
+    biases = [parameter for name, parameter in backbone.model.named_parameters() if name.endswith("bias")]
+    assert not any(bias.any() for bias in biases)
+    assert len(biases) == tiny.config(family).num_hidden_layers * len(biased_maps(tiny.config(family).to_dict()))
+    expected = tiny.build_backbone(family).decoder.rotary_emb.inv_freq
     torch.testing.assert_close(backbone.decoder.rotary_emb.inv_freq, expected)
+
+
+def test_a_published_config_with_the_older_names_of_its_rotary_settings_is_the_known_shape(tmp_path: Path) -> None:
+    """`rope_theta` and `rope_scaling` stand beside each other in the files that Llama 3.2 and SmolLM2 publish."""
+    for index, id in enumerate(("meta-llama/Llama-3.2-1B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct")):
+        settings = dict(PUBLISHED[id])
+        rope = dict(settings.pop("rope_parameters"))
+        settings["rope_theta"] = rope.pop("rope_theta")
+        settings["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        (tmp_path / str(index)).mkdir()
+        (tmp_path / str(index) / "config.json").write_text(json.dumps(settings))
+        read, known = architecture(str(tmp_path / str(index))), architecture(id)
+        assert read.rope_parameters == known.rope_parameters
+        assert read.eos_token_id == known.eos_token_id
+        assert Shape.of(read) == Shape.of(known)
 
 
 def test_the_meter_sees_a_peak_that_is_gone_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, prompt_ids, target_ids
+from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, opened_turn, prompt_ids, target_ids
 
 
 @pytest.fixture(scope="module", params=["qwen2.5", "qwen3"])
@@ -50,6 +50,15 @@ def test_thinking_is_off_unless_asked_for(qwen3):
 
 def test_an_empty_instruction_leaves_the_question_alone(qwen):
     assert "user\nWhy?<|im_end|>" in qwen.decode(prompt_ids(qwen, "Why?", Prompt(instruction="")))
+
+
+def test_a_template_that_writes_the_date_gives_the_same_prompt_every_day():
+    tokenizer = make_plain()
+    tokenizer.chat_template = (
+        "{%- if not date_string is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
+        "{{- date_string }}: {{ messages[0]['content'] }}"
+    )
+    assert opened_turn(tokenizer, "what is this") == "26 Jul 2024: what is this"
 
 
 def test_without_a_chat_template_the_prompt_is_plain_text_and_a_newline():

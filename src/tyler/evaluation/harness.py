@@ -25,6 +25,7 @@ from tyler.engine.routing import Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.evaluation.command import LONGEST_WAIT
 from tyler.model import DEFAULT_ROUTERS, Tyler
+from tyler.tasks.prompts import written_turns
 
 try:
     from lm_eval.api.instance import Instance
@@ -158,15 +159,8 @@ class TylerLM(TemplateLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The turns in the tokenizer's chat template, thinking as the model's own prompt has it."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-                enable_thinking=self.model.prompt.thinking,
-            )
-        )
+        thinking = self.model.prompt.thinking
+        return written_turns(self.tokenizer, chat_history, thinking, answered=not add_generation_prompt)
 
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results: which weights answered, and under which setting."""

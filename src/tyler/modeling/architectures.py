@@ -30,6 +30,8 @@ class Family:
     """Boolean settings, and the linear maps that each of them gives a bias."""
     qk_norm: bool = False
     """Whether queries and keys are normalized, each head by itself."""
+    end_of_thought: str = "\n\n</think>\n\n"
+    """How its thinking models leave a thought, by the release of SwiReasoning."""
 
 
 DEFAULTS: Mapping[str, Any] = {"head_dim": None, "tie_word_embeddings": False}
@@ -40,8 +42,13 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"num_key_value_heads": None},
         bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},
     ),
-    "qwen2": Family(biased=("q_proj", "k_proj", "v_proj")),
-    "qwen3": Family(defaults={"head_dim": 128}, bias_flags={"attention_bias": ATTENTION}, qk_norm=True),
+    "qwen2": Family(biased=("q_proj", "k_proj", "v_proj"), end_of_thought="</think>"),
+    "qwen3": Family(
+        defaults={"head_dim": 128},
+        bias_flags={"attention_bias": ATTENTION},
+        qk_norm=True,
+        end_of_thought="</think>",
+    ),
     "smollm3": Family(
         defaults={"tie_word_embeddings": True},
         bias_flags={"attention_bias": ATTENTION, "mlp_bias": FEED_FORWARD},

@@ -37,6 +37,7 @@ from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Choices, draw, entropy
 from tyler.model import Tyler
+from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import Knob, check_at_least, check_share
@@ -143,8 +144,7 @@ class SwiReasoning:
         self.begin, self.end = (begin, end) if self.signals else (None, None)
         self.line_break = vocabulary.get(LINE_BREAK)
         self.explicit = symbol_ids(tokenizer)
-        family = str(backbone.model.config.model_type)
-        close = settings.close or (END if family.startswith("qwen") else f"\n\n{END}\n\n")
+        close = settings.close or FAMILIES[backbone.model.config.model_type].end_of_thought
         self.close = tokenizer.encode(close, add_special_tokens=False) if self.signals else []
         self.open = tokenizer.encode(END * self.signals + OPENING, add_special_tokens=False)
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 """The paper requires the box but does not print its prompt; this is the wording the Qwen model cards recommend."""
 
+DATE = "26 Jul 2024"
+"""The date in prompts whose template takes one (Llama 3's): what Llama 3.2's own says where it knows no clock."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -55,9 +58,26 @@ def opened_turn(tokenizer: PreTrainedTokenizerBase, text: str, thinking: bool = 
     """What a user says in the tokenizer's chat template, up to where the assistant's turn begins, as text."""
     if tokenizer.chat_template is None:
         return text + "\n"
-    turns = [{"role": "user", "content": text}]
+    return written_turns(tokenizer, [{"role": "user", "content": text}], thinking)
+
+
+def written_turns(
+    tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, str]], thinking: bool, *, answered: bool = False
+) -> str:
+    """The turns in the tokenizer's chat template, open for the assistant, or `answered`: open within its last turn.
+
+    A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that goes on the
+    next day would refuse its own examples.
+    """
     return str(
-        tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, enable_thinking=thinking)
+        tokenizer.apply_chat_template(
+            turns,
+            tokenize=False,
+            add_generation_prompt=not answered,
+            continue_final_message=answered,
+            enable_thinking=thinking,
+            date_string=DATE,
+        )
     )
 
 
