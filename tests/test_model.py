@@ -12,6 +12,7 @@ from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, N
 from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.interventions import remove, share, zero
+from tyler.tasks import grade, load_problems
 from tyler.tasks.prompts import Prompt
 
 ACTIONS = 20
@@ -206,3 +207,30 @@ def test_mini_answers_out_of_the_box() -> None:
     trajectory = model.solve("Tom has 12 apples and buys 7 more. How many apples does Tom have?", max_new_tokens=12)
     assert model.stage == "backbone" and trajectory.num_invocations == 0
     assert trajectory.text.strip()
+
+
+# ------------------------------------------------------------------------------------------- what ships
+
+
+def test_a_trained_tyler_ships_in_the_package_and_thinks(root: Path) -> None:
+    model = Tyler.from_pretrained("mini-tyler")
+    question = "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"
+    trajectory = model.solve(question, max_new_tokens=160)
+    assert trajectory.text.endswith("The answer is $\\boxed{59}$")
+    assert trajectory.invocations[0].operator == "global" and model.stage == "stage2"
+    files = (root / "src" / "tyler" / "assets" / "mini-tyler").rglob("*")
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 500_000
+
+
+def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -> None:
+    problems = load_problems("mini", "eval", count=40)
+    asked = {"max_new_tokens": 160, "slots": 40}
+    trained, plain = (Tyler.from_pretrained(name) for name in ("mini-tyler", "mini"))
+    right = [
+        sum(
+            grade("mini", one.text, problem.answer).correct
+            for one, problem in zip(model.solve([p.prompt for p in problems], **asked), problems, strict=True)
+        )
+        for model in (trained, plain)
+    ]
+    assert right[0] >= 36 and right[1] <= 32

@@ -17,6 +17,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
+from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.lora import LoraSettings
@@ -75,12 +76,12 @@ class Tyler:
     ) -> Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
-        A backbone is "mini", a folder or a Hub id.
+        A backbone is "mini", a folder or a Hub id; "mini-tyler" is a trained Tyler that ships inside the package.
 
         `backbone` overrides where a checkpoint's backbone is found. Raises CheckpointError (a ValueError) for a
         checkpoint that does not fit and FileNotFoundError for a model that is not there.
         """
-        folder = latest_checkpoint(location) or Path(location)
+        folder = shipped(location) or latest_checkpoint(location) or Path(location)
         if not checkpoint.is_checkpoint(folder):
             return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
         manifest = Manifest.read(folder)

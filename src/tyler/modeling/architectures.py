@@ -157,6 +157,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """The backbones of the paper and one that runs on a small CPU, by their Hub id: what their `config.json` says."""
 
 
+SHIPPED = {"mini-tyler": "mini"}
+"""Trained Tylers that ship inside the package, each with its backbone."""
+
+
+def shipped(name: str) -> Path | None:
+    """The folder of a trained Tyler that ships inside the package; None for any other name."""
+    return Path(str(files("tyler") / "assets" / name)) if name in SHIPPED else None
+
+
 def located(id: str) -> str:
     """Where a backbone is: the package's own folder for `mini`, else the id itself."""
     return str(files("tyler") / "assets" / "mini") if id == MINI else id
