@@ -30,8 +30,9 @@ from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
 from tyler.engine.cuda_graphs import PATIENCE
-from tyler.engine.engine import Engine, Timings
+from tyler.engine.engine import Engine
 from tyler.engine.request import InvocationEvent, TokenEvent
+from tyler.engine.timings import Timings
 from tyler.modeling.backbone import resolve_dtype
 from tyler.planning.device_benchmark import this_device
 from tyler.planning.memory import Shape

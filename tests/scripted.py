@@ -36,6 +36,7 @@ def trajectory(index: int) -> Trajectory:
         vocab_size=100,
         offered=(True, True),
         seconds=1.0 + index,
+        engine_seconds=0.5 + index,
         synthesis_seconds=0.25 * index,
     )
 

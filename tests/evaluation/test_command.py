@@ -49,7 +49,9 @@ def command(place: Path, output: Path, *more: str) -> list[str]:
 
 def answers(records: list[Record]) -> list[Record]:
     """What must be equal whoever answers, and when."""
-    return [replace(one, seconds=0, synthesis_seconds=0, elapsed=0, session=0, rank=0) for one in records]
+    return [
+        replace(one, seconds=0, engine_seconds=0, synthesis_seconds=0, elapsed=0, session=0, rank=0) for one in records
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,8 @@ def test_records_keep_the_order_of_the_problems_and_everything_to_recount() -> N
         assert (one.prompt, one.gold) == (problem.prompt, "5")
         assert (one.completion, one.visible_tokens, one.latents) == (TEXTS[index], 2, 3 * index)
         assert one.invocations == trajectory(index).invocations
-        assert (one.seconds, one.synthesis_seconds) == (1.0 + index, 0.25 * index)
+        times = one.seconds, one.engine_seconds, one.synthesis_seconds
+        assert times == (1.0 + index, 0.5 + index, 0.25 * index)
     assert [one.answer for one in report.records] == ["5", "6", None, None, "5"]
     assert [one.finish_reason for one in report.records] == ["eos", "eos", "eos", "length", "eos"]
 

@@ -53,7 +53,18 @@ def test_the_numbers_of_a_report_are_those_of_its_records(report: Report) -> Non
     assert report.mean(lambda one: one.latents) == 6.0
     assert report.invocations_by_operator() == {"global": 6 / 5, "state": 4 / 5}
     assert report.by_family() == {"algebra": (1, 2), "words": (1, 3)}
-    assert report.synthesis_share == pytest.approx((0.25 * 10) / (5 + 10))
+    assert report.synthesis_share == pytest.approx((0.25 * 10) / (0.5 * 5 + 10)), "of the engine's time, not of latency"
+
+
+def test_the_synthesis_share_of_records_that_lack_the_engines_time_is_not_known(report: Report, tmp_path: Path) -> None:
+    """Records of before it was kept are read, and what they cannot say is not made up."""
+    lines = [json.loads(one.to_json()) for one in report.records]
+    del lines[0]["engine_seconds"]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    earlier = Report("x", tuple(read_records(tmp_path)))
+    assert earlier.records[0].engine_seconds is None and earlier.records[1:] == report.records[1:]
+    assert earlier.synthesis_share is None
+    assert dict(zip(COLUMNS, rows([earlier])[0], strict=True))["synthesis"] == "–"
 
 
 def test_the_wall_time_is_that_of_all_sessions(report: Report) -> None:
@@ -73,7 +84,7 @@ def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
     assert cells["correct"] == "2/5" and cells["accuracy"] == "40.0%"
     assert cells["95% CI"] == f"{100 * low:.1f}–{100 * high:.1f}" == interval(report)
     assert cells["no box"] == cells["cut off"] == cells["unparsable"] == "20.0%"
-    assert (cells["timeout"], cells["synthesis"]) == ("0.0%", "16.7%")
+    assert (cells["timeout"], cells["synthesis"]) == ("0.0%", "20.0%")
     assert (cells["visible"], cells["latents"], cells["calls"]) == ("2.0", "6.0", "2.00")
 
 

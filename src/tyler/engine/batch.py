@@ -6,7 +6,6 @@ are kept in the order running, parked, and whoever leaves gives way to the last.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -106,7 +105,7 @@ class Batch:
         slot = len(self.rows)
         self.rows.append(row)
         self.context.append(slot, self._embed_prompt(row.request) if row.saved_context is None else row.saved_context)
-        row.started, row.saved_context = row.started or time.perf_counter(), None
+        row.saved_context = None
 
     def _follow(self, slot: int, row: RequestState) -> None:
         """Start a row where another one stood after the same prompt."""

@@ -12,10 +12,7 @@ knows (`overlap.py`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -29,31 +26,12 @@ from tyler.engine.routing import Call
 from tyler.engine.sampling import choose, constants, masked_logits
 from tyler.engine.scheduler import Scheduler
 from tyler.engine.soft_sampling import Sampler
+from tyler.engine.timings import Timings
 from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
-
-
-@dataclass
-class Timings:
-    """Seconds the engine spent on each part."""
-
-    prefill: float = 0.0
-    decode: float = 0.0
-    synthesis: float = 0.0
-    choice: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.prefill + self.decode + self.synthesis + self.choice
-
-    @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        setattr(self, part, getattr(self, part) + time.perf_counter() - started)
 
 
 class Engine:
@@ -177,8 +155,11 @@ class Engine:
         self.scheduler.preempt_youngest()
         self._aborted += self.scheduler.withdrawn()
         if joining := self.scheduler.admit():
-            with self.timings.clock("prefill"):
+            for row in joining:
+                row.start()
+            with self.timings.clock("prefill", joining):
                 self.batch.join(joining)
+                self._wait_for_device()
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
@@ -190,19 +171,17 @@ class Engine:
             return []
         if self._drain():
             parked = self.batch.arrange()
-        started = time.perf_counter()
-        held = [self._hold_back(slot) for slot in parked]
-        latents = self._synthesize(parked)
-        for slot, block, tokens in zip(parked, latents, held, strict=True):
-            self._append_latents(slot, block)
-            self._append_held(slot, tokens)
-        hidden, counts = self.batch.read(parked)
-        self._score_held(parked, held, hidden, counts)
-        self._wait_for_device()
-        elapsed = time.perf_counter() - started
-        self.timings.synthesis += elapsed
-        for slot in parked:
-            self.rows[slot].synthesis_seconds += elapsed / len(parked)
+        with self.timings.clock("decode", self.rows):
+            self._wait_for_device()  # for what is still being read, which is no part of the calls
+        with self.timings.clock("synthesis", self.rows[parked.start : parked.stop]):
+            held = [self._hold_back(slot) for slot in parked]
+            latents = self._synthesize(parked)
+            for slot, block, tokens in zip(parked, latents, held, strict=True):
+                self._append_latents(slot, block)
+                self._append_held(slot, tokens)
+            hidden, counts = self.batch.read(parked)
+            self._score_held(parked, held, hidden, counts)
+            self._wait_for_device()
         self._park_scheduled()
         return [InvocationEvent(self.rows[slot].index, self.rows[slot].invocations[-1]) for slot in parked]
 
@@ -279,7 +258,7 @@ class Engine:
         if self._may_run_ahead(running):
             self._decide_ahead(len(running))
             return
-        with self.timings.clock("choice"):
+        with self.timings.clock("choice", [self.rows[slot] for slot in running]):
             by_sampler: dict[Sampler | None, list[int]] = {}
             for slot in running:
                 by_sampler.setdefault(self.rows[slot].request.sampler, []).append(slot)
@@ -304,15 +283,15 @@ class Engine:
         """
         overlap = self.batch.overlap
         assert overlap is not None
-        with self.timings.clock("decode"):
-            rows = self.rows[:running]
+        rows = self.rows[:running]
+        with self.timings.clock("decode", rows):
             step = overlap.in_flight or overlap.launch(rows, in_flight=0)
             last = any(self._counted(row) + 1 >= row.request.max_new_tokens for row in rows)
             overlap.in_flight = None if last else overlap.launch(rows, in_flight=1)
             self._process_output(step)
             self._park_scheduled()
-            if any(row.call is not None or row.finish_reason for row in rows):
-                self._drain()
+        if any(row.call is not None or row.finish_reason for row in rows):
+            self._drain()
 
     def _process_output(self, step: InFlightStep) -> None:
         """Carry out the actions of a launched step. Rows that ended or parked since it was launched take none."""
@@ -333,7 +312,8 @@ class Engine:
         if overlap is None or overlap.in_flight is None:
             return False
         step, overlap.in_flight = overlap.in_flight, None
-        self._process_output(step)
+        with self.timings.clock("decode", self.rows[: step.rows]):
+            self._process_output(step)
         self._park_scheduled()
         return True
 
@@ -420,7 +400,7 @@ class Engine:
     def _read_running(self) -> None:
         running = range(len(self.rows) - len(self.batch.arrange()))
         if any(self.batch.policy_reader.read_to[slot] < self.context.lengths[slot] for slot in running):
-            with self.timings.clock("decode"):
+            with self.timings.clock("decode", self.rows[: len(running)]):
                 self.batch.read(running)
 
     def _wait_for_device(self) -> None:

@@ -49,12 +49,17 @@ class RequestState:
         self.finish_reason = ""
         self.stopped_at: int | None = None  # characters before the stop string
         self.started = 0.0  # when it was admitted
-        self.synthesis_seconds = 0.0
+        self.engine_seconds = 0.0  # of the passes that served it, split over their rows
+        self.synthesis_seconds = 0.0  # of which operator calls
 
     @property
     def length(self) -> int:
         """Positions of its context while it waits."""
         return len(self.request.prompt_ids) if self.saved_context is None else len(self.saved_context)
+
+    def start(self) -> None:
+        """Note when it was admitted: the first time, where it had to make room since."""
+        self.started = self.started or time.perf_counter()
 
     def has_prompt_of(self, other: RequestState) -> bool:
         """Whether the two start from the same context."""
@@ -150,6 +155,7 @@ class RequestState:
             budget=self.request.budget,
             sampling=self.request.sampling,
             seconds=time.perf_counter() - self.started if self.started else 0.0,
+            engine_seconds=self.engine_seconds,
             synthesis_seconds=self.synthesis_seconds,
             is_soft=self.is_soft,
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),

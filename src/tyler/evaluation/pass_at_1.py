@@ -60,6 +60,7 @@ def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, cloc
         latents=trajectory.num_latents,
         seconds=trajectory.seconds,
         synthesis_seconds=trajectory.synthesis_seconds,
+        engine_seconds=trajectory.engine_seconds,
         elapsed=clock.read(),
         session=clock.session,
         rank=clock.rank,

@@ -26,6 +26,9 @@ from tyler.tasks import Outcome
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"
 
+LATER = {"engine_seconds"}
+"""Fields that earlier records lack."""
+
 Key = tuple[str, str]
 """What names an answer within an evaluation: the task and the problem's id."""
 
@@ -34,9 +37,10 @@ Key = tuple[str, str]
 class Record:
     """One answered problem: enough to recount every number of a report.
 
-    Tokens are counts, times are seconds: `seconds` from the answer's start to its end, `synthesis_seconds` of it in
-    operators, `elapsed` since this evaluation began (or went on, for the `session`-th time) until it was graded. Of a
-    task whose examples must not be shown, prompt and completion are empty.
+    Tokens are counts, times are seconds: `seconds` from the answer's start to its end; `engine_seconds` of the passes
+    that served it, each split over the rows it served (None in records from before it was kept), `synthesis_seconds` of
+    that in operators; `elapsed` since this evaluation began (or went on, for the `session`-th time) until it was
+    graded. Of a task whose examples must not be shown, prompt and completion are empty.
     """
 
     task: str
@@ -54,6 +58,7 @@ class Record:
     latents: int
     seconds: float
     synthesis_seconds: float
+    engine_seconds: float | None = None
     elapsed: float = 0.0
     session: int = 0
     rank: int = 0
@@ -69,7 +74,7 @@ class Record:
     @classmethod
     def from_json(cls, line: Mapping[str, Any], where: str) -> Record:
         """One line of records.jsonl. Raises ValueError, naming `where`, for a line of another format."""
-        if differing := sorted(set(line) ^ {field.name for field in fields(cls)}):
+        if differing := sorted((set(line) ^ {field.name for field in fields(cls)}) - (LATER - set(line))):
             raise ValueError(f"{where} is not a record of this version of tyler; fields that differ: {differing}")
         calls = tuple(Invocation(**call) for call in line["invocations"])
         return cls(**{**line, "outcome": Outcome(line["outcome"]), "invocations": calls})

@@ -40,11 +40,12 @@ class Report:
         return sum(ends.values())
 
     @property
-    def synthesis_share(self) -> float:
-        """Share of the answers' time that operators took."""
-        return sum(record.synthesis_seconds for record in self.records) / max(
-            sum(record.seconds for record in self.records), 1e-9
-        )
+    def synthesis_share(self) -> float | None:
+        """The operators' share of the engine's time, passes split over the rows they served; None if not kept."""
+        times = [record.engine_seconds for record in self.records if record.engine_seconds is not None]
+        if len(times) < len(self.records):
+            return None
+        return sum(record.synthesis_seconds for record in self.records) / max(sum(times), 1e-9)
 
     def mean(self, value: Callable[[Record], float]) -> float:
         return fmean(value(record) for record in self.records)
@@ -89,13 +90,13 @@ FAILURE_COLUMNS = ("method", "no box", "cut off", "unparsable", "timeout", "synt
 
 CAPTION = (
     "An answer without a finished box is wrong. Tokens and calls are means per answer; seconds are of all answers, "
-    "batched; synthesis is the operators' share of the answers' time."
+    "batched; synthesis is the operators' share of the engine's time, each pass split over the rows it served."
 )
 
 
-def percent(share: float) -> str:
-    """A share as text."""
-    return f"{100 * share:.1f}%"
+def percent(share: float | None) -> str:
+    """A share as text; what is not known is a dash."""
+    return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def interval(report: Report) -> str:

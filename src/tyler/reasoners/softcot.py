@@ -320,6 +320,7 @@ class SoftCotReasoner:
 
         def done(index: int, trajectory: Trajectory) -> None:
             trajectory.seconds += spent[index]
+            trajectory.engine_seconds += spent[index]
             trajectory.synthesis_seconds += spent[index]
             finished(index, trajectory)
 

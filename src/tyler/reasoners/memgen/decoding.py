@@ -73,7 +73,7 @@ class MemGenEngine(Engine):
     def _consult(self, asked: list[int]) -> None:
         """Let the trigger read the asked rows' visible tokens up to the present, and answer."""
         assert self.trigger is not None and self.trigger_context is not None, "only an active trigger is asked"
-        with self.timings.clock("choice"):
+        with self.timings.clock("choice", [self.rows[slot] for slot in asked]):
             for place, slot in enumerate(asked):
                 self.batch.swap(place, slot)
             rows = self.rows[: len(asked)]

@@ -1,0 +1,42 @@
+"""Where the engine's time goes: by part, and by the rows that each pass served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from tyler.engine.request_state import RequestState
+
+Part = Literal["prefill", "decode", "synthesis", "choice"]
+
+
+@dataclass
+class Timings:
+    """Seconds the engine spent on each part."""
+
+    prefill: float = 0.0
+    decode: float = 0.0
+    synthesis: float = 0.0
+    choice: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.prefill + self.decode + self.synthesis + self.choice
+
+    @contextmanager
+    def clock(self, part: Part, rows: Sequence[RequestState]) -> Iterator[None]:
+        """Charge what happens inside to a part, and in equal shares to the rows it is done for.
+
+        So an answer's share of all passes means the same at any number of slots. Clocks are not nested.
+        """
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        setattr(self, part, getattr(self, part) + seconds)
+        for row in rows:
+            row.engine_seconds += seconds / len(rows)
+            if part == "synthesis":
+                row.synthesis_seconds += seconds / len(rows)

@@ -1,0 +1,99 @@
+"""Whose time a pass is: attributed to the rows it served, at any number of slots, on any device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.asking import CASES
+
+from tyler.engine.context import Reader
+from tyler.engine.engine import Engine
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
+
+
+class Device:
+    """A fake device and the host's clock: a pass costs its positions, at once or when the host waits for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, asynchronous: bool = False, per_pass: float = 0.0) -> None:
+        self.now, self.pending = 1.0, 0.0
+        read = Reader.read
+
+        def timed(reader: Reader, rows: range, ends: list[int]) -> Any:
+            hidden, counts = read(reader, rows, ends)
+            self.pending += per_pass + sum(counts)
+            if not asynchronous:
+                self.wait()
+            return hidden, counts
+
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(Reader, "read", timed)
+        monkeypatch.setattr(Engine, "_wait_for_device", lambda engine: self.wait())
+
+    def wait(self) -> None:
+        self.now, self.pending = self.now + self.pending, 0.0
+
+
+def different_prompts() -> list[Request]:
+    """Requests that share nothing, or a batch would read less than its rows alone."""
+    texts = [f"{text} {number}" for text in (tiny.MEDIUM, tiny.LONG, tiny.ODD) for number in range(3)]
+    return [
+        Request(tiny.ids(text), router=AtBoundaries(), sampling=Sampling(1.0, seed=seed), max_new_tokens=40)
+        for seed, text in enumerate(texts)
+    ]
+
+
+def share(trajectories: list[Trajectory]) -> float:
+    """As a report has it."""
+    return sum(one.synthesis_seconds for one in trajectories) / sum(one.engine_seconds for one in trajectories)
+
+
+@pytest.mark.parametrize("slots, ahead", [(1, False), (3, False), (8, False), (8, True)])
+def test_every_pass_is_split_over_the_rows_it_served(slots: int, ahead: bool) -> None:
+    engine = tiny.tyler("qwen3").engine(slots=slots, ahead=ahead)
+    found = engine.run(list(CASES.values()))
+    assert sum(one.engine_seconds for one in found) == pytest.approx(engine.timings.total)
+    assert sum(one.synthesis_seconds for one in found) == pytest.approx(engine.timings.synthesis)
+    for one in found:
+        assert (one.synthesis_seconds > 0) == (one.num_invocations > 0)
+        assert one.synthesis_seconds < one.engine_seconds < one.seconds * (1 + 1e-9)
+
+
+def test_the_synthesis_share_is_the_same_at_any_number_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a pass costs its positions, batching changes no cost, so it must change no share either."""
+    requests, found = different_prompts(), {}
+    for slots in (1, 8):
+        with monkeypatch.context() as patch:
+            Device(patch)
+            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots, coalesce=3).run(requests))
+    assert 0.1 < found[1] < 0.9
+    assert found[8] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_what_passes_cost_beside_their_positions_moves_the_share_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, found = different_prompts(), {}
+    for slots in (1, 8):
+        with monkeypatch.context() as patch:
+            Device(patch, per_pass=1.0)
+            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
+    assert found[8] == pytest.approx(found[1], rel=0.35), "a batch saves passes of both kinds"
+
+
+def test_a_prompt_that_is_still_being_read_is_not_charged_to_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a pass is only started: whoever waits next pays, unless the clock waits first."""
+    request = Request(tiny.ids(tiny.LONG), router=AtBoundaries(), max_new_tokens=24)
+    found = {}
+    for asynchronous in (False, True):
+        with monkeypatch.context() as patch:
+            Device(patch, asynchronous=asynchronous)
+            engine = tiny.tyler("qwen3").engine(slots=1)
+            (found[asynchronous],) = engine.run([request])
+        assert engine.timings.prefill == len(request.prompt_ids)
+    assert found[True].invocations == found[False].invocations != ()
+    assert found[True].invocations[0].position == 0, "the first call follows the prompt at once"
+    assert found[True].synthesis_seconds == found[False].synthesis_seconds
