@@ -16,13 +16,16 @@ import pytest
 
 import tiny
 from damage import change, nudge
+from tyler.cli.main import main
 from tyler.engine.routing import Never
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.command import digest
 from tyler.evaluation.records import Record, RecordStore, read_records
 from tyler.model import Tyler
+from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.tasks import Problem
+from tyler.tasks.sandbox import sandbox
 
 COUNT = 24
 
@@ -159,3 +162,16 @@ def test_the_digest_names_the_problems() -> None:
     one, other = Problem("1", "jsonl", "a", "b"), Problem("1", "jsonl", "a", "c")
     assert digest([one]) == digest([one]) != digest([other])
     assert digest([one, other]) != digest([other, one])
+
+
+def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): pass"}
+    rows = [row | {"task_id": f"HumanEval/{n}", "canonical_solution": "    return 1\n"} for n in range(164)]
+    (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "there is none in this test"))
+    monkeypatch.setattr(registry, "load", lambda *_, **__: pytest.fail("the model was loaded first"))
+    asked = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
+    assert main([*asked, "--output", str(tmp_path / "out")]) == 2
+    assert "tyler: programs of the model cannot run safely: there is none in this test" in capsys.readouterr().err

@@ -67,7 +67,8 @@ def grade(
     says so, and without a sandbox only where `allow_unsafe_code_execution` does.
 
     No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
-    TypeError for a gold answer of the wrong type, PermissionError where code may not be executed.
+    TypeError for a gold answer of the wrong type, PermissionError where code may not be executed, and SandboxError (an
+    OSError) where there is no sandbox for it or it could not be started.
     """
     if mode not in get_args(Mode):
         raise ValueError(f"mode {mode!r} is not one of {', '.join(get_args(Mode))}")

@@ -23,7 +23,7 @@ import textwrap
 from tyler.tasks.answers.boxed import after_thought
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.tasks.sandbox.sandbox import Ending, Limits, execute
+from tyler.tasks.sandbox.sandbox import Ending, Limits, execute, require
 from tyler.tasks.task import GradeOptions, Source, Task
 
 INSTRUCTION = (
@@ -72,7 +72,8 @@ def problem(row: Row, split: str) -> Problem:
 def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
     """Run a completion's function against the test of `gold`.
 
-    Raises PermissionError unless code may run, and RuntimeError where there is no sandbox to run it in.
+    Raises PermissionError unless code may run, and SandboxError where there is no sandbox to run it in: both also for a
+    completion without code, so that an evaluation can ask before it loads anything.
     """
     if not options.allow_code_execution:
         raise PermissionError(
@@ -80,6 +81,7 @@ def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
             "(--allow-code-execution); they run in a bubblewrap sandbox without network, files or privileges "
             "(see docs/sandbox.md)"
         )
+    require(unsafe=options.allow_unsafe_code_execution)
     try:
         parts = json.loads(gold)
         prompt, entry_point, test = parts["prompt"], parts["entry_point"], parts["test"]

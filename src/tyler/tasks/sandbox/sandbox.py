@@ -1,7 +1,7 @@
 """Running a program that a model wrote: in bubblewrap, under limits, with a success that cannot be forged.
 
-`docs/sandbox.md` says what is isolated, what is not, and how to install bubblewrap. What happens inside the sandbox is
-in `tyler.tasks.sandbox.worker`.
+`docs/sandbox.md` says what is isolated, what is not, and how to install bubblewrap. How it is started is in
+`tyler.tasks.sandbox.bubblewrap`, what happens inside in `tyler.tasks.sandbox.worker`.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import secrets
 import select
-import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from pathlib import Path
 from typing import IO
 
 import psutil
 
-_JUDGE = Path(__file__).with_name("worker.py")
-_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache")
+from tyler.tasks.sandbox import bubblewrap
+from tyler.tasks.sandbox.bubblewrap import SandboxError
+
 _LOOK_SECONDS = 0.05
 _MAX_SIGNAL_BYTES = 8192
 _MAX_COMPLAINT_BYTES = 4096
+_READY = b"ready\n"
+"""What the worker writes when it has secluded itself: from then on, an end without a verdict is the program's doing."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,22 @@ class Limits:
     memory: int = 2**30
     """Address space of each process, and resident memory of all of them together."""
     processes: int = 16
-    """Processes beside the sandbox's own; threads count too where the kernel counts them per sandbox."""
+    """Processes that a program may start; its threads count too."""
     file: int = 2**24
     """The largest file."""
     scratch: int = 2**26
     """All files in /tmp together, the only folder that can be written to."""
     open_files: int = 64
 
-    def of_each_process(self) -> dict[str, int]:
-        """The part that the kernel watches, by the names of `resource.RLIMIT_*`."""
+    def of_each_process(self, own: int = 0) -> dict[str, int]:
+        """The part that the kernel watches, by the names of `resource.RLIMIT_*`.
+
+        `own` of the processes that it counts are the sandbox's and not started by the program.
+        """
         return {
             "AS": self.memory,
             "CPU": ceil(self.seconds) + 1,
-            "NPROC": self.processes,
+            "NPROC": self.processes + own,
             "FSIZE": self.file,
             "NOFILE": self.open_files,
             "CORE": 0,
@@ -100,57 +101,97 @@ def execute(
     """Run a program and test its function `entry_point`: `test` defines `check(candidate)`, which raises or returns.
 
     `prelude` is trusted code that runs before the program and before the test. The test sees what the function returns
-    as plain data. `unsafe` runs it without the sandbox where there is none, with a warning. Raises RuntimeError where
-    there is no sandbox otherwise.
+    as plain data. `unsafe` runs it without the sandbox where there is none, with a warning. Raises SandboxError where
+    there is no sandbox otherwise, or where it could not be started this time.
     """
+    require(unsafe=unsafe)
     limits = limits or Limits()
-    token = secrets.token_hex(32)
-    order = {"token": token, "prelude": prelude, "program": program, "entry_point": entry_point, "test": test}
-    with tempfile.TemporaryFile() as paper, _command(limits, unsafe) as (command, folder):
-        paper.write(json.dumps(order | {"limits": limits.of_each_process()}).encode())
-        paper.seek(0)
-        return _run(command, folder, paper, token, limits)
+    order = {"prelude": prelude, "program": program, "entry_point": entry_point, "test": test}
+    if probe().available:
+        return _contained(order, limits)
+    _warn_once(probe().reason)
+    with tempfile.TemporaryDirectory(prefix="tyler-") as folder:
+        return _run(functools.partial(_start_bare, folder), order | {"limits": limits.of_each_process()}, limits)
+
+
+def require(*, unsafe: bool = False) -> None:
+    """Raises SandboxError, with what to do, where no program can run; `unsafe` allows to do without a sandbox."""
+    found = probe()
+    if not (found.available or unsafe):
+        raise SandboxError(
+            f"programs of the model cannot run safely: {found.reason}. To run them without a sandbox, where they can "
+            "read, write and send whatever you can, give allow_unsafe_code_execution=True "
+            "(--allow-unsafe-code-execution)"
+        )
 
 
 @functools.cache
 def probe() -> Availability:
-    """Whether bubblewrap runs a program here; tried once."""
-    if sys.platform != "linux":
-        return Availability(
-            False, f"bubblewrap runs on Linux, this is {sys.platform}; use a Linux machine or container"
-        )
-    if shutil.which("bwrap") is None:
-        return Availability(
-            False, "bubblewrap is not installed; install the package 'bubblewrap' (see docs/sandbox.md)"
-        )
-    with tempfile.TemporaryFile() as paper:
-        order = {"token": "probe", "prelude": "", "program": "def f(): return 1", "entry_point": "f", "limits": {}}
-        paper.write(json.dumps(order | {"test": "def check(f): assert f() == 1"}).encode())
-        paper.seek(0)
-        report = _run(_bubblewrap(Limits()), None, paper, "probe", Limits(seconds=30))
-    if report.ending is Ending.PASSED:
-        return Availability(True, f"bubblewrap {'.'.join(map(str, _version()))}")
-    return Availability(False, f"bubblewrap does not work here ({report.why}); see docs/sandbox.md")
+    """Whether a sandbox runs a program here, and holds it to its number of processes; tried once."""
+    if obstacle := bubblewrap.obstacle():
+        return Availability(False, obstacle)
+    order = {"prelude": "", "program": _FORKS, "entry_point": "f", "test": _FORKS_TEST}
+    try:
+        report = _contained(order, Limits(seconds=30))
+    except SandboxError as error:
+        return Availability(False, f"bubblewrap does not work here ({error}); see docs/sandbox.md")
+    if report.ending is not Ending.PASSED:
+        return Availability(False, f"bubblewrap does not work here ({report.why}); see docs/sandbox.md")
+    version = ".".join(map(str, bubblewrap.version()))
+    return Availability(True, f"bubblewrap {version}, with its own keyring, system-call filter and process limit")
+
+
+_FORKS = f"""
+import fractions, os, time
+def f():
+    for started in range(2 * {Limits.processes}):
+        try:
+            if os.fork() == 0: time.sleep(60)
+        except OSError: return started
+    return started + 1
+"""
+_FORKS_TEST = f"""
+def check(f):
+    started = f()
+    assert started <= {Limits.processes}, f"a program could start {{started}} processes, not {Limits.processes}"
+"""
+
+
+def _contained(order: Mapping[str, object], limits: Limits) -> Report:
+    order = {**order, "limits": limits.of_each_process(bubblewrap.own_processes())}
+    return _run(functools.partial(bubblewrap.start, scratch=limits.scratch), order, limits)
+
+
+def _start_bare(folder: str, order: IO[bytes], result: int) -> subprocess.Popen[bytes]:
+    """The worker without a sandbox, in a folder of its own."""
+    return subprocess.Popen(
+        [*bubblewrap.python(), str(bubblewrap.WORKER), str(result)], stdin=order, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, env={}, cwd=folder, pass_fds=(result,), start_new_session=True,
+    )  # fmt: skip
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"programs of the model run WITHOUT a sandbox, as your user: {reason}", RuntimeWarning, stacklevel=2)
 
 
 # ---------------------------------------------------------------------------------------------------------- one process
 
 
-def _run(command: list[str], folder: str | None, order: IO[bytes], token: str, limits: Limits) -> Report:
-    """Run the judge under `command`, which gets the number of the pipe for its signal as its last argument."""
-    start = time.monotonic()
-    with _pipe() as (listen, speak):
+def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: object, limits: Limits) -> Report:
+    """Have the worker that `start` starts carry out an order; it signals through a pipe that only it may write to."""
+    begun, token = time.monotonic(), secrets.token_hex(32)
+    with tempfile.TemporaryFile() as paper, _pipe() as (listen, speak):
+        paper.write(json.dumps({"token": token, "order": order}).encode())
+        paper.seek(0)
         with speak:
-            process = subprocess.Popen(
-                [*command, str(speak.fileno())], stdin=order, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                env={}, cwd=folder, pass_fds=(speak.fileno(),), start_new_session=True,
-            )  # fmt: skip
+            process = start(paper, speak.fileno())
         with process:
             try:
-                ending, why = _wait(process, listen.fileno(), token, limits, start + limits.seconds)
+                ending, why = _wait(process, listen.fileno(), token, limits, begun + limits.seconds)
             finally:
                 _end(process)
-    return Report(ending, why, time.monotonic() - start)
+    return Report(ending, why, time.monotonic() - begun)
 
 
 @contextmanager
@@ -174,8 +215,10 @@ def _wait(
             continue
         piece = os.read(listen, _MAX_SIGNAL_BYTES)
         said += piece
-        if said.endswith(b"\n"):
-            return _signal(said, token)
+        if said.endswith(b"\n") and said != _READY:
+            return _signal(said.removeprefix(_READY), token)
+        if not piece and not said.startswith(_READY):
+            raise SandboxError(_complaint(process))
         if not piece or len(said) > _MAX_SIGNAL_BYTES:
             return Ending.FAILED, _complaint(process)
     return Ending.TIMEOUT, f"it ran for more than {limits.seconds:g} s"
@@ -219,69 +262,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-# --------------------------------------------------------------------------------------------------------- the command
-
-
-@contextmanager
-def _command(limits: Limits, unsafe: bool) -> Iterator[tuple[list[str], str | None]]:
-    """The command that starts the judge, and the folder it starts in."""
-    found = probe()
-    if found.available:
-        yield _bubblewrap(limits), None
-        return
-    if not unsafe:
-        raise RuntimeError(
-            f"programs of the model cannot run safely: {found.reason}. To run them without a sandbox, where they can "
-            "read, write and send whatever you can, give allow_unsafe_code_execution=True "
-            "(--allow-unsafe-code-execution)"
-        )
-    _warn_once(found.reason)
-    with tempfile.TemporaryDirectory(prefix="tyler-") as folder:
-        yield [*_python(), str(_JUDGE)], folder
-
-
-@functools.cache
-def _warn_once(reason: str) -> None:
-    warnings.warn(f"programs of the model run WITHOUT a sandbox, as your user: {reason}", RuntimeWarning, stacklevel=2)
-
-
-def _python() -> list[str]:
-    """The base interpreter, isolated and without site-packages: nothing of a virtual environment is needed."""
-    return [os.path.realpath(getattr(sys, "_base_executable", sys.executable)), "-I", "-S"]
-
-
-def _bubblewrap(limits: Limits) -> list[str]:
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None
-    return [
-        bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--clearenv", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox",
-        *(["--disable-userns"] if _version() >= (0, 8) else []),
-        *_read_only(), "--ro-bind", str(_JUDGE), "/judge.py",
-        "--proc", "/proc", "--dev", "/dev", *(["--size", str(limits.scratch)] if _version() >= (0, 6) else []),
-        "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/",
-        *_python(), "/judge.py",
-    ]  # fmt: skip
-
-
-def _read_only() -> Iterator[str]:
-    """The system's libraries, and of the interpreter its executable and its library folders."""
-    executable, prefix = _python()[0], Path(sys.base_prefix)
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        elif os.path.exists(path):
-            yield from ("--ro-bind", path, path)
-    for path in (executable, str(prefix / "lib"), str(prefix / "lib64"), sysconfig.get_path("stdlib")):
-        if os.path.exists(path) and not path.startswith(("/usr/", "/nix/store/")):
-            yield from ("--ro-bind", path, path)
-
-
-@functools.cache
-def _version() -> tuple[int, ...]:
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None
-    printed = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=False).stdout
-    return tuple(map(int, re.findall(r"\d+", printed)[:3]))

@@ -9,6 +9,7 @@ judge writes the token to the pipe once the test has ended, and cannot be traced
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import pickle
@@ -21,6 +22,9 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 _PR_SET_DUMPABLE = 4
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_NOBODY = 65534
 _MAX_ITEMS = 100_000
 _MAX_WORDS = 300
 
@@ -29,10 +33,11 @@ Reply = tuple[str, Any]
 
 
 def main() -> None:
-    """Fork the program, then read the order from standard input and judge."""
-    result = int(sys.argv[1])
-    if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
-        sys.exit("prctl(PR_SET_DUMPABLE) failed: the test cannot be hidden from the program")
+    """Give up what is the caller's, fork the program, then read the order from standard input and judge."""
+    result, contained = int(sys.argv[1]), "contained" in sys.argv[2:]
+    if sys.platform == "linux":
+        _seclude(contained)
+    os.write(result, b"ready\n")
     calls, replies = os.pipe(), os.pipe()
     if os.fork() == 0:  # before the order is read: the program's memory never held it
         for end in (calls[1], replies[0], result):
@@ -42,13 +47,46 @@ def main() -> None:
         os._exit(0)
     os.close(calls[0])
     os.close(replies[1])
-    order = json.load(sys.stdin)
+    paper = json.load(sys.stdin)
+    token, order = paper["token"], paper["order"]
     _silence(0, 1)
     _limit(order["limits"])  # replies may be huge
     ending, why = _judge(order, Program(os.fdopen(calls[1], "wb"), os.fdopen(replies[0], "rb")))
-    signal = {"token": order["token"], "ending": ending, "why": why[:_MAX_WORDS]}
+    signal = {"token": token, "ending": ending, "why": why[:_MAX_WORDS]}
     os.write(result, json.dumps(signal).encode() + b"\n")
     os._exit(0)  # not sys.exit: the interpreter's farewell takes longer than most programs
+
+
+def _seclude(contained: bool) -> None:
+    """Leave the caller's keyring, hide from the program, and be nobody where the sandbox made this process root.
+
+    Ends the process where a sandbox (`contained`) cannot have one of these.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    reason = _leave_keyring(libc)
+    if contained and reason:
+        sys.exit(f"no keyring of its own can be had ({reason}), so it would share the caller's")
+    if contained and os.getuid() == 0:
+        os.chmod("/tmp", 0o1777)
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        sys.exit("prctl(PR_SET_DUMPABLE) failed: the test cannot be hidden from the program")
+
+
+def _leave_keyring(libc: ctypes.CDLL) -> str:
+    """Join a new session keyring, as this process and the program have their caller's; says why not, or "".
+
+    A kernel without keyrings has nothing to leave.
+    """
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None:
+        return f"its call is not known on {os.uname().machine}"
+    command, no_name = ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), ctypes.c_void_p(None)
+    if libc.syscall(ctypes.c_long(number), command, no_name) != -1 or ctypes.get_errno() == errno.ENOSYS:
+        return ""
+    return os.strerror(ctypes.get_errno())
 
 
 def _silence(*ends: int) -> None:
