@@ -1,7 +1,10 @@
 """The command line: one file per command where it is more than a call.
 
-main.py        every command, its options and its help
+main.py        the commands, and what becomes of their errors and interruptions
 options.py     arguments that commands share
+train.py       stage1, stage2 and train
+solve.py       one answer, as it comes
+evaluate.py    accuracy on tasks
 quickstart.py  both stages and an evaluation on the mini model
 doctor.py      what this machine can run
 display.py     operators in a terminal

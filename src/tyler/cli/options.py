@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
+
+if TYPE_CHECKING:
+    from tyler.config.schema import Config
+    from tyler.engine.routing import Router
 
 ConfigName = Annotated[Positional[str], arg(metavar="CONFIG")]
 ModelName = Annotated[Positional[str], arg(metavar="MODEL")]
@@ -75,3 +80,17 @@ class Matching:
     """The split on whose problems, up to 100, the setting is looked for."""
     match_data: SomeFolder = None
     """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
+
+
+def load_settings(config: str, overrides: Sequence[str]) -> Config:
+    """The config of a command with its dotted settings. Raises ValueError for what is not allowed, by name."""
+    from tyler.config.files import load_config
+
+    return load_config(config, overrides)
+
+
+def router_of(text: str | None) -> Router | None:
+    """The router that `--router` names; None where it names none."""
+    from tyler.engine.routing import router_named
+
+    return None if text is None else router_named(text)
