@@ -8,12 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import scripted
 import tiny
 from damage import change, nudge
 from tyler.cli.main import main
@@ -21,11 +25,13 @@ from tyler.engine.routing import Never
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.command import digest
 from tyler.evaluation.records import Record, RecordStore, read_records
+from tyler.evaluation.reports import Report
 from tyler.model import Tyler
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.tasks import Problem
 from tyler.tasks.sandbox import sandbox
+from tyler.tasks.task import GradeOptions
 
 COUNT = 24
 
@@ -120,6 +126,36 @@ def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> N
 def test_a_second_process_may_open_the_folder_first(tmp_path: Path) -> None:
     with RecordStore(tmp_path, {}, rank=1) as second:
         assert second.known == {}
+
+
+def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process opens the folder only when the first waits for it, or is done with its share."""
+    met, opened = threading.Barrier(2, timeout=60), RecordStore.__init__
+    waits = threading.Event()
+
+    def late(store: RecordStore, folder: Path, settings: dict[str, str], *, rank: int = 0) -> None:
+        while rank == 1 and not waits.is_set():
+            time.sleep(0.001)
+        opened(store, folder, settings, rank=rank)
+
+    def process(rank: int) -> list[Record] | None:
+        def wait_for_everyone() -> None:
+            waits.set()
+            met.wait()
+
+        state = SimpleNamespace(process_index=rank, num_processes=2, wait_for_everyone=wait_for_everyone)
+        sets = {"jsonl": scripted.PROBLEMS}
+        return evaluation.answered(scripted.Scripted(), sets, {}, tmp_path, GradeOptions(), state)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RecordStore, "__init__", late)
+    with ThreadPoolExecutor(2) as processes:
+        first, second = processes.map(process, range(2))
+    assert first is not None and second is None
+    assert [one.rank for one in first] == [0, 1, 0, 1, 0]
+    assert {one.session for one in first} == {0}
+    assert Report("x", tuple(first)).seconds == max(one.elapsed for one in first)
 
 
 def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:

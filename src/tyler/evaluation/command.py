@@ -96,6 +96,7 @@ def answered(
     """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
     rank, world = state.process_index, state.num_processes
     with RecordStore(folder, settings, rank=rank) as store:
+        state.wait_for_everyone()  # a late process would find answers of this session and begin the next
         for task, problems in sets.items():
             if share := problems[rank::world]:
                 evaluate(reasoner, share, options=options, store=store, name=task, show=rank == 0)
