@@ -13,6 +13,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks import grade, load_problems
+from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 
 ACTIONS = 20
@@ -37,6 +38,18 @@ def test_a_text_gives_a_trajectory_and_a_list_gives_a_list(model: Tyler) -> None
     assert isinstance(model.solve([tiny.SHORT], max_new_tokens=2), list)
     assert isinstance(model.solve((tiny.SHORT,), max_new_tokens=2), list)
     assert model.solve([]) == []
+
+
+def test_a_conversation_and_a_problem_of_a_task_are_answered_as_a_text_is(model: Tyler) -> None:
+    expected = essence(model.solve(tiny.MEDIUM, max_new_tokens=8))
+    said = [{"role": "user", "content": tiny.MEDIUM}]
+    problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
+    for question in (said, problem):
+        assert essence(model.solve(question, max_new_tokens=8)) == expected
+        *_, finish = model.stream(question, max_new_tokens=8)
+        assert essence(finish.trajectory) == expected
+        (found,) = model.solve([question], max_new_tokens=8)
+        assert essence(found) == expected
 
 
 def test_answers_come_in_the_order_of_the_problems_whatever_the_slots(model: Tyler) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import overload
+from typing import cast, overload
 
 import torch
 
@@ -14,6 +15,7 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
 from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
@@ -27,7 +29,7 @@ from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Prompt, prompt_ids
+from tyler.tasks.prompts import Message, Prompt, Question, is_conversation, prompt_ids
 
 DEFAULT_ROUTERS: dict[str, Router] = {
     "backbone": Never(),
@@ -54,6 +56,12 @@ class Tyler:
     heads: Heads
     prompt: Prompt
     stage: str
+    shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
+    """The engine that this object's calls share and that lives as long as it does (`engine/shared_engine.py`)."""
+
+    def __post_init__(self) -> None:
+        parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
+        object.__setattr__(self, "shared_engine", SharedEngine(partial(Engine, *parts)))
 
     @classmethod
     def start(
@@ -131,13 +139,13 @@ class Tyler:
         memory: int | None = None,
         ahead: bool | None = None,
     ) -> Engine:
-        """A decoding engine over this model's present weights, with the settings of `Engine`."""
+        """A decoding engine of one's own over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
         return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead)
 
     def request(
         self,
-        problem: str | Problem,
+        problem: Question,
         *,
         budget: int | None = None,
         router: Router | None = None,
@@ -146,17 +154,13 @@ class Tyler:
         stop: Sequence[str] = (),
         sampler: Sampler | None = None,
     ) -> Request:
-        """What the engine is asked for one problem: its text, or a task's, which may have an instruction of its own.
+        """What the engine is asked for one problem: its text, a task's, which may have an instruction of its own, or a
+        conversation, [{"role": "user", "content": "..."}, ...].
 
-        Raises ValueError for an empty problem.
+        Raises ValueError for an empty problem and for messages that are none.
         """
-        text, prompt = (
-            (problem.prompt, self.prompt.of_problem(problem))
-            if isinstance(problem, Problem)
-            else (problem, self.prompt)
-        )
         return Request(
-            prompt_ids=prompt_ids(self.backbone.tokenizer, text, prompt),
+            prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
             router=router or DEFAULT_ROUTERS[self.stage],
             sampling=sampling or Sampling(),
             budget=budget,
@@ -168,7 +172,7 @@ class Tyler:
     @overload
     def solve(
         self,
-        problems: str,
+        problems: str | Problem | list[Message],
         *,
         budget: int | None = ...,
         router: Router | None = ...,
@@ -177,12 +181,13 @@ class Tyler:
         stop: Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
+        memory: int | None = ...,
     ) -> Trajectory: ...
 
     @overload
     def solve(
         self,
-        problems: list[str],
+        problems: list[str] | list[Problem] | list[list[Message]],
         *,
         budget: int | None = ...,
         router: Router | None = ...,
@@ -191,11 +196,12 @@ class Tyler:
         stop: Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
+        memory: int | None = ...,
     ) -> list[Trajectory]: ...
 
     def solve(
         self,
-        problems: str | list[str],
+        problems: Question | Sequence[Question],
         *,
         budget: int | None = None,
         router: Router | None = None,
@@ -204,37 +210,40 @@ class Tyler:
         stop: Sequence[str] = (),
         slots: int = 32,
         coalesce: int | None = None,
+        memory: int | None = None,
     ) -> Trajectory | list[Trajectory]:
         """Answer one problem, or a list in one batch; an answer does not depend on what is answered beside it.
 
+        A problem is a text, a task's problem, or a conversation: a list of messages.
         `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage
         2, every boundary after Stage 1, nobody on a plain backbone); `sampling` is greedy by default;
-        `max_new_tokens` counts actions; `slots` is how many answers are decoded at once.
+        `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at once, and `memory` bounds
+        the bytes of context and caches of all that is being answered.
         """
-        texts = [problems] if isinstance(problems, str) else list(problems)
+        alone = isinstance(problems, str | Problem) or is_conversation(problems)
+        asked = [cast(Question, problems)] if alone else list(cast(Sequence[Question], problems))
         requests = [
-            self.request(
-                text, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
-            )
-            for text in texts
+            self.request(one, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop)
+            for one in asked
         ]
         if not requests:
             return []
-        trajectories = self.engine(slots=min(slots, len(requests)), coalesce=coalesce).run(requests)
-        return trajectories[0] if isinstance(problems, str) else trajectories
+        trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
+        return trajectories[0] if alone else trajectories
 
     def stream(
         self,
-        problem: str,
+        problem: Question,
         *,
         budget: int | None = None,
         router: Router | None = None,
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
         stop: Sequence[str] = (),
+        memory: int | None = None,
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
         request = self.request(
             problem, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
         )
-        return self.engine(slots=1).stream([request])
+        return self.shared_engine.events([request], memory=memory)

@@ -10,7 +10,7 @@ import torch
 from tests import reference, tiny
 from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
 
-from tyler.engine.engine import Engine
+from tyler.engine.engine import Engine, patience
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
@@ -385,9 +385,8 @@ def test_an_engine_needs_a_slot() -> None:
         tiny.tyler("qwen2").engine(slots=0)
 
 
-def test_coalesce_defaults_to_waiting_only_above_eight_slots() -> None:
-    model = tiny.tyler("qwen2")
-    assert [model.engine(slots=slots).coalesce for slots in (1, 8, 9, 64)] == [0, 0, 16, 16]
+def test_calls_wait_for_others_only_above_eight_rows_where_nobody_says() -> None:
+    assert [patience(rows) for rows in (1, 8, 9, 64)] == [0, 0, 16, 16]
 
 
 def test_parked_calls_are_served_together_when_they_may_wait() -> None:

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tiny
 from tyler.cli import main
 from tyler.config.files import load_config
+from tyler.engine.engine import patience
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan, roofline
@@ -186,7 +187,7 @@ def test_calls_cost_a_second_reading_of_the_context_and_their_passes(config) -> 
 
 @pytest.mark.parametrize("slots", [1, 8, 9, 64])
 def test_calls_are_shared_where_the_engine_waits(config, slots: int) -> None:
-    waits = tiny.tyler("qwen3").engine(slots=slots).coalesce
+    waits = patience(slots)
     lengths, config = Lengths(10, 1, 100, 5), changed(config, {"decoding.slots": slots})
     assert roofline.together(config, slots, lengths) == pytest.approx(1 + (slots - 1) * waits * 5 / 100)
     assert roofline.together(changed(config, {"decoding.coalesce": 10**6}), slots, lengths) == slots

@@ -58,7 +58,7 @@ def test_a_template_that_writes_the_date_gives_the_same_prompt_every_day():
         "{%- if not date_string is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
         "{{- date_string }}: {{ messages[0]['content'] }}"
     )
-    assert opened_turn(tokenizer, "what is this") == "26 Jul 2024: what is this"
+    assert opened_turn(tokenizer, [{"role": "user", "content": "what is this"}]) == "26 Jul 2024: what is this"
 
 
 def test_without_a_chat_template_the_prompt_is_plain_text_and_a_newline():
@@ -91,3 +91,50 @@ def test_empty_problems_and_solutions_are_refused():
 def test_a_tokenizer_without_an_end_token_is_refused():
     with pytest.raises(ValueError, match="has no eos_token"):
         target_ids(make_plain(eos_token=None), "this")
+
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is 2 + 3?"},
+    {"role": "assistant", "content": "5"},
+    {"role": "user", "content": "And 3 + 3?"},
+]
+
+
+def test_a_conversation_is_what_the_chat_template_makes_of_it(qwen):
+    turns = [turn | {"content": f"{turn['content']}\n\nBox it."} if turn["role"] == "user" else turn for turn in TALK]
+    expected = qwen.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
+    )
+    assert prompt_ids(qwen, TALK, Prompt(instruction="Box it.")) == expected
+    alone = [{"role": "user", "content": "Why?"}]
+    assert prompt_ids(qwen, alone) == prompt_ids(qwen, "Why?"), "one turn of the user is a problem"
+
+
+def test_a_conversation_without_a_chat_template_is_a_turn_a_line():
+    turns = [{"role": "user", "content": "what "}, {"role": "assistant", "content": "is "}]
+    last = {"role": "user", "content": "this "}
+    ids = prompt_ids(make_plain(), [*turns, last], Prompt(instruction=""))
+    assert ids == [*prompt_ids(make_plain(), "what \nis \nthis ", Prompt(instruction=""))]
+
+
+@pytest.mark.parametrize(
+    "messages, fault",
+    [
+        (TALK[:3], "the last message must be the user's"),
+        ([{"role": "user"}], "exactly the keys role and content"),
+        ([{"role": "tool", "content": "x"}], "its role must be system, user, assistant"),
+        ([{"role": "user", "content": ["x"]}], "its content text"),
+        ([{"role": "user", "content": " "}], "the problem is empty"),
+    ],
+)
+def test_what_is_no_conversation_is_refused_with_what_is(messages, fault):
+    with pytest.raises(ValueError, match=fault):
+        prompt_ids(make_plain(), messages)
+
+
+def test_what_a_template_refuses_is_refused_in_its_words():
+    tokenizer = make_plain()
+    tokenizer.chat_template = "{{ raise_exception('no system, please') }}"
+    with pytest.raises(ValueError, match="chat template of this model refuses these messages: no system, please"):
+        prompt_ids(tokenizer, TALK)

@@ -28,20 +28,26 @@ from tyler.engine.scheduler import Scheduler
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.timings import Timings
 from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
 
 
+def patience(rows: int) -> int:
+    """How many steps an operator call waits for others where nobody says: none for up to 8 rows, and 16 above."""
+    return 0 if rows <= 8 else 16
+
+
 class Engine:
     """Decodes requests with continuous batching over `slots` rows.
 
     `coalesce` is how many steps an operator call may wait, so that the calls of several rows are served in one pass;
-    None chooses 0 for up to 8 slots and 16 above. `memory` bounds the bytes of context and caches: a request that does
-    not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait until there
-    is room again. `ahead` lets the device run a step ahead of the host; None does so on a GPU, with CUDA graphs.
-    Results do not depend on any of the four.
+    None chooses by how many rows there are (`patience`). `memory` bounds the bytes of context and caches: a request
+    that does not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait
+    until there is room again. `ahead` lets the device run a step ahead of the host; None does so on a GPU, with CUDA
+    graphs. Results do not depend on any of the four.
     """
 
     def __init__(
@@ -62,8 +68,9 @@ class Engine:
         if memory is not None and memory < 1:
             raise ValueError(f"memory={memory}; it is a number of bytes, or None for no bound")
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
+        self.synthesizer = synthesizer
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
-        self.coalesce = (0 if slots <= 8 else 16) if coalesce is None else coalesce
+        self.coalesce = coalesce
         self.timings = Timings()
         self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
         self._longest_action = max((self.heads[name].num_latents for name in self.heads), default=1)
@@ -78,9 +85,17 @@ class Engine:
         self._submitted = 0
 
     def add_request(self, request: Request) -> int:
-        """Queue a request and return its index.
+        """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
+        row = self.prepare(request)
+        self.waiting.append(row)
+        return row.index
 
-        Raises ValueError when the prompt does not fit the model's context, or the answer never fits `memory`.
+    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
+        """What a request starts as; `waiting` takes it whenever it is to begin.
+
+        `streamed` says whether its tokens are told as they come, or only its end. `coalesce` is how long its own calls
+        may wait, where it is not the engine's. Raises ValueError when the prompt does not fit the model's context, or
+        the answer never fits `memory`.
         """
         limit = self._max_positions - self._longest_action
         if len(request.prompt_ids) > limit:
@@ -92,8 +107,7 @@ class Engine:
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
-        self.waiting.append(RequestState(index, request, schedule, offered, self.backbone.tokenizer))
-        return index
+        return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
@@ -104,13 +118,9 @@ class Engine:
 
     def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
         """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        for request in requests:
-            self.add_request(request)
+        self.waiting += [self.prepare(request, streamed=False) for request in requests]
         while self.waiting or self.rows:
-            self._act_once()
-            finished = self._retire()
-            self._read_running()
-            yield from finished
+            yield from (event for event in self.step() if isinstance(event, FinishEvent))
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
@@ -121,7 +131,7 @@ class Engine:
     def step(self) -> list[Event]:
         """Admit waiting requests, serve operator calls that are due, let every running row act once."""
         events: list[Event] = [*self._act_once()]
-        events += [event for row in self.rows for event in row.emit()]
+        events += [event for row in self.rows if row.streamed for event in row.emit()]
         events += self._retire()
         self._read_running()
         return events
@@ -139,6 +149,23 @@ class Engine:
                     self.waiting.appendleft(row)
                 return
         raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+
+    def forget(self, index: int) -> None:
+        """Drop what is remembered of a finished request; here nothing is."""
+
+    def watch(self) -> WeightWatch:
+        """The weights it decodes with, as they are now."""
+        return WeightWatch(self.backbone.model, self.adapted)
+
+    @property
+    def adapted(self) -> list[Adaptable]:
+        """The modules whose LoRAs it decodes with."""
+        return [self.policy, self.synthesizer]
+
+    def refresh(self) -> bool:
+        """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
+        readers = (self.batch.policy_reader, self.batch.synthesis_reader)
+        return all([one.decoder() is reader.decoder for one, reader in zip(self.adapted, readers, strict=False)])
 
     @torch.no_grad()
     def _act_once(self) -> list[InvocationEvent]:
@@ -173,7 +200,9 @@ class Engine:
             parked = self.batch.arrange()
         with self.timings.clock("decode", self.rows):
             self._wait_for_device()  # for what is still being read, which is no part of the calls
-        with self.timings.clock("synthesis", self.rows[parked.start : parked.stop]):
+        served = self.rows[parked.start : parked.stop]
+        before = served[0].synthesis_seconds
+        with self.timings.clock("synthesis", served):
             held = [self._hold_back(slot) for slot in parked]
             latents = self._synthesize(parked)
             for slot, block, tokens in zip(parked, latents, held, strict=True):
@@ -183,7 +212,8 @@ class Engine:
             self._score_held(parked, held, hidden, counts)
             self._wait_for_device()
         self._park_scheduled()
-        return [InvocationEvent(self.rows[slot].index, self.rows[slot].invocations[-1]) for slot in parked]
+        share = served[0].synthesis_seconds - before
+        return [InvocationEvent(row.index, row.invocations[-1], share) for row in served]
 
     def _park_scheduled(self) -> None:
         """Park the rows in which a fixed schedule places an operator at or before the present position."""
@@ -194,9 +224,12 @@ class Engine:
 
     def _due(self, parked: range) -> bool:
         """Calls are served when nobody else can act, or when one has waited long enough."""
-        for slot in parked:
-            self.rows[slot].waited += 1
-        return len(parked) == len(self.rows) or max(self.rows[slot].waited for slot in parked) > self.coalesce
+        usual = patience(len(self.rows)) if self.coalesce is None else self.coalesce
+        late = False
+        for row in (self.rows[slot] for slot in parked):
+            row.waited += 1
+            late |= row.waited > (usual if row.coalesce is None else row.coalesce)
+        return late or len(parked) == len(self.rows)
 
     def _hold_back(self, slot: int) -> list[int]:
         """Take the tokens behind the call's position out of the context: a structure's opening token waits."""

@@ -63,10 +63,11 @@ class TokenEvent:
 
 @dataclass(frozen=True)
 class InvocationEvent:
-    """An operator call of request `index` was served."""
+    """An operator call of request `index` was served, in `seconds`: its share of a pass over several calls."""
 
     index: int
     invocation: Invocation
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,15 @@ class RequestState:
         schedule: Schedule,
         offered: tuple[bool, ...],
         tokenizer: PreTrainedTokenizerBase,
+        streamed: bool,
+        coalesce: int | None,
     ) -> None:
         self.index, self.request, self.schedule = index, request, schedule
         self.offered = (
             offered  # operators that are actions of the policy: none under a fixed router, never a removed one
         )
+        self.streamed = streamed  # whether its tokens are told as they come
+        self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
         self.visible = IncrementalDetokenizer(tokenizer)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
@@ -48,7 +52,7 @@ class RequestState:
         self.saved_context: Tensor | None = None  # the context of a row that had to make room and waits to go on
         self.finish_reason = ""
         self.stopped_at: int | None = None  # characters before the stop string
-        self.started = 0.0  # when it was admitted
+        self.queued, self.started = time.perf_counter(), 0.0  # when it was asked, and when it was admitted
         self.engine_seconds = 0.0  # of the passes that served it, split over their rows
         self.synthesis_seconds = 0.0  # of which operator calls
 
@@ -157,6 +161,7 @@ class RequestState:
             seconds=time.perf_counter() - self.started if self.started else 0.0,
             engine_seconds=self.engine_seconds,
             synthesis_seconds=self.synthesis_seconds,
+            queue_seconds=(self.started or time.perf_counter()) - self.queued,
             is_soft=self.is_soft,
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),
         )

@@ -35,9 +35,10 @@ class Trajectory:
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
     router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort". `seconds` is
     wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes that served
-    it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that. `is_soft`
-    says which actions of a sampler only record a token whose place in the context another vector took (empty: none);
-    `num_soft_prompt` counts the prompt's positions of that kind.
+    it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
+    `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
+    place in the context another vector took (empty: none); `num_soft_prompt` counts the prompt's positions of that
+    kind.
     """
 
     prompt_ids: list[int]
@@ -55,6 +56,7 @@ class Trajectory:
     seconds: float = 0.0
     engine_seconds: float = 0.0
     synthesis_seconds: float = 0.0
+    queue_seconds: float = 0.0
     is_soft: list[bool] = field(default_factory=list)
     num_soft_prompt: int = 0
 

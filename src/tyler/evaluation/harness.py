@@ -198,9 +198,9 @@ class TylerLM(TemplateLM):
             asked.append(self.request(context, settings, repeat=seen[context]))
             seen[context] += 1
         texts: dict[int, str] = {}
-        engine = self.model.engine(slots=max(1, min(self.slots, len(asked))))
+        events = self.model.shared_engine.events(asked, slots=self.slots, streamed=False)
         with self._bar(len(asked), "generate_until", disable_tqdm) as bar:
-            for event in engine.stream(asked):
+            for event in events:
                 if isinstance(event, FinishEvent):
                     texts[event.index] = event.trajectory.text
                     self.cache_hook.add_partial("generate_until", requests[event.index].args, event.trajectory.text)

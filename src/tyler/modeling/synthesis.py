@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
 
 import torch
@@ -29,7 +29,12 @@ class LatentHead(Protocol):
 
 
 class SynthesisModel(Protocol):
-    """What the engine needs of a synthesizer: a decoder that reads the context, and its heads by name."""
+    """What the engine needs of a synthesizer: a decoder that reads the context, its LoRA, and its heads by name."""
+
+    @property
+    def lora(self) -> PeftModel | None: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
     def decoder(self) -> PreTrainedModel: ...
 

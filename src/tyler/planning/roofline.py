@@ -196,7 +196,7 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
 
 
 def together(config: Config, slots: int, lengths: Lengths) -> float:
-    """How many operator calls share a pass: those that come while one waits (`tyler.engine.engine.Engine.coalesce`)."""
+    """How many operator calls share a pass: those that come while one waits (`tyler.engine.engine.patience`)."""
     waiting = (0 if slots <= 8 else 16) if config.decoding.coalesce is None else config.decoding.coalesce
     return min(slots, 1 + (slots - 1) * min(1.0, waiting * lengths.calls / lengths.answer))
 

@@ -18,7 +18,8 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -34,6 +35,7 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -48,12 +50,12 @@ from tyler.modeling.manifest import (
 )
 from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.reasoner import Finished, ignore
-from tyler.reasoners.tyler import answer, of_its_own
+from tyler.reasoners.tyler import of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.trackers import check_tracker
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Prompt, opened_turn, prompt_ids, target_ids
+from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids, target_ids
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import development_problems, opened_run, origin_of
@@ -117,6 +119,11 @@ class SoftCot:
     prompt: Prompt
     wording: Wording
     placeholders: Placeholders
+    shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
+    """The engine that this object's calls share and that lives as long as it does."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shared_engine", SharedEngine(partial(plain_engine, self.backbone)))
 
     @classmethod
     def start(cls, backbone: Backbone, assistant: Backbone, prompt: Prompt, wording: Wording) -> SoftCot:
@@ -125,9 +132,12 @@ class SoftCot:
         holders = Placeholders(placeholder(backbone.tokenizer), placeholder(assistant.tokenizer))
         return cls(backbone, assistant, linear, prompt, wording, holders)
 
-    def thoughts(self, problem: str | Problem, number: int) -> Float[Tensor, "number dim"]:
-        """The soft thoughts on a problem, in float32; only the Linear has a gradient."""
-        text = problem.prompt if isinstance(problem, Problem) else problem
+    def thoughts(self, problem: Question, number: int) -> Float[Tensor, "number dim"]:
+        """The soft thoughts on a problem, in float32; only the Linear has a gradient.
+
+        Of a conversation the assistant is told the last turn.
+        """
+        text = Prompt(instruction="").turns(problem)[-1]["content"]
         asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
         tokenizer = self.assistant.tokenizer
         question = prompt_ids(tokenizer, asked, Prompt(instruction=""))
@@ -136,15 +146,12 @@ class SoftCot:
             states = self.assistant.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, len(question) :]
         return cast(Tensor, self.projection(states.to(self.projection.weight)))
 
-    def prompt_with_places(self, problem: str | Problem, number: int) -> tuple[list[int], tuple[int, ...]]:
+    def prompt_with_places(self, problem: Question, number: int) -> tuple[list[int], tuple[int, ...]]:
         """The backbone's prompt with `number` placeholders, and their positions."""
-        text, prompt = (
-            (problem.prompt, self.prompt.of_problem(problem))
-            if isinstance(problem, Problem)
-            else (problem, self.prompt)
-        )
+        turns = self.prompt.turns(problem)
         hint, tokenizer = f"\n\n{self.wording.hint}" if self.wording.hint else "", self.backbone.tokenizer
-        rendered = opened_turn(tokenizer, f"{prompt.text(text)}{hint}\n{HERE}", prompt.thinking)
+        turns[-1] = turns[-1] | {"content": f"{turns[-1]['content']}{hint}\n{HERE}"}
+        rendered = opened_turn(tokenizer, turns, self.prompt.thinking)
         before, _, after = rendered.rpartition(HERE)
         held = self.placeholders.backbone
         begin, end = markers(tokenizer, held)
@@ -155,7 +162,7 @@ class SoftCot:
 
     @torch.no_grad()
     def request(
-        self, problem: str | Problem, number: int, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+        self, problem: Question, number: int, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
     ) -> Request:
         """What the engine is asked for one problem, with `number` thoughts. Raises ValueError for an empty one."""
         ids, places = self.prompt_with_places(problem, number)
@@ -167,16 +174,16 @@ class SoftCot:
             soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
         )
 
-    def engine(self, *, slots: int = 8) -> Engine:
-        """A decoding engine over the backbone."""
-        return Tyler.start(self.backbone, ()).engine(slots=slots)
+    def engine(self, *, slots: int = 8, memory: int | None = None) -> Engine:
+        """A decoding engine of one's own over the backbone."""
+        return plain_engine(self.backbone, slots=slots, memory=memory)
 
     def stream(
-        self, problem: str | Problem, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+        self, problem: Question, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent as each token happens and a FinishEvent at the end."""
         request = self.request(problem, self.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
-        return self.engine(slots=1).stream([request])
+        return self.shared_engine.events([request])
 
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""
@@ -223,6 +230,11 @@ class SoftCot:
         check_files(folder / MANIFEST, sealed, [WEIGHTS])
         projection.load_state_dict(found)
         return model
+
+
+def plain_engine(backbone: Backbone, *, slots: int, memory: int | None) -> Engine:
+    """A decoding engine over a backbone without operators."""
+    return Tyler.start(backbone, ()).engine(slots=slots, memory=memory)
 
 
 def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -307,6 +319,7 @@ class SoftCotReasoner:
     sampling: Sampling
     max_new_tokens: int = 2048
     slots: int = 32
+    memory: int | None = None
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests, spent = [], []
@@ -324,7 +337,7 @@ class SoftCotReasoner:
             trajectory.synthesis_seconds += spent[index]
             finished(index, trajectory)
 
-        return answer(self.model.engine(slots=min(self.slots, max(1, len(requests)))), requests, done)
+        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=done)
 
 
 def reasoner(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tyler.engine.engine import Engine
-from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.soft_sampling import Sampler
@@ -32,6 +30,7 @@ class TylerReasoner:
     max_new_tokens: int = 2048
     slots: int = 32
     coalesce: int | None = None
+    memory: int | None = None
     sampler: Sampler | None = None
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
@@ -46,19 +45,11 @@ class TylerReasoner:
             )
             for problem in problems
         ]
-        engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
-        return answer(engine, requests, finished)
+        return self.model.shared_engine.run(
+            requests, slots=self.slots, coalesce=self.coalesce, memory=self.memory, finished=finished
+        )
 
 
 def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
     """The sampling with a random stream that is the problem's alone, from the seed and the problem's id."""
     return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id))
-
-
-def answer(engine: Engine, requests: Sequence[Request], finished: Finished) -> list[Trajectory]:
-    """Decode the requests, telling of each as it is done; trajectories in their order."""
-    trajectories: dict[int, Trajectory] = {}
-    for event in engine.as_completed(requests):
-        trajectories[event.index] = event.trajectory
-        finished(event.index, event.trajectory)
-    return [trajectories[index] for index in range(len(requests))]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from jinja2 import TemplateError
 
 from tyler.tasks.problem import Problem
 
@@ -16,10 +19,24 @@ BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer with
 DATE = "26 Jul 2024"
 """The date in prompts whose template takes one (Llama 3's): what Llama 3.2's own says where it knows no clock."""
 
+ROLES = ("system", "user", "assistant")
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+Question = str | Problem | Sequence[Message]
+"""What can be asked: a text, a problem of a task, or a conversation whose last turn is the user's."""
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """How a problem is put to the backbone: `instruction` follows the problem after a blank line ("" for none).
+    """How a problem is put to the backbone: `instruction` follows the problem after a blank line ("" for none), in a
+    conversation each turn of the user.
 
     `thinking` is the thinking mode of chat templates that have one (Qwen3, SmolLM3), off by default.
     """
@@ -36,6 +53,15 @@ class Prompt:
         """The prompt with the problem's own instruction, where it has one."""
         return self if problem.instruction is None else replace(self, instruction=problem.instruction)
 
+    def turns(self, question: Question) -> list[Message]:
+        """What has been said before the answer. Raises ValueError for a problem without text, or no conversation."""
+        if isinstance(question, str):
+            return [Message(role="user", content=self.text(question))]
+        if isinstance(question, Problem):
+            return self.of_problem(question).turns(question.prompt)
+        turns = checked(question)
+        return [turn | {"content": self.text(turn["content"])} if turn["role"] == "user" else turn for turn in turns]
+
     def text(self, problem: str) -> str:
         """What the user says. Raises ValueError for a problem without text."""
         if not problem.strip():
@@ -43,22 +69,45 @@ class Prompt:
         return f"{problem}\n\n{self.instruction}" if self.instruction else problem
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str, prompt: Prompt | None = None) -> list[int]:
-    """Token ids of q: the user's turn in the tokenizer's chat template, up to where the assistant's turn begins.
+def is_conversation(question: object) -> bool:
+    """Whether something is a list of messages, and not a text or a problem."""
+    return isinstance(question, Sequence) and bool(question) and isinstance(question[0], Mapping)
 
-    A tokenizer without a chat template gets the plain text and a newline, with the tokens it puts in front by itself.
-    `prompt` is `Prompt()` by default. Raises ValueError for a problem without text.
+
+def checked(conversation: Sequence[Message]) -> list[Message]:
+    """The messages as plain dictionaries.
+
+    Raises ValueError for a message with other keys or another role, and where the last one is not the user's.
+    """
+    turns: list[Message] = []
+    for message in conversation:
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+            raise ValueError(f"a message is {message!r}; it must have exactly the keys role and content")
+        if message["role"] not in ROLES or not isinstance(message["content"], str):
+            raise ValueError(f"a message is {message!r}; its role must be {', '.join(ROLES)}, its content text")
+        turns.append(Message(role=message["role"], content=message["content"]))
+    if not turns or turns[-1]["role"] != "user":
+        raise ValueError("the last message must be the user's: it is what is answered")
+    return turns
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: Prompt | None = None) -> list[int]:
+    """Token ids of q: the turns in the tokenizer's chat template, up to where the assistant's turn begins.
+
+    A tokenizer without a chat template gets each turn's text and a newline, with the tokens it puts in front by itself.
+    `prompt` is `Prompt()` by default. Raises ValueError for a problem without text, for messages that are none, and for
+    those that the template refuses.
     """
     prompt = prompt or Prompt()
-    text = opened_turn(tokenizer, prompt.text(problem), prompt.thinking)
+    text = opened_turn(tokenizer, prompt.turns(question), prompt.thinking)
     return list(tokenizer.encode(text, add_special_tokens=tokenizer.chat_template is None))
 
 
-def opened_turn(tokenizer: PreTrainedTokenizerBase, text: str, thinking: bool = False) -> str:
-    """What a user says in the tokenizer's chat template, up to where the assistant's turn begins, as text."""
+def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], thinking: bool = False) -> str:
+    """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text."""
     if tokenizer.chat_template is None:
-        return text + "\n"
-    return written_turns(tokenizer, [{"role": "user", "content": text}], thinking)
+        return "".join(turn["content"] + "\n" for turn in turns)
+    return written_turns(tokenizer, cast(list[dict[str, str]], list(turns)), thinking)
 
 
 def written_turns(
@@ -67,18 +116,21 @@ def written_turns(
     """The turns in the tokenizer's chat template, open for the assistant, or `answered`: open within its last turn.
 
     A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that goes on the
-    next day would refuse its own examples.
+    next day would refuse its own examples. Raises ValueError for what the template refuses.
     """
-    return str(
-        tokenizer.apply_chat_template(
-            turns,
-            tokenize=False,
-            add_generation_prompt=not answered,
-            continue_final_message=answered,
-            enable_thinking=thinking,
-            date_string=DATE,
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                turns,
+                tokenize=False,
+                add_generation_prompt=not answered,
+                continue_final_message=answered,
+                enable_thinking=thinking,
+                date_string=DATE,
+            )
         )
-    )
+    except TemplateError as error:
+        raise ValueError(f"the chat template of this model refuses these messages: {error}") from error
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:

@@ -48,7 +48,8 @@ def collect_decisions(
         )
         for index, problem in enumerate(problems)
     ]
-    trajectories = model.engine(slots=min(slots, len(requests))).run(requests)
+    trajectories = model.shared_engine.run(requests, slots=slots)
+    model.shared_engine.release()
     hidden, token_mass, operator = [], [], []
     for first in range(0, len(trajectories), MICRO_BATCH):
         packed = pack_for(model.backbone, trajectories[first : first + MICRO_BATCH])

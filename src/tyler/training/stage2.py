@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.config.schema import Config, GrpoConfig
+from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Packed, Trajectory
@@ -74,8 +75,7 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
         for problem in problems
         for member in range(group_size)
     ]
-    engine = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce)
-    trajectories = engine.run(requests)
+    trajectories = decode(model, requests, config)
     rolled_out = time.perf_counter()
     verdicts = [
         grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated)
@@ -87,8 +87,16 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
     rewards = trajectory_reward(
         success.float(), success, invocations, budget=config.grpo.budget, budget_weight=config.grpo.budget_weight
     )
-    seconds = {"rollout": rolled_out - started, "synthesis": engine.timings.synthesis, "grading": graded - rolled_out}
+    synthesis = sum(trajectory.synthesis_seconds for trajectory in trajectories)
+    seconds = {"rollout": rolled_out - started, "synthesis": synthesis, "grading": graded - rolled_out}
     return Rollout(list(problems), trajectories, verdicts, rewards, success, seconds)
+
+
+def decode(model: Tyler, requests: Sequence[Request], config: Config) -> list[Trajectory]:
+    """Answer on the model's engine, and give its memory back: the learner, whose turn is next, needs it."""
+    trajectories = model.shared_engine.run(requests, slots=config.decoding.slots, coalesce=config.decoding.coalesce)
+    model.shared_engine.release()
+    return trajectories
 
 
 def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config) -> dict[str, float]:
@@ -276,9 +284,7 @@ def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config)
     ]
     if not requests:
         return distributed.average({}, 0)
-    trajectories = model.engine(slots=min(config.decoding.slots, len(requests)), coalesce=config.decoding.coalesce).run(
-        requests
-    )
+    trajectories = decode(model, requests, config)
     correct = [
         grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated).correct
         for problem, trajectory in zip(mine, trajectories, strict=True)

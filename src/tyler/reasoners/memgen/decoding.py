@@ -17,6 +17,7 @@ from torch import Tensor
 from tyler.engine.engine import Engine
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.engine.request_state import RequestState
+from tyler.engine.weight_watch import Adaptable
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
@@ -42,11 +43,14 @@ class MemGenEngine(Engine):
         *,
         slots: int = 8,
         coalesce: int | None = None,
+        memory: int | None = None,
         ahead: bool | None = None,
     ) -> None:
         policy = Policy(backbone, len(operators)).eval()
         ahead = ahead if trigger is None else False
-        super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, ahead=ahead)
+        super().__init__(
+            backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead
+        )
         self.batch.synthesis_reader.feed = self._weave
         self.weaver, self.trigger = weaver, trigger
         self.trigger_context = None if trigger is None else TriggerContext(trigger, backbone, slots)
@@ -83,6 +87,20 @@ class MemGenEngine(Engine):
                 self.consultations[row.index].append(Consultation(len(row.visible), decision, logprob))
                 schedule.answer(decision == YES)
 
+    @property
+    def adapted(self) -> list[Adaptable]:
+        """The modules whose LoRAs it decodes with, the trigger last."""
+        return [*super().adapted, *([] if self.trigger is None else [self.trigger])]
+
+    def refresh(self) -> bool:
+        """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
+        known = self.trigger_context is None or self.trigger_context.is_current()
+        return super().refresh() and known
+
+    def forget(self, index: int) -> None:
+        """Drop the trigger's answers about a finished request."""
+        self.consultations.pop(index, None)
+
     def _counted(self, row: RequestState) -> int:
         return len(row.visible)
 
@@ -91,9 +109,13 @@ class TriggerContext:
     """What the trigger reads of every row: its visible tokens without latents. A companion of the batch."""
 
     def __init__(self, trigger: Trigger, backbone: Backbone, slots: int) -> None:
-        self.backbone = backbone
+        self.backbone, self.trigger = backbone, trigger
         self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
         self.reader = RaggedReader(trigger.decoder(), self.visible)
+
+    def is_current(self) -> bool:
+        """Fold the trigger's present weights in; False where they are another module now."""
+        return self.trigger.decoder() is self.reader.decoder
 
     def read(self, rows: Sequence[RequestState]) -> Float[Tensor, "rows dim"]:
         """Read what the first rows have shown up to the present; the trigger's last hidden state of each."""

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from tyler.engine.request import Event, Request
 from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import read_tensors
@@ -39,10 +41,10 @@ from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
 from tyler.reasoners.reasoner import Finished, ignore
-from tyler.reasoners.tyler import answer, of_its_own
+from tyler.reasoners.tyler import of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Prompt, prompt_ids
+from tyler.tasks.prompts import Prompt, Question, prompt_ids
 
 MANIFEST, TENSORS = "memgen.json", "heads.safetensors"
 PAPER_LORA = LoraSettings(rank=16, alpha=32, dropout=0.1)
@@ -115,6 +117,12 @@ class MemGen:
     trigger: Trigger | None = None
     settings: Settings = field(default_factory=Settings)
     prompt: Prompt = field(default_factory=Prompt)
+    shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
+    """The engine that this object's calls share and that lives as long as it does."""
+
+    def __post_init__(self) -> None:
+        parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
+        object.__setattr__(self, "shared_engine", SharedEngine(partial(MemGenEngine, *parts)))
 
     @classmethod
     def start(
@@ -211,7 +219,7 @@ class MemGen:
         return digest.hexdigest()[:16]
 
     def engine(self, *, slots: int = 8, coalesce: int | None = None) -> MemGenEngine:
-        """A decoding engine over this model's present weights."""
+        """A decoding engine of one's own over this model's present weights."""
         return MemGenEngine(
             self.backbone, self.settings.operators, self.weaver, self.trigger, slots=slots, coalesce=coalesce
         )
@@ -227,20 +235,15 @@ class MemGen:
 
     def request(
         self,
-        problem: str | Problem,
+        problem: Question,
         *,
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
         trigger_temperature: float = 0.0,
     ) -> Request:
         """What the engine is asked for one problem. Raises ValueError for an empty one."""
-        text, prompt = (
-            (problem.prompt, self.prompt.of_problem(problem))
-            if isinstance(problem, Problem)
-            else (problem, self.prompt)
-        )
         return Request(
-            prompt_ids=prompt_ids(self.backbone.tokenizer, text, prompt),
+            prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
             router=self.router(trigger_temperature),
             sampling=sampling or Sampling(),
             max_new_tokens=max_new_tokens,
@@ -263,14 +266,14 @@ class MemGen:
         return reasoner.solve(problems)
 
     def stream(
-        self, problem: str | Problem, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+        self, problem: Question, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
         sampling = sampling or Sampling()
         request = self.request(
             problem, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
         )
-        return self.engine(slots=1).stream([request])
+        return self.shared_engine.events([request])
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,7 @@ class MemGenReasoner:
     max_new_tokens: int = 2048
     slots: int = 32
     coalesce: int | None = None
+    memory: int | None = None
 
     def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [
@@ -298,8 +302,9 @@ class MemGenReasoner:
             )
             for problem in problems
         ]
-        engine = self.model.engine(slots=min(self.slots, max(1, len(requests))), coalesce=self.coalesce)
-        return answer(engine, requests, finished)
+        return self.model.shared_engine.run(
+            requests, slots=self.slots, coalesce=self.coalesce, memory=self.memory, finished=finished
+        )
 
 
 def num_insertions(trajectory: Trajectory) -> int:

@@ -1,0 +1,284 @@
+"""One engine that many callers share, from any thread, and that lives on between their calls.
+
+A call brings requests and is told what becomes of them. Whoever waits for events takes a step of the engine himself,
+when nobody else does, and each step serves all calls: their rows are one batch. There is no thread behind this, so
+nothing has to be started or stopped; a server gives it one of its own (`step` in a loop).
+
+What survives from call to call are the buffers, the recorded programs, and the decoders with their folded weights. The
+weights are watched (`weight_watch.py`): the first call after they changed finds the new ones folded in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from tyler.engine.engine import Engine
+from tyler.engine.fair_lock import FairLock
+from tyler.engine.request import Event, FinishEvent, Request
+from tyler.engine.request_state import RequestState
+from tyler.engine.trajectory import Trajectory
+from tyler.engine.weight_watch import WeightWatch
+
+SLOTS = 64
+"""Rows of an engine that is kept, unless a call asks for more: a row that nobody uses costs next to nothing."""
+
+Found = TypeVar("Found")
+
+
+class DecodingError(RuntimeError):
+    """An answer was lost to something that went wrong elsewhere; the same question may be asked again."""
+
+
+class Build(Protocol):
+    """Makes an engine."""
+
+    def __call__(self, *, slots: int, memory: int | None) -> Engine: ...
+
+
+class Call:
+    """Requests of one caller. `deliver` is told of every event, `failed` once of an error that ended all of them."""
+
+    def __init__(
+        self, rows: Sequence[RequestState], slots: int, deliver: Callable[[Event], None], failed: Callable[[str], None]
+    ) -> None:
+        self.deliver, self.failed = deliver, failed
+        self.waiting = deque(enumerate(rows))
+        """Those that wait until this call has fewer than `slots` rows in the engine."""
+        self.places: dict[int, int] = {}
+        """Of those in the engine: the engine's index, and their place among the caller's requests."""
+        self.slots = slots
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and not self.places
+
+
+class SharedEngine:
+    """An engine that is made when it is first needed, by `build`, and kept.
+
+    A call that asks for another `memory` than that of the engine in use waits until those before it are done, and so
+    gets an engine with its own bound; one that asks for more slots gets them if nobody else is answered just now.
+    """
+
+    def __init__(self, build: Build) -> None:
+        self._build, self._lock = build, FairLock()
+        self._engine: Engine | None = None
+        self._watch: WeightWatch | None = None
+        self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
+        self._left: deque[Call] = deque()  # ended by their callers, and not yet taken out
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def events(
+        self,
+        requests: Sequence[Request],
+        *,
+        slots: int = SLOTS,
+        coalesce: int | None = None,
+        memory: int | None = None,
+        streamed: bool = True,
+    ) -> Iterator[Event]:
+        """Decode requests, telling what happens as it happens; without `streamed` not of tokens.
+
+        An event's index is the request's place in `requests`. At most `slots` of them are decoded at once. Who stops
+        listening aborts what is left. Raises ValueError for a request that the engine refuses, before any begins, and
+        DecodingError when the engine failed in another caller's hands.
+        """
+        arrived, errors = deque[Event](), list[str]()
+        call = self.begin(
+            requests,
+            deliver=arrived.append,
+            failed=errors.append,
+            slots=slots,
+            coalesce=coalesce,
+            memory=memory,
+            streamed=streamed,
+        )
+        try:
+            while True:
+                while arrived:
+                    yield arrived.popleft()
+                if errors:
+                    raise DecodingError(errors[0])
+                if call.done:
+                    return
+                with self._turn():
+                    if not arrived and not call.done:
+                        self._step()
+        finally:
+            self.end(call)
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        slots: int = SLOTS,
+        coalesce: int | None = None,
+        memory: int | None = None,
+        finished: Callable[[int, Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        """Decode requests; trajectories in their order. `finished` is told of each, by its place, as it is done."""
+        trajectories: dict[int, Trajectory] = {}
+        for event in self.events(requests, slots=slots, coalesce=coalesce, memory=memory, streamed=False):
+            if isinstance(event, FinishEvent):
+                trajectories[event.index] = event.trajectory
+                if finished is not None:
+                    finished(event.index, event.trajectory)
+        return [trajectories[index] for index in range(len(requests))]
+
+    def begin(
+        self,
+        requests: Sequence[Request],
+        *,
+        deliver: Callable[[Event], None],
+        failed: Callable[[str], None],
+        slots: int = SLOTS,
+        coalesce: int | None = None,
+        memory: int | None = None,
+        streamed: bool = True,
+    ) -> Call:
+        """Queue requests; `deliver` is called within the step in which something happens, in whatever thread takes it.
+
+        `deliver` and `failed` are quick and never raise. Raises ValueError for a request that the engine refuses.
+        """
+        if slots < 1:
+            raise ValueError(f"slots={slots}; at least 1 is needed")
+        while True:
+            with self._turn():
+                if (engine := self._fitting(slots, memory)) is not None:
+                    rows = [engine.prepare(request, streamed=streamed, coalesce=coalesce) for request in requests]
+                    call = Call(rows, slots, deliver, failed)
+                    self._feed(engine, call)
+                    return call
+                self._step()
+
+    def end(self, call: Call) -> None:
+        """Abort what is left of a call: at once, or with the step that is being taken."""
+        if not call.done:
+            self._left.append(call)
+            self._sweep()
+
+    def step(self) -> bool:
+        """Take one step for all calls; False where there was nothing to do."""
+        with self._turn():
+            self._take_out()
+            if not self._calls:
+                return False
+            self._step()
+            return True
+
+    def between_steps(self, work: Callable[[Engine], Found], memory: int | None = None) -> Found:
+        """What `work` finds with the engine while nobody takes a step."""
+        while True:
+            with self._turn():
+                if (engine := self._fitting(1, memory)) is not None:
+                    return work(engine)
+                self._step()
+
+    def release(self) -> None:
+        """Give the engine's memory back, unless somebody is being answered."""
+        with self._turn():
+            self._take_out()
+            if not self._calls:
+                self._engine = None
+
+    # -- who may touch the engine --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The lock, and afterwards what those left behind who found it taken."""
+        with self._lock:
+            yield
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Take out the calls that were ended, unless somebody has the lock: he does it.
+
+        This never waits, since a forgotten iterator ends its call from wherever it is collected.
+        """
+        while self._left and self._lock.try_acquire():
+            try:
+                self._take_out()
+            finally:
+                self._lock.release()
+
+    # -- with the lock -------------------------------------------------------------------------------------------
+
+    def _fitting(self, slots: int, memory: int | None) -> Engine | None:
+        """An engine over the present weights under this bound; None while another is in use."""
+        self._take_out()
+        if self._engine is not None and self._watch is not None and self._watch.changed:
+            self._take_new_weights(self._engine, self._watch)
+        engine = self._engine
+        if engine is not None and self._calls:
+            return engine if engine.batch.memory == memory else None
+        if engine is None or engine.batch.memory != memory or engine.batch.slots < slots:
+            self._engine = None  # its memory goes before the new one's comes
+            self._engine = engine = self._build(slots=max(slots, SLOTS), memory=memory)
+            self._watch = engine.watch()
+        return engine
+
+    def _take_new_weights(self, engine: Engine, watch: WeightWatch) -> None:
+        """Whoever is being answered began under other weights, and gets an error instead of a mixture."""
+        if self._calls:
+            self._fail("the model's weights changed while this answer was decoded; ask again")
+        elif watch.theta_changed or not engine.refresh():
+            self._engine = None
+        watch.look()
+
+    def _feed(self, engine: Engine, call: Call) -> None:
+        """Give the engine as many of a call's requests as may run at once."""
+        while call.waiting and len(call.places) < call.slots:
+            place, row = call.waiting.popleft()
+            call.places[row.index] = place
+            self._calls[row.index] = call
+            engine.waiting.append(row)
+
+    def _step(self) -> None:
+        engine = self._engine
+        assert engine is not None, "whoever has a call has an engine"
+        try:
+            for event in engine.step():
+                self._tell(engine, event)
+        except BaseException as error:
+            self._fail(f"decoding failed: {type(error).__name__}: {error}")
+            raise
+
+    def _tell(self, engine: Engine, event: Event) -> None:
+        """Deliver an event to whoever asked; of what was aborted nobody is told."""
+        call = self._calls.get(event.index)
+        if call is not None:
+            place = call.places[event.index]
+            if isinstance(event, FinishEvent):
+                del call.places[event.index], self._calls[event.index]
+                self._feed(engine, call)
+            call.deliver(replace(event, index=place))
+        if isinstance(event, FinishEvent):
+            engine.forget(event.index)
+
+    def _take_out(self) -> None:
+        """Abort the rows of calls that were ended; the last ones are gone when this returns."""
+        engine = self._engine
+        while self._left:
+            call = self._left.popleft()
+            for index in call.places:
+                if engine is not None and self._calls.pop(index, None) is not None:
+                    engine.abort(index)
+            call.waiting.clear()
+            call.places.clear()
+        while engine is not None and not self._calls and (engine.rows or engine.waiting):
+            self._step()
+            engine = self._engine
+
+    def _fail(self, message: str) -> None:
+        """Drop the engine, and tell every caller why."""
+        self._engine = None
+        calls, self._calls = list(dict.fromkeys(self._calls.values())), {}
+        for call in calls:
+            call.waiting.clear()
+            call.places.clear()
+            call.failed(message)

@@ -1,0 +1,66 @@
+"""Whether the weights that an engine decodes with are still those it was brought up to date with.
+
+Decoding runs on copies: adapters folded into the weights of a view. torch counts the writes to every tensor
+(`Tensor._version`): an optimizer's step, `copy_` or `load_state_dict` shows there, and looking takes 0.1 us a tensor.
+A write through `.data`, past that counter, does not, and whoever makes one drops the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+class Adaptable(Protocol):
+    """A module that may carry a LoRA, and the decoder that is made of it."""
+
+    @property
+    def lora(self) -> PeftModel | None: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def decoder(self) -> PreTrainedModel: ...
+
+
+class WeightWatch:
+    """The tensors that engines read, and how often each had been written when somebody looked.
+
+    `theta` is the frozen backbone; `adapted` are the modules that may carry a LoRA (None before there is one).
+    """
+
+    def __init__(self, theta: nn.Module, adapted: Sequence[Adaptable]) -> None:
+        self._theta, self._adapted = theta, tuple(adapted)
+        self.look()
+
+    def look(self) -> None:
+        """Take the present weights as known."""
+        self._theta_tensors = list(self._theta.parameters())
+        known = {id(tensor) for tensor in self._theta_tensors}
+        self._loras = self._present_loras()
+        self._tensors = [
+            tensor for module in self._adapted for tensor in module.parameters() if id(tensor) not in known
+        ]
+        self._theta_writes, self._writes = writes(self._theta_tensors), writes(self._tensors)
+
+    @property
+    def theta_changed(self) -> bool:
+        """Whether the backbone itself was written."""
+        return writes(self._theta_tensors) != self._theta_writes
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, or a LoRA has come or gone."""
+        moved = any(a is not b for a, b in zip(self._present_loras(), self._loras, strict=True))
+        return moved or writes(self._tensors) != self._writes or self.theta_changed
+
+    def _present_loras(self) -> list[PeftModel | None]:
+        return [module.lora for module in self._adapted]
+
+
+def writes(tensors: Sequence[Tensor]) -> list[int]:
+    """How often each tensor was written in place."""
+    return [tensor._version for tensor in tensors]

@@ -1,0 +1,360 @@
+"""One engine for many callers: the same answers, shared batches, and nobody who waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from tests import tiny
+from tests.asking import CASES, ask, same
+
+from tyler.engine.engine import Engine
+from tyler.engine.fair_lock import FairLock
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import Forced, Learned, Never
+from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import DecodingError, SharedEngine
+from tyler.engine.trajectory import Trajectory
+from tyler.model import Tyler
+
+SOME = ["greedy", "sampled, budget 3", "boundaries, sampled", "top-k and top-p", "forced", "never"]
+
+
+@pytest.fixture()
+def model() -> Tyler:
+    return tiny.build("qwen3", tiny.SEEDS["qwen3"])
+
+
+def alone(model: Tyler, request: Request) -> Trajectory:
+    return model.engine(slots=1).run([request])[0]
+
+
+def watched(model: Tyler) -> tuple[SharedEngine, list[Engine], list[int]]:
+    """A shared engine, the engines it makes, and how many rows each of their steps had."""
+    engines, rows = [], []
+
+    def build(*, slots: int, memory: int | None) -> Engine:
+        engine = model.engine(slots=slots, memory=memory)
+        step = engine.step
+
+        def counted() -> list[Event]:
+            events = step()
+            rows.append(len(engine.rows))
+            return events
+
+        engine.step = counted  # type: ignore[method-assign]
+        engines.append(engine)
+        return engine
+
+    return SharedEngine(build), engines, rows
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    """Run them at once; raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    if errors:
+        raise errors[0]
+
+
+# ------------------------------------------------------------------------------------------------ several callers
+
+
+def test_callers_in_several_threads_share_batches_and_get_what_they_get_alone(model: Tyler) -> None:
+    shared, engines, rows = watched(model)
+    expected = {case: alone(model, CASES[case]) for case in SOME}
+    together = threading.Barrier(len(SOME) + 1)
+
+    def ask_for(case: str) -> None:
+        together.wait()
+        for _ in range(2):
+            (found,) = shared.run([CASES[case]])
+            assert same(found, expected[case])
+
+    def stream() -> None:
+        together.wait()
+        events = list(shared.events([CASES["greedy"]]))
+        tokens = "".join(event.text for event in events if isinstance(event, TokenEvent))
+        assert isinstance(events[-1], FinishEvent) and tokens == events[-1].trajectory.text == expected["greedy"].text
+
+    in_threads([*(lambda case=case: ask_for(case) for case in SOME), stream])
+    assert len(engines) == 1 and max(rows) > 1
+
+
+def test_a_call_decodes_at_most_as_many_as_it_asks_for_and_keeps_their_order(model: Tyler) -> None:
+    shared, _, rows = watched(model)
+    requests = [CASES[case] for case in SOME]
+    found: dict[int, Trajectory] = {}
+    answers = shared.run(requests, slots=2, finished=found.__setitem__)
+    assert max(rows) == 2
+    assert all(same(one, alone(model, request)) for one, request in zip(answers, requests, strict=True))
+    assert [found[place] for place in range(len(requests))] == answers
+
+
+def test_tokens_are_told_only_to_those_who_listen_for_them(model: Tyler) -> None:
+    request = ask(tiny.SHORT, router=Forced({1: ("state",)}))
+    quiet = list(model.shared_engine.events([request], streamed=False))
+    assert [type(event) for event in quiet] == [InvocationEvent, FinishEvent]
+    assert quiet[0].seconds > 0 and quiet[1].trajectory.queue_seconds >= 0
+
+
+def test_a_refused_request_is_refused_before_any_begins(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    with pytest.raises(ValueError, match="shorten the prompt"):
+        shared.run([CASES["greedy"], Request(tiny.ids("x") * 300)])
+    with pytest.raises(ValueError, match="slots=0"):
+        shared.run([CASES["greedy"]], slots=0)
+    assert not engines[0].rows and not engines[0].waiting
+    assert shared.run([]) == []
+
+
+# ------------------------------------------------------------------------------------------------ what survives
+
+
+def test_the_engine_lives_from_call_to_call_until_it_is_released(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    first = shared.run([CASES["greedy"]])[0]
+    assert same(shared.run([CASES["greedy"]], slots=3)[0], first) and len(engines) == 1
+    shared.release()
+    assert same(shared.run([CASES["greedy"]])[0], first) and len(engines) == 2
+    shared.run([CASES["greedy"]], slots=100)
+    assert engines[-1].batch.slots == 100 and len(engines) == 3
+
+
+def test_solve_and_stream_share_the_models_engine(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(Engine, "watch", lambda self, watch=Engine.watch: made.append(self) or watch(self))
+    model.solve([tiny.SHORT, tiny.MEDIUM], max_new_tokens=4)
+    list(model.stream(tiny.SHORT, max_new_tokens=4))
+    assert len(made) == 1
+
+
+def test_a_call_with_another_bound_waits_for_those_before_it(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    stream = shared.events([CASES["never"]])
+    next(stream)
+    bounded = shared.run([CASES["greedy"]], memory=10**7)
+    assert [engine.batch.memory for engine in engines] == [None, 10**7]
+    assert same(bounded[0], alone(model, CASES["greedy"]))
+    *_, last = stream
+    assert same(last.trajectory, alone(model, CASES["never"])), "it was decoded to its end meanwhile"
+
+
+@torch.no_grad()
+def double(tensor: torch.Tensor) -> None:
+    tensor.mul_(2)
+
+
+def step_of_adamw(model: Tyler) -> None:
+    parameters = [one for one in model.policy.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1)
+    sum(one.sum() for one in parameters).backward()
+    optimizer.step()
+
+
+CHANGES: dict[str, Callable[[Tyler], None]] = {
+    "an optimizer's step": step_of_adamw,
+    "eta": lambda model: double(next(p for n, p in model.policy.lora.named_parameters() if "lora_B" in n)),
+    "phi": lambda model: double(next(p for n, p in model.synthesizer.lora.named_parameters() if "lora_B" in n)),
+    "psi": lambda model: double(model.policy.psi),
+    "a head": lambda model: double(next(model.synthesizer.heads.parameters())),
+    "theta": lambda model: double(model.backbone.decoder.layers[1].mlp.up_proj.weight),
+    "theta under a LoRA": lambda model: double(model.backbone.decoder.layers[1].self_attn.v_proj.weight),
+    "a norm of theta": lambda model: double(model.backbone.final_norm_gain),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_call_decodes_with_the_new_weights(change: str, model: Tyler) -> None:
+    request = ask(tiny.ODD, router=Forced({0: ("global",), 3: ("state",)}), sampling=Sampling(1.0, seed=1))
+    learned = ask(tiny.LONG, router=Learned(), sampling=Sampling(1.0, seed=5))
+    before = model.shared_engine.run([request, learned])
+    CHANGES[change](model)
+    after = model.shared_engine.run([request, learned])
+    assert all(same(found, alone(model, one)) for found, one in zip(after, (request, learned), strict=True))
+    assert not all(same(one, other) for one, other in zip(before, after, strict=True)), "the change can be seen"
+
+
+def test_a_lora_that_comes_later_is_decoded_with(model: Tyler) -> None:
+    plain = Tyler.start(model.backbone, tiny.OPERATORS)
+    before = plain.solve(tiny.MEDIUM, max_new_tokens=12)
+    plain.policy.add_lora(tiny.LoraSettings(rank=4, alpha=8))
+    tiny.randomize_lora(plain.policy.lora, torch.Generator().manual_seed(3))
+    after = plain.solve(tiny.MEDIUM, max_new_tokens=12)
+    assert same(after, alone(plain, plain.request(tiny.MEDIUM, max_new_tokens=12))) and not same(before, after)
+
+
+def test_adapters_are_folded_anew_only_when_they_changed_and_programs_survive_it(
+    model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, engines, _ = watched(model)
+    shared.run([CASES["greedy"]])
+    folded = []
+    monkeypatch.setattr(Engine, "refresh", lambda self, refresh=Engine.refresh: folded.append(1) or refresh(self))
+    shared.run([CASES["greedy"]])
+    assert not folded
+    CHANGES["eta"](model)
+    shared.run([CASES["greedy"]])
+    shared.run([CASES["greedy"]])
+    assert len(folded) == 1 and len(engines) == 1
+
+
+def test_an_answer_that_began_under_other_weights_is_an_error_not_a_mixture(model: Tyler) -> None:
+    stream = model.shared_engine.events([CASES["never"]])
+    next(stream)
+    CHANGES["eta"](model)
+    assert same(model.shared_engine.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
+    with pytest.raises(DecodingError, match="weights changed while this answer was decoded"):
+        list(stream)
+
+
+# ------------------------------------------------------------------------------------------------ ends and errors
+
+
+def test_who_stops_listening_frees_the_row_at_once(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    for _ in range(3):
+        stream = shared.events([ask(tiny.LONG, max_new_tokens=100), ask(tiny.ODD, max_new_tokens=100)], slots=1)
+        next(stream)
+        assert len(engines[0].rows) == 1
+        stream.close()
+        assert not engines[0].rows and not engines[0].waiting
+    forgotten = shared.events([ask(tiny.LONG, max_new_tokens=100)])
+    next(forgotten)
+    del forgotten
+    gc.collect()
+    assert not engines[0].rows
+
+
+def test_an_abort_leaves_the_other_callers_answers_as_they_are(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    kept, dropped = shared.events([CASES["boundaries, sampled"]]), shared.events([CASES["never"]])
+    next(kept), next(dropped)
+    assert len(engines[0].rows) == 2
+    dropped.close()
+    *_, last = kept
+    assert same(last.trajectory, alone(model, CASES["boundaries, sampled"]))
+    assert not engines[0].rows
+
+
+def failing(model: Tyler, after: int) -> tuple[SharedEngine, list[Engine]]:
+    """A shared engine whose first engine breaks after some steps."""
+    engines: list[Engine] = []
+
+    def build(*, slots: int, memory: int | None) -> Engine:
+        engine = model.engine(slots=slots, memory=memory)
+        if not engines:
+            step, left = engine.step, iter(range(after))
+
+            def breaks() -> list[Event]:
+                if next(left, None) is None:
+                    raise RuntimeError("the device is gone")
+                return step()
+
+            engine.step = breaks  # type: ignore[method-assign]
+        engines.append(engine)
+        return engine
+
+    return SharedEngine(build), engines
+
+
+def test_an_error_in_a_step_reaches_every_caller_and_the_next_call_works(model: Tyler) -> None:
+    shared, engines = failing(model, after=4)
+    paused = shared.events([CASES["never"]])
+    next(paused)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        shared.run([CASES["greedy"]])
+    with pytest.raises(DecodingError, match="decoding failed: RuntimeError: the device is gone"):
+        list(paused)
+    assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"])) and len(engines) == 2
+
+
+def test_nobody_waits_for_ever_when_a_step_fails_in_another_thread(model: Tyler) -> None:
+    shared, _ = failing(model, after=3)
+    together, outcomes = threading.Barrier(4), list[str]()
+
+    def ask_once() -> None:
+        together.wait()
+        try:
+            shared.run([ask(tiny.LONG, max_new_tokens=60, router=Never())])
+            outcomes.append("answer")
+        except RuntimeError as error:
+            outcomes.append(type(error).__name__)
+
+    in_threads([ask_once] * 4)
+    assert len(outcomes) == 4 and outcomes.count("RuntimeError") == 1
+    assert set(outcomes) <= {"RuntimeError", "DecodingError", "answer"}
+
+
+def test_an_interrupted_caller_leaves_a_working_model(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Engine) -> list[Event]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.solve(tiny.SHORT, max_new_tokens=4)
+    assert len(model.solve(tiny.SHORT, max_new_tokens=4, router=Never()).actions) <= 4
+
+
+# ------------------------------------------------------------------------------------------------ a thread of its own
+
+
+def test_a_loop_of_steps_serves_calls_that_only_listen(model: Tyler) -> None:
+    shared, _, _ = watched(model)
+    assert not shared.step(), "there is nothing to do"
+    events: list[Event] = []
+    call = shared.begin([CASES["greedy"]], deliver=events.append, failed=lambda why: pytest.fail(why))
+    assert not events and not call.done
+    while shared.step():
+        pass
+    assert call.done and same(events[-1].trajectory, alone(model, CASES["greedy"]))
+    shared.end(call)
+
+
+def test_work_between_steps_has_the_engine_to_itself(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    assert shared.between_steps(lambda engine: engine) is engines[0]
+
+
+def test_a_fair_lock_goes_to_the_one_who_waits() -> None:
+    lock, order = FairLock(), list[str]()
+
+    def wait() -> None:
+        with lock:
+            order.append("waiting")
+
+    def loop() -> Iterator[None]:
+        while "waiting" not in order:
+            with lock:
+                order.append("loop")
+                yield
+
+    loops = loop()
+    next(loops)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not lock._entrance.locked():
+        time.sleep(0.001)
+    for _ in loops:
+        pass
+    thread.join()
+    assert order[-1] == "waiting" or order.index("waiting") <= 3
+    assert lock.try_acquire() and not lock.try_acquire()
+    lock.release()
