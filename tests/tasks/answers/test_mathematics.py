@@ -309,6 +309,16 @@ SAME = [
     (r"9 \times 2 = 18\text{ eggs}", "18"),
     (r"\frac{2\pi}{2}", r"\pi"),
     ("0.55+0.45a", r"\frac{11+9a}{20}"),
+    # variables that cancel to the number
+    ("x^2 - x^2", "0"),
+    ("x-x", "0"),
+    (r"\frac{x}{x}", "1"),
+    ("(x+1)^2 - x^2 - 2x", "1"),
+    (r"\sin^2 x + \cos^2 x", "1"),
+    (r"\frac{6ab}{2ab}", "3"),
+    ("y - (y - 7)", "7"),
+    (r"\frac{3}{2}x - \frac{3}{2}x", "0"),
+    (r"\frac{a - b}{2b - 2a}", r"-\frac{1}{2}"),
 ]
 
 DIFFERENT = [
@@ -517,9 +527,21 @@ DIFFERENT = [
     ("5a", "5"),
     # what is still to be worked out
     ("|-7|", "7"),
-    ("x-x", "0"),
-    (r"\frac{x}{x}", "1"),
     (r"\frac{1}{\infty}", "0"),
+    # variables that do not cancel, and numbers that are still to be added beside those that do
+    ("x^2 - x", "0"),
+    ("x^2 - y^2", "0"),
+    ("x - x", "1"),
+    ("x + 5", "5"),
+    ("x - x + 3 + 4", "7"),
+    (r"x - x + \frac{3}{2} + \frac{5}{2}", "4"),
+    (r"\frac{3 \cdot 4 x}{x}", "12"),
+    ("x^2 - x^2 + 2^3 - 1", "7"),
+    ("(3+4) x^0", "7"),
+    ("|x| - |x|", "0"),
+    ("x - x or 0", "0"),
+    ("0 or x - x", "0"),
+    (r"\infty - \infty", "0"),
     (r"\lfloor 3.5 \rfloor", "3"),
     ("7=3+4", "7"),
     ("2+4=7", "7"),

@@ -21,8 +21,9 @@ The rules, from the cheapest on:
 - Words are compared as text, without case; letters alone (`evil`) too. A letter alone is a variable or a choice:
   `(B)` is `B`.
 - Where the gold answer is a number, the answer must be one number, not a calculation: `\frac{6}{4}`, `2^{10}`,
-  `\sqrt{16}` and `5!` count, while a sum, difference, product or quotient of numbers (`3+4`, `2 \cdot 3`), a variable
-  (`x-x`), `|-7|` and `\frac{1}{\infty}` do not. Ratios are compared part by part: `6:4` is not `3:2`.
+  `\sqrt{16}` and `5!` count, while a sum, difference, product or quotient of numbers (`3+4`, `2 \cdot 3`), `|-7|` and
+  `\frac{1}{\infty}` do not. Algebra whose variables cancel is the number that is left (`x^2 - x^2` is 0), unless it has
+  such a calculation in it. Ratios are compared part by part: `6:4` is not `3:2`.
 - Equations and inequalities may be rearranged: both sides exchanged, terms moved, a constant factor. An inequality that
   bounds one variable is its interval, two joined by `or` their union, by `and` their overlap; so is `\{x \mid x > 3\}`.
 - What is left is algebra, in a process that can be killed: the same value at every point
@@ -196,7 +197,7 @@ class _Comparison:
             verdict = rule(value, expected)
             if verdict is not None:
                 return verdict
-        if expected_count is not None and (_CALCULATION.search(value) or _is_open(value)):
+        if expected_count is not None and not _cancels(value) and (_CALCULATION.search(value) or _is_open(value)):
             return False
         return self._algebra(value, expected, "=")
 
@@ -332,6 +333,20 @@ _CLOSED_COMMAND = re.compile(
 def _is_open(text: str) -> bool:
     """Whether `text` has variables, bars, infinities or commands beyond those of closed forms."""
     return re.search(r"[|\\A-DF-Za-df-hj-z]", _CLOSED_COMMAND.sub(" ", text)) is not None
+
+
+_VARIABLE = re.compile("[A-DF-Za-df-hj-z]")
+_POWER = re.compile(r"(?<=[A-Za-z)}]) ?\^ ?(?:\{ ?[0-9]+ ?\}|[0-9])")
+_FRACTION = re.compile(r"\\frac ?\{ ?[0-9]+ ?\} ?\{ ?[0-9]+ ?\}")
+_NUMBERS_COMBINED = re.compile(r"[0-9][)} ]*(?:[+\-*/:]|\\cdot|(?=[({ ]))[({ +\-]*[0-9]")
+
+
+def _cancels(text: str) -> bool:
+    """Whether `text` is an expression in variables, which may cancel, and no two numbers in it are left to combine."""
+    bare = _CLOSED_COMMAND.sub(" ", text)
+    if re.search(r"[|\\]", bare) or not _VARIABLE.search(bare):
+        return False
+    return _NUMBERS_COMBINED.search(_POWER.sub("", _FRACTION.sub("1", text))) is None
 
 
 _JUXTAPOSED = re.compile(r"(\\[a-z]+(?: ?[\^_] ?\{[^{}]*\})+ ?\()|(?<=[0-9)}]) ?\(")
