@@ -73,6 +73,34 @@ def test_a_row_that_was_postponed_goes_on_where_it_was(router: Learned | AtBound
         assert shown == one.text
 
 
+def test_a_row_that_makes_room_does_not_hide_the_end_of_a_request_that_waited() -> None:
+    """The request is aborted before the very step in which another one is sent back to the queue's head."""
+    model = tiny.tyler("qwen2")
+
+    def start() -> Engine:
+        engine = model.engine(slots=6, memory=memory_for(model, 3, 128))
+        for seed in range(8):
+            engine.add_request(ask(tiny.MEDIUM, sampling=Sampling(1.0, seed=seed), max_new_tokens=90))
+        return engine
+
+    def preempts(engine: Engine) -> bool:
+        before = {row.index for row in engine.rows}
+        engine.step()
+        return any(row.index in before for row in engine.waiting)
+
+    rehearsal, steps = start(), 0
+    while not preempts(rehearsal):
+        steps += 1
+    engine = start()
+    for _ in range(steps):
+        engine.step()
+    last = engine.waiting[-1].index
+    engine.abort(last)
+    events = engine.step()
+    assert any(isinstance(event, FinishEvent) and event.index == last for event in events)
+    assert all(row.index != last for row in engine.waiting)
+
+
 def test_what_never_fits_the_memory_is_refused() -> None:
     model = tiny.tyler("qwen3")
     engine = model.engine(slots=2, memory=memory_for(model, 1, 64))

@@ -72,6 +72,9 @@ def test_settings_are_read_and_checked() -> None:
     found = registry.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
     assert found == soft_thinking.Settings(top_k=5, gumbel=True, temperature=1.0)
     assert registry.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
+    assert registry.settings_of("soft-thinking", ["min_p=1e-3", "temperature=7E-1"]) == soft_thinking.Settings(
+        min_p=0.001, temperature=0.7
+    ), "numbers as in a config, not YAML 1.1's"
     for method, override, message in (
         ("soft-thinking", "topk=5", "no setting 'topk'; did you mean 'top_k'.* allowed: temperature"),
         ("soft-thinking", "top_k", "write it as key=value"),

@@ -76,6 +76,11 @@ _Loader.add_implicit_resolver(
 )
 
 
+def read_value(text: str) -> Any:
+    """One value as configs write it. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
 def _find(path_or_preset: str | Path, beside: Path | None = None) -> Path:
     candidates = [Path(path_or_preset), PRESETS / f"{path_or_preset}.yaml"]
     if beside is not None:
@@ -130,7 +135,7 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
     if not equals or not all(key.split(".")):
         raise ConfigError(f"cannot read the override {override!r}; write it as section.key=value")
     try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
+        value = read_value(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
     return _replace_at(settings, key.split("."), value)

@@ -179,8 +179,8 @@ class Engine:
         """Fill free rows from the queue, as far as there is memory, and read their prompts."""
         if self.batch.in_flight and self.scheduler.disturbs():
             self._drain()
+        self._aborted += self.scheduler.withdrawn()  # first: whoever makes room goes to the head of the queue
         self.scheduler.preempt_youngest()
-        self._aborted += self.scheduler.withdrawn()
         if joining := self.scheduler.admit():
             for row in joining:
                 row.start()

@@ -12,6 +12,7 @@ from typing import Any, cast
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from tyler.config.files import read_value
 from tyler.engine.request import Event
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
@@ -187,7 +188,7 @@ def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:
             hint = f"; did you mean {close[0]!r}?" if close else ";"
             raise ValueError(f"{method} has no setting {key!r}{hint} allowed: {', '.join(allowed) or 'none'}")
         try:
-            given[key] = yaml.safe_load(text)
+            given[key] = read_value(text)
         except yaml.YAMLError as error:
             raise ValueError(f"{key}: cannot read the value {text!r} as YAML") from error
     try:
