@@ -38,7 +38,7 @@ DEFAULT_ROUTERS: dict[str, Router] = {
     "sft": Never(),
     "grpo": Never(),
 }
-"""Who routes when nobody says: what the model's last stage was trained for."""
+"""The router by default: what the model's last stage was trained for."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Tyler:
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
         digest = hashlib.sha256(self.backbone.fingerprint().encode())
-        if self.stage != "backbone":  # untrained operators start at random, and nobody calls them
+        if self.stage != "backbone":  # untrained operators start at random and are never called
             tensors = checkpoint.trained_tensors(self.synthesizer, self.policy)
             for name, tensor in sorted(tensors.items()):
                 digest.update(name.encode())
@@ -216,7 +216,7 @@ class Tyler:
 
         A problem is a text, a task's problem, or a conversation: a list of messages.
         `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage
-        2, every boundary after Stage 1, nobody on a plain backbone); `sampling` is greedy by default;
+        2, every boundary after Stage 1, never on a plain backbone); `sampling` is greedy by default;
         `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at once, and `memory` bounds
         the bytes of context and caches of all that is being answered.
         """

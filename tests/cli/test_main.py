@@ -274,7 +274,7 @@ def test_an_interrupted_quickstart_says_that_it_begins_anew(called, capsys) -> N
 
     called("cli.quickstart").run = fail
     assert main.main(["quickstart"]) == 130
-    assert "tyler quickstart itself cannot go on; run it again" in capsys.readouterr().err
+    assert "tyler quickstart cannot resume; run it again" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_a_command_cleanly() -> None:

@@ -100,14 +100,14 @@ def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
     newest = latest_checkpoint(run)
     assert newest is not None
     steps = int(newest.name.removeprefix("step-"))
-    assert f"stopped after step {steps} of 5000; go on with --resume --output {run}" in said
+    assert f"stopped after step {steps} of 5000; resume with --resume --output {run}" in said
     assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == steps
     named = said.splitlines()[-1].removeprefix("the command is: ")
     assert shlex.split(named) == ["tyler", *command, "--resume"]
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command says that does not go on."""
+    """What a command says that is refused."""
     capsys.readouterr()
     assert main.main(arguments) == main.USAGE_ERROR
     return capsys.readouterr().err
@@ -126,9 +126,9 @@ def test_a_run_does_not_go_on_with_other_problems_or_from_another_model(
     assert main.main([*second, str(tmp_path / "same"), "--resume"]) == 0, "not where a model is, but what it is"
     assert main.main([*first[:-1], str(tmp_path / "other"), "--stage1.seed", "7"]) == 0
     told = refusal([*second, str(tmp_path / "other"), "--resume"], capsys)
-    assert "c cannot go on: the weights it starts from changed since it was started" in told
+    assert "c cannot resume: the weights it starts from changed since it was started" in told
     write_problems(tmp_path / "training.jsonl", "How few", 6)
-    assert "a cannot go on: the training examples changed" in refusal([*first, "--resume"], capsys)
+    assert "a cannot resume: the training examples changed" in refusal([*first, "--resume"], capsys)
     assert "the training examples changed" in refusal([*second, str(tmp_path / "a"), "--resume"], capsys)
 
 
@@ -140,7 +140,7 @@ def test_a_run_does_not_go_on_with_a_backbone_that_differs_in_a_matrix(
     assert main.main([*command, "--stage1.steps", "1"]) == 0
     change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.0.mlp.up_proj.weight"]))
     told = refusal([*command, "--stage1.steps", "1", "--resume"], capsys)
-    assert "run cannot go on: the weights it starts from changed since it was started" in told
+    assert "run cannot resume: the weights it starts from changed since it was started" in told
 
 
 def test_a_second_stage_without_a_first_one_says_so_before_anything_is_loaded(

@@ -156,7 +156,7 @@ def test_a_checkpoint_that_fails_half_way_is_never_visible(tmp_path: Path, error
 def test_a_disk_that_fills_up_names_the_checkpoint_that_is_whole(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 2)
-        with pytest.raises(RunError, match="is full; step-2 is whole; make room and go on with --resume"):
+        with pytest.raises(RunError, match="is full; step-2 is whole; free some space and resume with --resume"):
             run.save_checkpoint(3, fail_with(OSError(errno.ENOSPC, "No space left on device")))
 
 
@@ -200,7 +200,7 @@ def test_a_file_that_cannot_be_written_costs_no_checkpoint_and_says_how_to_go_on
     said = fill(tmp_path, 50_000, writer)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1}\n', "no torn line"
     assert "File too large" in said
-    assert f"step-1 is whole; once that is mended, go on with --resume --output {tmp_path}" in said
+    assert f"step-1 is whole; fix that and resume with --resume --output {tmp_path}" in said
     with Run.resume(tmp_path, "{}") as run:
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
         assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1}]
@@ -221,7 +221,7 @@ def test_a_disk_that_is_really_full_costs_no_checkpoint_either(tmp_path: Path, w
         pytest.skip("a small disk cannot be mounted here")
     try:
         said = fill(disk / "run", 0, writer)
-        assert f"the disk of {disk / 'run'} is full; step-1 is whole; make room and go on with --resume" in said
+        assert f"the disk of {disk / 'run'} is full; step-1 is whole; free some space and resume with --resume" in said
         with Run.resume(disk / "run", "{}", min_free_bytes=0) as run:
             assert [path.name for path in (disk / "run" / "checkpoints").iterdir()] == ["step-1"]
             run.save_checkpoint(2, write_state)
@@ -235,7 +235,7 @@ def test_the_space_for_all_checkpoints_is_asked_for_before_training(tmp_path: Pa
         run.require_space(free // 10)
         with pytest.raises(
             RunError,
-            match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and go on with --resume",
+            match=r"5 checkpoints of \d+ MiB each need \d+ MiB; make room.*keep=3\) and resume with --resume",
         ):
             run.require_space(free // 4)
         train(run, 1, 4)
@@ -390,7 +390,7 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path, fi
             run.save_checkpoint(step, write_state)
     newest = tmp_path / "checkpoints" / "step-2"
     (newest / file).write_text(content)
-    with pytest.raises(RunError, match=r"step-2 is damaged \(.*\); .* the run goes on from step-1"):
+    with pytest.raises(RunError, match=r"step-2 is damaged \(.*\); .* the run resumes from step-1"):
         Run.resume(tmp_path, CONFIG)
     newest.rename(newest.with_name("step-2-damaged"))
     with Run.resume(tmp_path, CONFIG) as run:
@@ -419,7 +419,7 @@ def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> Non
         run.check_provenance({"the problems": "a", "the model": "m"})
     with Run.resume(tmp_path, CONFIG) as run:
         run.check_provenance({"the problems": "a", "the model": "m"})
-        with pytest.raises(RunError, match="cannot go on: the problems changed since it was started"):
+        with pytest.raises(RunError, match="cannot resume: the problems changed since it was started"):
             run.check_provenance({"the problems": "b", "the model": "m"})
     with Run.replace(tmp_path, CONFIG) as run:
         run.check_provenance({"the problems": "b"})

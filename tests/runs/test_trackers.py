@@ -164,7 +164,7 @@ def test_a_tracker_that_fails_while_training_is_told_once_and_the_metrics_go_on(
             run.log(step, {"loss": 1 / step})
     assert [line["step"] for line in read_jsonl(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
     shown = capsys.readouterr().err
-    assert shown.count("warning: wandb fails (ConnectionError: no network); going on without it") == 1
+    assert shown.count("warning: wandb fails (ConnectionError: no network); continuing without it") == 1
     assert len(wandb.recorder.calls) == 1
 
 

@@ -158,7 +158,9 @@ def test_a_state_that_was_cut_short_is_named(tmp_path: Path, file: str) -> None:
     parameters, optimization = make(seed=0)
     save_state(folder, parameters, optimization, steps_done=3)
     (folder / file).write_bytes((folder / file).read_bytes()[:11])
-    with pytest.raises(RunError, match=r"step-3 is damaged \(.*\); restore it, or move .* and the run begins anew"):
+    with pytest.raises(
+        RunError, match=r"step-3 is damaged \(.*\); restore it, or move .* and the run starts from the beginning"
+    ):
         load_state(folder, parameters, optimization)
 
 
@@ -204,7 +206,7 @@ def test_an_interrupted_loop_saves_and_says_how_to_go_on(tmp_path: Path) -> None
         (folder / "done").write_text(str(steps_done))
 
     with Run.create(tmp_path, CONFIG) as run:
-        with pytest.raises(Interrupted, match=rf"stopped after step 2 of 9; go on with --resume --output {tmp_path}"):
+        with pytest.raises(Interrupted, match=rf"stopped after step 2 of 9; resume with --resume --output {tmp_path}"):
             for step in training_steps("test", run, 9, 0, None, write):
                 if step.number == 1:
                     os.kill(os.getpid(), signal.SIGINT)

@@ -287,7 +287,7 @@ def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Run, "log", terminate)
     with open_new(tmp_path) as run:
         with pytest.raises(
-            Interrupted, match=rf"stopped after step 3 of 6; go on with --resume --output {tmp_path}"
+            Interrupted, match=rf"stopped after step 3 of 6; resume with --resume --output {tmp_path}"
         ) as stop:
             train(model, traces_for(model), SMALL, run)
         assert stop.value.signum == signal.SIGTERM

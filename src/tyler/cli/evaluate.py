@@ -21,7 +21,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on tasks: accuracy with its interval, failures by kind, visible and latent tokens.
 
-    A killed evaluation goes on with the same command. Processes of torchrun or accelerate launch share the problems.
+    A killed evaluation resumes with the same command. Processes of torchrun or accelerate launch share the problems.
 
     Args:
         model: A saved model, a run, or a plain backbone: a folder or a Hub id.

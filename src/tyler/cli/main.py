@@ -28,7 +28,7 @@ from tyler.cli.train import stage1, stage2, train
 
 USAGE_ERROR = 2
 RESUMABLE = ("stage1", "stage2", "train")
-"""Commands that go on with --resume."""
+"""Commands that resume with --resume."""
 OVERRIDABLE = (*RESUMABLE, "plan")
 """Commands that take dotted settings."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
@@ -181,7 +181,7 @@ def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
             flags = [argument for argument in argv if argument != "--resume"]
             print(f"the command is: tyler {shlex.join([*flags, '--resume'])}", file=sys.stderr)
         elif argv[0] == "quickstart":
-            print("tyler quickstart itself cannot go on; run it again, and it begins anew", file=sys.stderr)
+            print("tyler quickstart cannot resume; run it again, and it starts from the beginning", file=sys.stderr)
         return 128 + interrupt.signum
     print("tyler: interrupted", file=sys.stderr)
     return 128 + signal.SIGINT

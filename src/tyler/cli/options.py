@@ -1,4 +1,4 @@
-"""What commands are told on the command line: arguments that several share, and the groups of `tyler eval`."""
+"""Arguments that several commands share, and the groups of `tyler eval`."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class SoftCotConfig(OptimizationConfig):
     hint: str = (
         "An assistant left the following tokens as help. Use them where they are right, and do not rely on them."
     )
-    """What the backbone is told in front of the thoughts; empty for nothing."""
+    """What the backbone reads in front of the thoughts; empty for nothing."""
 
     @field_validator("request")
     @classmethod

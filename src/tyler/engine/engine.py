@@ -223,7 +223,7 @@ class Engine:
                     row.park(call, logprob=0.0)
 
     def _due(self, parked: range) -> bool:
-        """Calls are served when nobody else can act, or when one has waited long enough."""
+        """Calls are served when no other row can act, or when one has waited long enough."""
         usual = patience(len(self.rows)) if self.coalesce is None else self.coalesce
         late = False
         for row in (self.rows[slot] for slot in parked):

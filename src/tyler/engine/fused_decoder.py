@@ -282,7 +282,7 @@ class Rotation:
 @torch.no_grad()
 def adjoin(weights: Sequence[nn.Parameter]) -> Float[Tensor, "outputs inputs"]:
     """One matrix whose parts are the weights, in their order. Where they lie apart they are moved together, in place:
-    every module that holds them goes on with the same values, and no memory is spent twice.
+    every module that holds them keeps the same values, and no memory is spent twice.
     """
     first = weights[0]
     if len(weights) == 1:

@@ -120,7 +120,7 @@ class OverlapScheduler:
     def _load(self, rows: Sequence[RequestState]) -> None:
         """Tell the device where the rows stand and how they decide; nothing of it changes until one of them does.
 
-        A program may have places for more rows. Those repeat one step behind their contexts, where nobody looks.
+        A program may have places for more rows. Those repeat one step behind their contexts, which is never read.
         """
         self._reader.hold(range(len(rows)), [length + 2 for length in self._context.lengths[: len(rows)]])
         count, samplings = bucket(len(rows), len(self._lengths)), [row.request.sampling for row in rows]

@@ -34,7 +34,7 @@ class PagedContext(Context):
     """x_t of every row in pages, and the pages of every row in its order: on the host, and as a table on the device.
 
     Both readers keep what they have read of a position in the same page of their own caches. The table has one row
-    more, which stays empty: positions of that row are nobody's.
+    more, which stays empty: positions of that row belong to no request.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PagedContext(Context):
 
     @property
     def pages(self) -> int:
-        """How many there are, nobody's included."""
+        """How many there are, the null page included."""
         return self.embeds.shape[0]
 
     @property
@@ -60,7 +60,7 @@ class PagedContext(Context):
         return sum(map(len, self._pages))
 
     def positions_for(self, lengths: Sequence[int]) -> int:
-        """Positions that rows of these lengths take: whole pages, and nobody's."""
+        """Positions that rows of these lengths take: whole pages, and the null page."""
         return PAGE * (1 + sum(map(pages_for, lengths)))
 
     def lacks(self, rows: range, ends: Sequence[int]) -> int:
@@ -132,7 +132,7 @@ class PagedContext(Context):
         return max(0, pages_for(end) - len(self._pages[row]))
 
     def _grow(self, count: int) -> None:
-        """Hold `count` pages, and nobody's; those that are there keep their numbers."""
+        """Hold `count` pages and the null page; existing pages keep their numbers."""
         there = self.pages
         self.embeds = with_pages(self.embeds, count + 1, dim=0)
         self._free += range(count, there - 1, -1)
@@ -272,7 +272,8 @@ class PagedReader(Reader):
         owners = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
         positions = [one for start, end in zip(starts, ends, strict=True) for one in range(start, end)]
         fill, idle = [0] * (size - len(owners)), places - len(rows)
-        layout = [*owners, *(len(self.read_to) for _ in fill), *positions, *fill]  # the row of nobody comes last
+        padding = [len(self.read_to)] * len(fill)  # belongs to the last row, which holds no request
+        layout = [*owners, *padding, *positions, *fill]
         layout += [*firsts, *([firsts[-1]] * idle), *ends, *([1] * idle)]
         device = self._layout.device
         self._layout[: len(layout)] = torch.tensor(layout, dtype=torch.int32, device=device)

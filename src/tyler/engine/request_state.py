@@ -49,7 +49,7 @@ class RequestState:
         self.waited = 0
         self.emitted = 0
         self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
-        self.saved_context: Tensor | None = None  # the context of a row that had to make room and waits to go on
+        self.saved_context: Tensor | None = None  # the context of a preempted row, until it resumes
         self.finish_reason = ""
         self.stopped_at: int | None = None  # characters before the stop string
         self.queued, self.started = time.perf_counter(), 0.0  # when it was asked, and when it was admitted

@@ -78,7 +78,8 @@ class Scheduler:
     def _fits(self, joining: Sequence[RequestState]) -> bool:
         """Whether these rows find memory beside those that run; one row alone always does.
 
-        Who joins leaves a page to grow into for each row, where there are pages, or the youngest would soon go again.
+        Where there are pages, a row joins only if every row keeps one page to grow into; otherwise the youngest row
+        would soon be preempted again.
         """
         if self._memory is None:
             return True
@@ -87,7 +88,7 @@ class Scheduler:
         return len(reach) == 1 or self._bytes(reach) <= self._memory
 
     def _make_room(self, joining: Sequence[RequestState]) -> None:
-        """Hold memory for the rows there are: more when they grow, less when most have gone and nobody waits."""
+        """Hold memory for the rows there are: more when they grow, less when most have gone and none waits."""
         context = self._batch.context
         if isinstance(context, RaggedContext):
             context.fit(self._reach(joining), exact=self._memory is not None, shrinks=not self.waiting)

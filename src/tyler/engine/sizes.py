@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 BLOCK = 64
-"""Capacities and KV views are multiples of this many positions: few shapes, and little attention in vain."""
+"""Capacities and KV views are multiples of this many positions: few shapes, and little wasted attention."""
 
 PAGE: int = 256
 """Positions in a page of a paged cache: FlashAttention takes multiples of this."""
 
 FEWEST_PAGES = 4
-"""Pages that are made at first, where nobody says how many there may be."""
+"""Pages that are made at first, where no bound is given."""
 
 RECORDED = 512
 """Passes over more positions keep a device busy for longer than the host needs to launch them: none is recorded."""
@@ -51,5 +51,5 @@ def grown_pages(pages: int, needed: int, most: int | None) -> int:
 
 
 def positions_at_once(num_actions: int) -> int:
-    """How many positions' logits over `num_actions` actions exist at a time, where nobody says."""
+    """How many positions' logits over `num_actions` actions exist at a time by default."""
     return max(1, min(CHUNK, LOGITS // num_actions))

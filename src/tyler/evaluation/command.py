@@ -53,7 +53,7 @@ def run(
     "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
     `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
     each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
-    call goes on after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
+    call resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
     """
     if match is not None and len(tasks) > 1:
         raise ValueError(
@@ -125,7 +125,7 @@ def published(
 
 
 def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], options: GradeOptions) -> dict[str, Any]:
-    """Everything that decides the answers and their verdicts; an evaluation goes on only under the same."""
+    """Everything that decides the answers and their verdicts; an evaluation resumes only under the same."""
     prompt = loaded.prompt
     return {
         "model": model,

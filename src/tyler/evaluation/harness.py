@@ -41,7 +41,7 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 SLOTS = 32
-"""Answers decoded, or texts scored, at once, when nobody says."""
+"""Answers decoded, or texts scored, at once by default."""
 
 CHUNK = 1024
 """Positions whose logits exist at the same time."""
@@ -119,7 +119,7 @@ class TylerLM(TemplateLM):
             raise ValueError("model_args needs pretrained=MODEL: a saved model, a run, a backbone's folder or Hub id")
         added = {name: value for name, value in (additional_config or {}).items() if name in allowed}
         if str(added.get("device")).startswith("cuda") and not torch.cuda.is_available():
-            del added["device"]  # the harness's command line says cuda:0 when nobody says anything
+            del added["device"]  # the harness's command line says cuda:0 by default
         return cls(**added | dict(arg_dict))
 
     @classmethod

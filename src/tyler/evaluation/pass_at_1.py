@@ -23,7 +23,7 @@ from tyler.tasks import Problem, find_task, grade
 from tyler.tasks.task import GradeOptions
 
 GRADERS = min(4, os.cpu_count() or 1)
-"""Threads that grade while the engine goes on decoding."""
+"""Threads that grade while the engine decodes."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ def evaluate(
     """Answer and grade every problem, with a progress bar (`show`); the report is called `name`, or as the reasoner.
 
     With a `store`, answers it holds are taken from it and new ones are kept in it at once, so that a killed evaluation
-    goes on where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
+    resumes where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
     """
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
@@ -102,7 +102,7 @@ def evaluate(
             if store is None:
                 raise
             kept = f"{len(done)} of {len(problems)} answers of {name} are in {store.folder}"
-            raise Interrupted(f"{kept}; the same command goes on from there", signal.SIGINT) from interrupt
+            raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from interrupt
     return Report(name, tuple(done[key_of(problem)] for problem in problems))
 
 

@@ -1,7 +1,7 @@
 """The answers of an evaluation, kept one by one as they come, so that a killed evaluation loses none.
 
 evaluation/
-  settings.json    what was asked for; an evaluation goes on only under the same settings
+  settings.json    what was asked for; an evaluation resumes only under the same settings
   records.jsonl    one line per answer; while it runs in the order of finishing, afterwards in that of the problems
   records-1.jsonl  while several processes share the work: the answers of process 1, and so on
   report.md, report.html

@@ -79,7 +79,7 @@ def decoder_stack(lora: PeftModel) -> PreTrainedModel:
 
 @contextmanager
 def without_peft_noise() -> Iterator[None]:
-    """Silence a deprecation that peft itself causes in transformers and that nobody else can mend."""
+    """Silence a deprecation that peft itself causes in transformers and that cannot be fixed elsewhere."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
         yield

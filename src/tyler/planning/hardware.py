@@ -40,7 +40,7 @@ class Device:
     """Seconds until the work of one decoder layer is started."""
     source: str
     queued: bool = True
-    """Whether starting work goes on while earlier work is done: on a GPU, not on a CPU."""
+    """Whether new work can start while earlier work is done: on a GPU, not on a CPU."""
 
     def rate(self, dtype: str) -> float:
         """Operations a second in products of this dtype."""

@@ -1,4 +1,4 @@
-"""`tyler plan CONFIG`: what a config trains, needs and takes, on devices that nobody has rented yet.
+"""`tyler plan CONFIG`: what a config trains, needs and takes, before any device is rented.
 
 Nothing is loaded and torch is not imported: parameters and memory are `memory.py`'s, times `roofline.py`'s. Memory is
 planned for the longest traces and answers that the config allows, time for mean lengths, which no config knows.
@@ -106,7 +106,7 @@ def lengths_for(config: Config, prompt: int, target: int, answer: int) -> Length
 
 
 def steps_of(config: OptimizationConfig, examples: int | None, section: str) -> int:
-    """Optimizer steps of a stage. Raises ValueError where nobody says how many examples there are."""
+    """Optimizer steps of a stage. Raises ValueError where the number of examples is not given."""
     if config.steps is None and examples is None:
         raise ValueError(
             f"data.count is null, so nothing says how long an epoch is: give --examples, or {section}.steps"

@@ -21,7 +21,7 @@ from tyler.training.loop import development_problems, opened_run, origin_of
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators. Returns the trained model.
 
-    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)

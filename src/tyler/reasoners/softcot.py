@@ -94,7 +94,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Wording:
-    """What the assistant is asked ({n} and {problem} are filled in), what the backbone is told, and N at evaluation."""
+    """What the assistant is asked ({n} and {problem} are filled in), what the backbone reads, and N at evaluation."""
 
     request: str
     hint: str
@@ -432,7 +432,7 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
     """`tyler train softcot`: load, train, save. Returns the trained model.
 
-    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
     settings, theta = config.softcot, config.backbone

@@ -56,7 +56,7 @@ def reading(checkpoint: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
         earlier = [one for one in whole_checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
-        where = f"goes on from {earlier[-1].name}" if earlier else "begins anew"
+        where = f"resumes from {earlier[-1].name}" if earlier else "starts from the beginning"
         raise RunError(
             f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
         ) from error

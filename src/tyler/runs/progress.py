@@ -36,7 +36,7 @@ class RichBar:
 
 
 class NoBar:
-    """A Bar that nobody sees."""
+    """A Bar that is not shown."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         """Nothing to show."""

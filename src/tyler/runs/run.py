@@ -188,7 +188,7 @@ class Run:
         before = _parsed(path.read_bytes(), str(path)) if path.exists() else {}
         if changed := [name for name, value in origin.items() if before.get(name, value) != value]:
             raise RunError(
-                f"{self.path} cannot go on: {' and '.join(changed)} changed since it was started; bring back what it "
+                f"{self.path} cannot resume: {' and '.join(changed)} changed since it was started; bring back what it "
                 "was started with, or start anew (another --output)"
             )
         if before and (unknown := sorted(set(origin) - set(before))):
@@ -208,7 +208,7 @@ class Run:
             raise RunError(
                 f"{self.path} has {free / 2**20:.0f} MiB of disk left, and {count} checkpoints of "
                 f"{checkpoint_bytes / 2**20:.0f} MiB each need {needed / 2**20:.0f} MiB; make room or keep fewer "
-                f"(checkpoints.keep={self._keep_checkpoints}) and go on with {resume_hint(self.path)}, "
+                f"(checkpoints.keep={self._keep_checkpoints}) and resume with {resume_hint(self.path)}, "
                 "or choose another directory"
             )
 
@@ -283,12 +283,12 @@ class Run:
         return lengths
 
     def _not_written(self, what: Path, error: Exception) -> RunError:
-        """What to raise where the disk refused `what`: why, what is safe, and how to go on."""
+        """What to raise where the disk refused `what`: why, what is safe, and how to resume."""
         full = any(sign in str(error) for sign in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)))
         why = f"the disk of {self.path} is full" if full else f"cannot write {what}: {error}"
         newest = self.latest_checkpoint()
         state = f"{newest.name} is whole" if newest else "there is no checkpoint yet"
-        remedy = "make room and go on" if full else "once that is mended, go on"
+        remedy = "free some space and resume" if full else "fix that and resume"
         return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
 
 
@@ -317,7 +317,7 @@ class FollowedRun(Run):
 
 
 def resume_hint(path: Path) -> str:
-    """The flags that make the command of a run go on with it."""
+    """The flags with which a run's command resumes it."""
     return f"--resume --output {shlex.quote(str(path))}"
 
 

@@ -1,4 +1,4 @@
-"""Where metrics are shown while a run goes on: TensorBoard, trackio or Weights & Biases, behind one small interface.
+"""Where metrics are shown during a run: TensorBoard, trackio or Weights & Biases, behind one small interface.
 
 metrics.jsonl is the record; a tracker is a view of it, and no run stops because its view is gone. The packages are
 extras (`pip install tyler-reasoning[wandb]`) and imported only where a config names them (`tracking.tool`).
@@ -38,7 +38,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What a tracker is told when a run starts or goes on after `steps_done` steps; `folder` is its own in the run."""
+    """What a tracker gets when a run starts or resumes after `steps_done` steps; `folder` is its own in the run."""
 
     project: str
     name: str
@@ -130,7 +130,7 @@ TOOLS: dict[str, Callable[[Start], Tracker]] = {"tensorboard": TensorBoard, "tra
 
 
 class FailSafeTracker:
-    """A tracker whose failures are told once and end its work, and not the run's."""
+    """A tracker that fails is reported once and not used again; the run continues."""
 
     def __init__(self, tracker: Tracker, name: str) -> None:
         self._tracker, self._name = tracker, name
@@ -155,7 +155,7 @@ class FailSafeTracker:
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         told = f"{type(error).__name__}: {error}"
-        print(f"warning: {self._name} fails ({told}); going on without it, metrics.jsonl has all", file=sys.stderr)
+        print(f"warning: {self._name} fails ({told}); continuing without it, metrics.jsonl has all", file=sys.stderr)
 
 
 def check_tracker(settings: TrackingConfig) -> None:
@@ -185,7 +185,7 @@ def open_tracker(settings: TrackingConfig, run: Path, config: dict[str, Any], *,
         return FailSafeTracker(TOOLS[settings.tool](start), settings.tool)
     except Exception as error:
         raise TrackerError(
-            f"{settings.tool} cannot start: {error}; mend that, or do without it (tracking.tool=none), and go on with "
+            f"{settings.tool} cannot start: {error}; fix that, or do without it (tracking.tool=none), and resume with "
             f"{resume_hint(run)}"
         ) from error
 

@@ -15,7 +15,7 @@ from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Problem
 
 OnOverlap = Literal["refuse", "drop"]
-"""What becomes of training problems that are held out: the run is refused, or goes on without them."""
+"""What becomes of training problems that are held out: the run is refused, or continues without them."""
 
 _DRESS = re.compile(r"\\(?:[,;:!() \[\]]|(?:left|right|displaystyle|q?quad)(?![A-Za-z])|[dt](?=frac))|[~\s]+")
 _PUNCTUATION = re.compile(r"[;:!?\"'`$\\{}‘’“”]|(?<!\d)[.,]|[.,](?!\d)|,(?=\d{3}(?!\d))")

@@ -115,7 +115,7 @@ def written_turns(
 ) -> str:
     """The turns in the tokenizer's chat template, open for the assistant, or `answered`: open within its last turn.
 
-    A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that goes on the
+    A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that resumes the
     next day would refuse its own examples. Raises ValueError for what the template refuses.
     """
     try:

@@ -1,4 +1,4 @@
-"""What both training loops share: the optimizer, its schedule, and what a killed run needs to go on bit by bit."""
+"""What both training loops share: the optimizer, its schedule, and what a killed run needs to resume bit by bit."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def training_steps(
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
     A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
-    hand is finished and saved, and interruption.Interrupted says how to go on. One interrupted process stops them all.
+    hand is finished and saved, and interruption.Interrupted says how to resume. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
     shown = bar(title, total, done) if distributed.rank() == 0 else nullcontext(NoBar())
@@ -189,7 +189,9 @@ def training_steps(
             if step.is_due(checkpoint_every) or is_best or finished == total or stop:
                 run.save_checkpoint(finished, partial(write, finished))
             if stop and finished < total:
-                raise interruption.stop(f"stopped after step {finished} of {total}; go on with {resume_hint(run.path)}")
+                raise interruption.stop(
+                    f"stopped after step {finished} of {total}; resume with {resume_hint(run.path)}"
+                )
 
 
 def accumulate(

@@ -65,7 +65,7 @@ def batch_loss(
 def train(
     model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()
 ) -> None:
-    """Train the model's synthesizer in place, logging and checkpointing into `run`; goes on where `run` stands."""
+    """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
     parameters = model.synthesizer.trainable()
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
@@ -177,7 +177,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage1`: load, train, save. Returns the trained model.
 
-    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
     backbone = load_backbone(config)

@@ -176,7 +176,7 @@ def train(
     run: Run,
     title: str = "Stage 2",
 ) -> None:
-    """Train the model's policy in place, logging and checkpointing into `run`; goes on where `run` stands.
+    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands.
 
     A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
     """
@@ -324,7 +324,7 @@ def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
 def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
     """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
 
-    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
     if not is_checkpoint(latest_checkpoint(start) or Path(start)):

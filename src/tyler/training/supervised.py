@@ -71,7 +71,7 @@ def train(
     run: Run,
     development: Sequence[Item] = (),
 ) -> None:
-    """Train the spec in place, logging and checkpointing into `run`; goes on where `run` stands.
+    """Train the spec in place, logging and checkpointing into `run`; resumes where `run` stands.
 
     Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
     """

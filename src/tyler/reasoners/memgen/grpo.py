@@ -220,7 +220,7 @@ def train(
     run: Run,
     development: Sequence[Problem] = (),
 ) -> None:
-    """Train what `spec` names in place, logging and checkpointing into `run`; goes on where `run` stands.
+    """Train what `spec` names in place, logging and checkpointing into `run`; resumes where `run` stands.
 
     Every `eval_every` steps `development` is answered greedily, and its accuracy chooses the best checkpoint.
     """

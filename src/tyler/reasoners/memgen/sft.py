@@ -101,7 +101,7 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
 def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> MemGen:
     """`tyler train memgen`: load, train the weaver, save. Returns the trained model.
 
-    `resume` goes on from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
     """
     check_tracker(config.tracking)
     backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)

@@ -18,7 +18,7 @@ PROMPT, INFERENCE = "prompt", "inference"
 
 
 def kinds(prompt_latents: int, inference_latents: int) -> tuple[Operator, Operator]:
-    """Both kinds as operators of the engine, which a schedule places; nobody looks up their boundary rules."""
+    """Both kinds as operators of the engine, which a schedule places; their boundary rules are not used."""
     return Operator(PROMPT, prompt_latents, "answer_start"), Operator(INFERENCE, inference_latents, "delimiter")
 
 
