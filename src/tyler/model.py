@@ -22,6 +22,7 @@ from tyler.modeling import checkpoint
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
+from tyler.modeling.fingerprint import old_fingerprint
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.manifest import BackboneRecord
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
@@ -116,7 +117,14 @@ class Tyler:
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
-        digest = hashlib.sha256(self.backbone.fingerprint().encode())
+        return self._fingerprint(self.backbone.fingerprint())
+
+    def earlier_fingerprint(self) -> str:
+        """The same by the backbone's hash before checkpoints of format 3, under which older evaluations were kept."""
+        return self._fingerprint(old_fingerprint(self.backbone.model))
+
+    def _fingerprint(self, backbone: str) -> str:
+        digest = hashlib.sha256(backbone.encode())
         if self.stage != "backbone":  # untrained operators start at random and are never called
             tensors = checkpoint.trained_tensors(self.synthesizer, self.policy)
             for name, tensor in sorted(tensors.items()):

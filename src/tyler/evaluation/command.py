@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from tyler.engine.routing import Router
 from tyler.evaluation import budget_matching, html_report
 from tyler.evaluation.budget_matching import BudgetMatch, Match
 from tyler.evaluation.pass_at_1 import evaluate, key_of
-from tyler.evaluation.records import Record, RecordStore
+from tyler.evaluation.records import SETTINGS, Record, RecordStore
 from tyler.evaluation.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
@@ -81,8 +82,19 @@ def run(
     if found is not None:
         settings["matching"] = budget_matching.summary(found)
     folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
+    settings["weights"] = weights_in(folder, loaded)
     records = answered(reasoner, sets, settings, folder, options, state)
     return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
+
+
+def weights_in(folder: Path, loaded: Loaded) -> str:
+    """The hash of the weights: the one an evaluation in this folder was started with, where it is an older hash of
+    the same weights, so that the evaluation resumes."""
+    kept = folder / SETTINGS
+    if loaded.earlier_weights is None or not kept.exists():
+        return loaded.weights
+    found = json.loads(kept.read_text(encoding="utf-8")).get("weights")
+    return str(found) if found == loaded.earlier_weights() else loaded.weights
 
 
 def answered(

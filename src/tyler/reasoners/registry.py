@@ -68,6 +68,8 @@ class Loaded:
     prompt: Prompt
     knobs: tuple[Knob, ...]
     build: Callable[[Any, int], Reasoner]
+    earlier_weights: Callable[[], str] | None = None
+    """The hash of the same weights in evaluations from before checkpoints of format 3."""
 
     @property
     def reasoner(self) -> Reasoner:
@@ -145,7 +147,9 @@ def own(
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
-    return Loaded(OWN, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build)
+    return Loaded(
+        OWN, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build, model.earlier_fingerprint
+    )
 
 
 def stream(
