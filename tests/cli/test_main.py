@@ -261,8 +261,8 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
     called("training.stage1").run = fail
     arguments = ["stage1", "mini", "--output", "my runs/a", *resume, "--lora.rank=2"]
     assert main.main(arguments) == 130
-    shown = capsys.readouterr().err
-    assert shown == (
+    assert capsys.readouterr().err == (
+        "Stage 1 of mini, in my runs/a: loading ...\n"
         "tyler: stopped after step 3 of 9\n"
         "the command is: tyler stage1 mini --output 'my runs/a' --lora.rank=2 --resume\n"
     )

@@ -15,8 +15,10 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils.logging import is_progress_bar_enabled
 
 import tiny
 from tyler.modeling import backbone
@@ -166,3 +168,17 @@ def test_a_template_that_thinks_unless_told_not_to_is_told_not_to() -> None:
     assert "/no_think" in silent and silent.endswith("</think>")
     assert "/think" in aloud and "</think>" not in aloud
     assert tokenizer.decode(prompt_ids(tokenizer, "2 + 3?")) == silent, "off is the default"
+
+
+def test_weights_are_read_without_transformers_bar_and_downloads_keep_theirs(folder: Path, monkeypatch) -> None:
+    shown: list[tuple[bool, bool]] = []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def watched(*arguments: Any, **settings: Any) -> Any:
+        shown.append((is_progress_bar_enabled(), are_progress_bars_disabled()))
+        return load(*arguments, **settings)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    Backbone.load(str(folder))
+    assert shown == [(False, False)]
+    assert is_progress_bar_enabled()

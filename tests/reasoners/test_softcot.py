@@ -432,13 +432,13 @@ def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlie
     assert [ids[place] for place in places] == [theta.tokenizer.eos_token_id] * 2
 
 
-def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, capsys) -> None:
+def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, caplog) -> None:
     config = place_of(tmp_path)
     model = fresh()
     sizes = sorted(len(one) for one in softcot.examples_of(PROBLEMS, config, model))
     short = config.stage1.model_copy(update={"max_length": sizes[1]})
     assert len(softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": short}), model)) == 2
-    assert f"left out 2 of 4 traces: over {sizes[1]} tokens" in capsys.readouterr().err
+    assert f"left out 2 of 4 traces: over {sizes[1]} tokens" in caplog.text
     none = config.stage1.model_copy(update={"max_length": 3})
     with pytest.raises(ValueError, match="none of the 4 traces"):
         softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": none}), model)

@@ -112,11 +112,12 @@ def test_a_run_refuses_training_problems_that_are_held_out(files):
         load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
 
 
-def test_a_run_may_leave_them_out_and_says_how_many(files, capsys):
+def test_a_run_may_leave_them_out_and_says_how_many(files, caplog):
+    caplog.set_level("INFO", "tyler")
     config = config_of(*files, on_overlap="drop")
     kept = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     assert [problem.prompt for problem in kept] == ["One", "Three"]
-    assert capsys.readouterr().err == "left out 1 of 3 training problems: held out\n"
+    assert caplog.messages == ["left out 1 of 3 training problems: held out"]
 
 
 def test_a_run_without_a_problem_left_is_refused(files):
@@ -145,22 +146,19 @@ def test_the_development_problems_are_held_out_too(files):
     assert unwatched.development_set is None and unwatched.held_out_sets == []
 
 
-def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(files, capsys):
+def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(files, caplog):
     lost = Selection("jsonl", path="no.jsonl")
     with pytest.raises(ValueError, match=r"'no\.jsonl' is not a file"):
         load_training(Selection("jsonl", path=files[0]), [lost], "refuse")
     default = Selection("jsonl", path="no.jsonl", optional=True)
     assert len(load_training(Selection("jsonl", path=files[0]), [default], "refuse")) == 3
-    assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in capsys.readouterr().err
+    assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in caplog.text
 
 
-def test_stage_1_needs_no_development_problems(files, capsys):
+def test_stage_1_needs_no_development_problems(files, caplog):
     config = load_config("mini", ["data.task=jsonl", f"data.path={files[0]}"])
     assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 3
-    assert (
-        "warning: training problems are not compared with jsonl dev: task 'jsonl' reads a file"
-        in capsys.readouterr().err
-    )
+    assert "training problems are not compared with jsonl dev: task 'jsonl' reads a file" in caplog.text
 
 
 def test_the_mini_preset_holds_out_its_evaluation_and_development_problems():

@@ -138,3 +138,10 @@ def test_what_a_template_refuses_is_refused_in_its_words():
     tokenizer.chat_template = "{{ raise_exception('no system, please') }}"
     with pytest.raises(ValueError, match="chat template of this model refuses these messages: no system, please"):
         prompt_ids(tokenizer, TALK)
+
+
+def test_a_long_prompt_is_not_warned_of_by_transformers():
+    plain = make_plain()
+    plain.model_max_length = 2
+    assert len(prompt_ids(plain, "what is this what is this", Prompt(instruction=""))) > 2
+    assert plain.deprecation_warnings == {}, "whoever knows the context refuses it"

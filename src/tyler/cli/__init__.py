@@ -2,6 +2,7 @@
 
 main.py        the commands, and what becomes of their errors and interruptions
 options.py     arguments that commands share
+logs.py        messages of the library as plain lines
 train.py       stage1, stage2 and train
 solve.py       one answer, as it comes
 evaluate.py    accuracy on tasks

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from tyler.cli.logs import quietly
 from tyler.cli.options import Answering, Grading, Matching, Questions, SomeFolder, router_of
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -18,6 +22,7 @@ def evaluate(
     matching: Annotated[Matching, arg(name="")] = Matching(),  # noqa: B008
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
+    quiet: bool = False,
 ) -> None:
     """Evaluate a model on tasks: accuracy with its interval, failures by kind, visible and latent tokens.
 
@@ -27,6 +32,7 @@ def evaluate(
         model: A saved model, a run, or a plain backbone: a folder or a Hub id.
         output: Where reports and answers are kept; by default runs/NAME-eval.
         compare: Two directories of earlier evaluations: print their paired difference instead.
+        quiet: Show no progress, only the result.
     """
     if compare is not None:
         from tyler.evaluation import comparison
@@ -35,6 +41,14 @@ def evaluate(
         return
     if not model:
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
+    with quietly(quiet):
+        logger.info("loading %s ...", model)
+        _evaluate(model, questions, answering, grading, matching, output)
+
+
+def _evaluate(
+    model: str, questions: Questions, answering: Answering, grading: Grading, matching: Matching, output: Path | None
+) -> None:
     router = router_of(answering.router)
     from tyler.evaluation import command
     from tyler.evaluation.budget_matching import BudgetMatch

@@ -22,6 +22,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
 from tyler.cli.evaluate import evaluate
+from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeNumber, load_settings
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
@@ -39,17 +40,21 @@ DESCRIPTION = (
 )
 
 
-def quickstart(output: Folder = Path("runs/quickstart"), seed: int = 42, scale: float = 1.0) -> None:
+def quickstart(
+    output: Folder = Path("runs/quickstart"), seed: int = 42, scale: float = 1.0, quiet: bool = False
+) -> None:
     """Take the shipped mini model through both stages and an evaluation, on a CPU, in minutes.
 
     Args:
         output: Where everything is written; what an earlier quickstart left there is replaced.
         seed: Seed of training and sampling.
         scale: Multiplies every number of steps and problems: 0.1 is a quick look, 1 the documented run.
+        quiet: Show no progress, only the result.
     """
     from tyler.cli import quickstart
 
-    quickstart.run(output=output, seed=seed, scale=scale)
+    with quietly(quiet):
+        quickstart.run(output=output, seed=seed, scale=scale)
 
 
 def plan(
@@ -120,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     A user's error is one line on stderr; `TYLER_DEBUG=1` shows its traceback.
     """
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv) or ["--help"])
+        with plain_lines():
+            return _dispatch(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     except KeyboardInterrupt as interrupt:
         return _after_interrupt(interrupt, list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # `tyler ... | head`: the reader has seen enough

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from tyler.cli.logs import quietly
 from tyler.cli.options import ConfigName, Overrides, SomeFolder, SomeNumber, load_settings
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
+
+logger = logging.getLogger(__name__)
 
 TRAINERS = {
     "sft": ("sft", "run"),
@@ -33,6 +39,7 @@ def stage1(
     dry_run: bool = False,
     tokenizer: SomeFolder = None,
     length: SomeNumber = None,
+    quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
     """Stage 1: train the operators; the backbone stays frozen.
@@ -45,14 +52,22 @@ def stage1(
             answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
         tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
         length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
     settings = load_settings(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
-    from tyler.training import stage1
+    output = output or run_directory(config, "stage1")
 
-    stage1.run(settings, output=output or run_directory(config, "stage1"), resume=resume)
+    def train() -> None:
+        from tyler.training import stage1
+
+        stage1.run(settings, output=output, resume=resume)
+
+    start = [] if output == run_directory(config, "stage1") else ["--start", str(output)]
+    following = ["tyler stage2", config, *start, *_dotted(overrides, "stage1")]
+    _carry_out(train, f"Stage 1 of {config}", output, [following, _asking(output)], quiet)
 
 
 def stage2(
@@ -63,6 +78,7 @@ def stage2(
     dry_run: bool = False,
     tokenizer: SomeFolder = None,
     length: SomeNumber = None,
+    quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
     """Stage 2: train when to invoke which operator; the operators stay frozen.
@@ -75,19 +91,20 @@ def stage2(
         dry_run: Train nothing: the same dry run of both stages as `tyler stage1 CONFIG --dry-run`.
         tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
         length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--grpo.kl_weight 0.01` is short for `--set grpo.kl_weight=0.01`.
     """
     settings = load_settings(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
-    from tyler.training import stage2
+    output = output or run_directory(config, "stage2")
 
-    stage2.run(
-        settings,
-        start=start or run_directory(config, "stage1"),
-        output=output or run_directory(config, "stage2"),
-        resume=resume,
-    )
+    def train() -> None:
+        from tyler.training import stage2
+
+        stage2.run(settings, start=start or run_directory(config, "stage1"), output=output, resume=resume)
+
+    _carry_out(train, f"Stage 2 of {config}", output, [_evaluating(output, settings), _asking(output)], quiet)
 
 
 def train(
@@ -99,6 +116,7 @@ def train(
     start: SomeFolder = None,
     output: SomeFolder = None,
     resume: bool = False,
+    quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
     """Train a baseline, on the same problems and by the same loops.
@@ -111,17 +129,70 @@ def train(
         start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
+        quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
     """
     settings = load_settings(config, overrides)
-    from importlib import import_module
-
-    module, function = TRAINERS[method]
     if method not in CONTINUING and start is not None:
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {' and '.join(CONTINUING)}")
     more = {"start": start or run_directory(config, "memgen")} if method in CONTINUING else {}
-    trainer = getattr(import_module(f"tyler.reasoners.{module}"), function)
-    trainer(settings, output=output or run_directory(config, method), resume=resume, **more)
+    output = output or run_directory(config, method)
+
+    def train() -> None:
+        from importlib import import_module
+
+        module, function = TRAINERS[method]
+        getattr(import_module(f"tyler.reasoners.{module}"), function)(settings, output=output, resume=resume, **more)
+
+    next_methods = CONTINUING[CONTINUING.index(method) + 1 :] if method in CONTINUING else CONTINUING
+    following = [
+        ["tyler train", next_method, config, "--start", str(output), *_dotted(overrides)]
+        for next_method in next_methods
+        if method.startswith("memgen")
+    ]
+    _carry_out(train, f"{method} of {config}", output, [*following, _evaluating(output, settings)], quiet)
+
+
+def _carry_out(
+    train: Callable[[], None], title: str, output: Path, following: Sequence[Sequence[str]], quiet: bool
+) -> None:
+    """Train, and say before it what and where, and after it what was saved, the best step and the commands to run next.
+
+    Each of `following` is a command and its arguments.
+    """
+    with quietly(quiet):
+        logger.info("%s, in %s: loading ...", title, output)
+        train()
+        for line in _closing(title, output, following):
+            logger.info("%s", line)
+
+
+def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:
+    from tyler.runs.checkpoints import BEST, CHECKPOINTS, latest_checkpoint, read_best
+
+    newest = latest_checkpoint(output)
+    lines = [f"{title} is trained: {newest}"]
+    if (best := read_best(newest)) is not None:
+        found = f"step {best.step}, {best.metric} {best.value:.4g}"
+        lines.append(f"best on the development problems: {found}: {output / CHECKPOINTS / BEST}")
+    commands = [f"{command} {shlex.join(arguments)}" for command, *arguments in following]
+    return [*lines, f"next: {commands[0]}", *(f"      {command}" for command in commands[1:])]
+
+
+def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
+    """The overrides as they are typed, without those of one section."""
+    kept = [override.partition("=") for override in overrides if override.partition(".")[0] != left_out]
+    return [part for key, _, value in kept for part in (f"--{key}", value)]
+
+
+def _evaluating(output: Path, settings: Config) -> list[str]:
+    asked = settings.evaluation
+    data = [] if asked.path is None else ["--data-dir", asked.path]
+    return ["tyler eval", str(output), "--task", asked.task, "--split", asked.split, *data]
+
+
+def _asking(output: Path) -> list[str]:
+    return ["tyler solve", str(output), "QUESTION"]
 
 
 def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:

@@ -17,7 +17,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.records import Key, Record, RecordStore
 from tyler.evaluation.reports import Report
 from tyler.reasoners.reasoner import Reasoner
-from tyler.runs.progress import bar
+from tyler.runs.progress import NoBar, bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Problem, find_task, grade
 from tyler.tasks.task import GradeOptions
@@ -87,14 +87,15 @@ def evaluate(
     known = {} if store is None else store.known
     pending = [problem for problem in problems if key_of(problem) not in known]
     done = {key_of(problem): known[key_of(problem)] for problem in problems if key_of(problem) in known}
-    with bar(name, len(problems), done=len(done)) if show else nullcontext() as progress:
+    where = None if store is None else store.folder
+    shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
+    with shown as progress:
 
         def graded(record: Record) -> None:
             done[record.key] = record
             if store is not None:
                 store.add(record)
-            if progress is not None:
-                progress.advance(note=f"{sum(one.correct for one in done.values())}/{len(done)} correct")
+            progress.advance(note=f"{sum(one.correct for one in done.values())}/{len(done)} correct")
 
         try:
             _answer(reasoner, pending, options or GradeOptions(), _clock(store), graded)

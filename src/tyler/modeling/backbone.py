@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from tyler.modeling.architectures import FAMILIES, MINI, check_family, located
+from tyler.modeling.architectures import FAMILIES, check_family, located
 from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
@@ -154,7 +155,7 @@ def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTr
     with translated_errors(id):
         config = AutoConfig.from_pretrained(location, **arguments)
     check_supported(id, config)
-    with translated_errors(id), no_progress_bar() if id == MINI else nullcontext():
+    with translated_errors(id), no_progress_bar():
         loaded = AutoModelForCausalLM.from_pretrained(
             location,
             config=config,
@@ -244,12 +245,16 @@ def remedy(id: str, error: Exception) -> str:
 
 @contextmanager
 def no_progress_bar() -> Iterator[None]:
-    """No bar for what takes a hundredth of a second."""
-    enabled = is_progress_bar_enabled()
+    """transformers draws no bar for weights that it reads or writes inside; downloads keep theirs."""
+    enabled, downloads = is_progress_bar_enabled(), not are_progress_bars_disabled()
     disable_progress_bar()
-    yield
-    if enabled:
-        enable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        if enabled:
+            enable_progress_bar()
 
 
 def align(model: PreTrainedModel) -> None:

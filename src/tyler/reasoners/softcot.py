@@ -15,7 +15,7 @@ backbone itself unless another is named, so that the comparison is one of method
 from __future__ import annotations
 
 import hashlib
-import sys
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -62,6 +62,8 @@ from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.supervised import SupervisedSpec, train
+
+logger = logging.getLogger(__name__)
 
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 
@@ -422,7 +424,7 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
     limit = min(config.stage1.max_length, model.backbone.max_positions)
     kept = [example for example in examples if len(example) <= limit]
     if len(kept) < len(examples):
-        print(f"left out {len(examples) - len(kept)} of {len(examples)} traces: over {limit} tokens", file=sys.stderr)
+        logger.warning("left out %d of %d traces: over %d tokens", len(examples) - len(kept), len(examples), limit)
     if not kept:
         raise ValueError(f"none of the {len(examples)} traces fits stage1.max_length={limit}; raise it")
     return kept

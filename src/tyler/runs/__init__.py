@@ -5,6 +5,6 @@ checkpoints.py   whole or not there; the newest and the best
 environment.py   versions, machine and seeds, as recorded
 atomic_files.py  files that are whole or not there
 signals.py       a signal ends a run at the next whole step
-progress.py      progress bars with the time left
+progress.py      progress with the time left: a bar, or lines of a log
 trackers.py      TensorBoard, trackio, Weights & Biases
 """

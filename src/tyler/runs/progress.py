@@ -1,9 +1,13 @@
-"""Progress bars with the time left, for whatever takes longer than a moment."""
+"""Progress with the time left: a bar on a terminal, a plain line now and then in a log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -17,12 +21,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LINES = 30.0
+
+_hidden: ContextVar[bool] = ContextVar("progress is hidden", default=False)
+
 
 class Bar(Protocol):
-    """A progress bar in use."""
+    """Progress that is being shown."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
-        """Move on; `note` replaces the text at the end of the bar."""
+        """Move on; `note` says how it is going, as "loss 0.512"."""
 
 
 class RichBar:
@@ -42,17 +52,92 @@ class NoBar:
         """Nothing to show."""
 
 
+class LogLines:
+    """A Bar as lines of a log: at the start, after the first step, every 30 seconds, and at the end.
+
+    A step that takes longer than that has a line of its own. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        total: int,
+        done: int = 0,
+        unit: str = "step",
+        where: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._description, self._total, self._done, self._unit, self._clock = description, total, done, unit, clock
+        self._first = done
+        self._started = self._said = clock()
+        place = "" if where is None else f", in {where}"
+        after = f", {done} of them done before" if done else ""
+        logger.info("%s: %s%s%s", description, counted(total, unit), after, place)
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self._done += steps
+        now = self._clock()
+        is_first = self._done - steps == self._first
+        if is_first or self._done >= self._total or now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            logger.info("%s", self._line(now - self._started, note))
+
+    def _line(self, seconds: float, note: str) -> str:
+        each = seconds / (self._done - self._first)
+        parts = [f"{self._description}: {self._unit} {self._done} of {self._total}"]
+        parts += [note] * bool(note)
+        parts += [f"{each:.3g} s {self._article} {self._unit}", f"{clock_time(seconds)} elapsed"]
+        if self._done < self._total:
+            parts.append(f"{clock_time(each * (self._total - self._done))} left")
+        return ", ".join(parts)
+
+    @property
+    def _article(self) -> str:
+        return "an" if self._unit[0] in "aeiou" else "a"
+
+
 @contextmanager
-def bar(description: str, total: int, done: int = 0) -> Iterator[Bar]:
-    """A bar on stderr, so that results on stdout stay clean; a plain log keeps only its last state."""
-    columns = (
-        TextColumn("{task.description:<12}"),
-        BarColumn(bar_width=28),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield RichBar(progress, progress.add_task(description, total=total, completed=done, note=""))
+def bar(description: str, total: int, done: int = 0, *, unit: str = "step", where: Path | None = None) -> Iterator[Bar]:
+    """Progress towards `total`, of which `done` were done before: a bar on stderr where that is a terminal.
+
+    Elsewhere it is lines of the log (level INFO of `tyler.runs.progress`), which say `where` the work is kept.
+    """
+    console = Console(stderr=True)
+    if _hidden.get():
+        yield NoBar()
+    elif not (console.is_terminal or console.is_jupyter):
+        yield LogLines(description, total, done, unit, where)
+    else:
+        columns = (
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+        )
+        with Progress(*columns, console=console) as progress:
+            yield RichBar(progress, progress.add_task(description, total=total, completed=done, note=""))
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """No progress is shown inside."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+def counted(count: int, unit: str) -> str:
+    """ "1 step", "2 steps"."""
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def clock_time(seconds: float) -> str:
+    """Seconds as minutes:seconds, or hours:minutes:seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

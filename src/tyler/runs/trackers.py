@@ -7,8 +7,8 @@ extras (`pip install tyler-reasoning[wandb]`) and imported only where a config n
 from __future__ import annotations
 
 import importlib
+import logging
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from tyler.config.schema import TrackingConfig
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.run import TRACKING, resume_hint
+
+logger = logging.getLogger(__name__)
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
 """What has to be importable for a tool; the packages are called like the tools."""
@@ -155,7 +157,7 @@ class FailSafeTracker:
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         told = f"{type(error).__name__}: {error}"
-        print(f"warning: {self._name} fails ({told}); continuing without it, metrics.jsonl has all", file=sys.stderr)
+        logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, told)
 
 
 def check_tracker(settings: TrackingConfig) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from typing import Literal
 
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Problem
+
+logger = logging.getLogger(__name__)
 
 OnOverlap = Literal["refuse", "drop"]
 """What becomes of training problems that are held out: the run is refused, or continues without them."""
@@ -93,7 +95,7 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
         dropped = {overlap.training_id for overlap in find_overlap(kept, evaluation)}
         kept = [problem for problem in kept if problem.id not in dropped]
     if len(kept) < len(problems):
-        print(f"left out {len(problems) - len(kept)} of {len(problems)} training problems: held out", file=sys.stderr)
+        logger.info("left out %d of %d training problems: held out", len(problems) - len(kept), len(problems))
     if not kept:
         raise ValueError(f"all {len(problems)} training problems are held out for evaluation; train on other problems")
     return kept
@@ -106,5 +108,5 @@ def _load_held_out(selection: Selection) -> list[Problem]:
         if not selection.optional:
             raise
         name = " ".join(filter(None, (selection.task, selection.split)))
-        print(f"warning: training problems are not compared with {name}: {error}", file=sys.stderr)
+        logger.warning("training problems are not compared with %s: %s", name, error)
         return []

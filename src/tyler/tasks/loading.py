@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import sys
+import logging
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +16,8 @@ from tyler.tasks.data_files import ENDINGS, Row, read_rows
 from tyler.tasks.grading import find_task
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Generated, Source, Task
+
+logger = logging.getLogger(__name__)
 
 
 def load_problems(
@@ -67,7 +69,7 @@ def _published(task: Task, split: str, path: Path | None) -> Iterator[Problem]:
             raise ValueError(f"{origin}: two rows of {task.title} have the id {problem.id!r}")
         repeated += 1
     if repeated:
-        print(f"{task.title}: left out {repeated} rows whose id had come before", file=sys.stderr)
+        logger.warning("%s: left out %d rows whose id had come before", task.title, repeated)
     if source.num_rows not in (None, len(seen)):
         raise ValueError(
             f"{origin}: read {len(seen):,} problems, but the {split} split of {task.title} has "

@@ -100,7 +100,8 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: P
     """
     prompt = prompt or Prompt()
     text = opened_turn(tokenizer, prompt.turns(question), prompt.thinking)
-    return list(tokenizer.encode(text, add_special_tokens=tokenizer.chat_template is None))
+    # Not verbose: what is too long is refused in our own words, where the context is known.
+    return list(tokenizer.encode(text, add_special_tokens=tokenizer.chat_template is None, verbose=False))
 
 
 def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], thinking: bool = False) -> str:

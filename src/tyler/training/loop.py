@@ -178,7 +178,7 @@ def training_steps(
     hand is finished and saved, and interruption.Interrupted says how to resume. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
-    shown = bar(title, total, done) if distributed.rank() == 0 else nullcontext(NoBar())
+    shown = bar(title, total, done, where=run.path) if distributed.rank() == 0 else nullcontext(NoBar())
     with shown as progress, interruptible() as interruption:
         for number in range(done, total):
             distributed.draw_apart(seed, number)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from tyler.model import Tyler
+from tyler.modeling.backbone import no_progress_bar
 from tyler.modeling.lora import fold, folded_view
 
 
@@ -28,7 +29,8 @@ def merge(model: Tyler, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    merged.save_pretrained(partial)
+    with no_progress_bar():
+        merged.save_pretrained(partial)
     model.backbone.tokenizer.save_pretrained(partial)
     os.replace(partial, folder)
 

@@ -6,6 +6,7 @@ with their stored latents, and descend on GRPO plus the operator-anchored loss. 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -47,6 +48,8 @@ from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights
 from tyler.training.optimizer import Optimization
 from tyler.training.replay import pack_for, replay_logprobs
 from tyler.training.rewards import degenerate_groups, group_advantages, trajectory_reward
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def train(
     reference_psi = torch.zeros_like(model.policy.psi)
     steps = remaining_steps(title, run, total, optimization, settings.checkpoint_every, model, [reference_psi])
     if model.operators and run.latest_checkpoint() is None:
+        logger.info("%s: psi is calibrated on rollouts of %d problems", title, settings.calibration.num_problems)
         reference_psi.copy_(start_psi(model, problems, config, run))
     model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
     for step in steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +17,8 @@ from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training.loop import (
     development_problems,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,12 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
     if len(kept) < len(traces):
-        left_out = (
-            f"left out {len(traces) - len(kept)} of {len(traces)} traces: over {limit} tokens, or without a boundary"
+        logger.warning(
+            "left out %d of %d traces: over %d tokens, or without a boundary",
+            len(traces) - len(kept),
+            len(traces),
+            limit,
         )
-        print(left_out, file=sys.stderr)
     if not kept:
         raise ValueError(
             f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_traces, traces_of
+
+logger = logging.getLogger(__name__)
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -91,7 +93,7 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit]
     if len(kept) < len(traces):
-        print(f"left out {len(traces) - len(kept)} more traces: over {limit} tokens", file=sys.stderr)
+        logger.warning("left out %d more traces: over %d tokens", len(traces) - len(kept), limit)
     if not kept:
         raise ValueError(f"no trace has at most {limit} tokens; raise stage1.max_length={config.stage1.max_length}")
     return kept

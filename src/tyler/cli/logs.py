@@ -1,0 +1,56 @@
+"""What the library tells through `logging`, as plain lines on stderr; and how `--quiet` silences them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger("tyler")
+
+
+class PlainLines(logging.Handler):
+    """A line of text for each message on whatever stderr is now; a warning says that it is one.
+
+    Of several processes only the first tells what is no warning.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        prefix = "" if record.levelno < logging.WARNING else "warning: "
+        print(f"{prefix}{text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def plain_lines() -> Iterator[None]:
+    """Messages of the library are shown inside, from INFO on."""
+    handler, level = PlainLines(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+@contextmanager
+def quietly(quiet: bool) -> Iterator[None]:
+    """Where `quiet`, only warnings are shown inside: no progress, no lines on how it goes."""
+    if not quiet:
+        yield
+        return
+    from tyler.runs.progress import hidden
+
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with hidden():
+            yield
+    finally:
+        logger.setLevel(level)
