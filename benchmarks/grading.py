@@ -3,8 +3,9 @@
     python benchmarks/grading.py --data-dir DATA [--quick] [--json out.json]
 
 GSM8K: every gold answer, as `$N$` and with a unit, against itself. MATH-500: the box of every solution against the gold
-answer, the gold answer in other dress, and `0 + answer`, which sends every formula to the algebra. The warm-up starts
-the workers, and what they have read before they remember.
+answer, the gold answer in other dress, and `0 + answer`, which sends every formula to the algebra. Both also as
+`tyler eval` grades, where math-verify is asked too. The warm-up starts the workers, and what they have read before they
+remember.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from harness import Contest, Report, Work, compete, options, read
 from tyler.tasks import gsm8k
-from tyler.tasks.answers import mathematics
+from tyler.tasks.answers import mathematics, symbolic
 from tyler.tasks.answers.boxed import boxed_answer
 from tyler.tasks.task import GradeOptions
 
@@ -47,6 +48,17 @@ def grade_all(equal: Equal, pairs: list[Pair], threads: int) -> None:
         list(pool.map(lambda pair: equal(*pair, options), pairs, chunksize=1))
 
 
+def with_math_verify(equal: Equal) -> Equal:
+    """The same, and then math-verify on the same answer in a box, as the records of an evaluation keep it."""
+
+    def both(answer: str, gold: str, options: GradeOptions) -> bool:
+        same = equal(answer, gold, options)
+        symbolic.math_verify(f"The answer is $\\boxed{{{answer}}}$.", gold, options.deadline)
+        return same
+
+    return both
+
+
 def contest(name: str, equal: Equal, pairs: list[Pair]) -> Contest:
     def work(threads: int) -> Work:
         return lambda: grade_all(equal, pairs, threads)
@@ -63,7 +75,9 @@ def main() -> None:
     report = Report("grading", arguments)
     contests = [
         contest("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data_dir)),
+        contest("GSM8K, and math-verify", with_math_verify(gsm8k.equal), gsm8k_pairs(arguments.data_dir)),
         contest("MATH-500", mathematics.equal, math500_pairs(arguments.data_dir)),
+        contest("MATH-500, and math-verify", with_math_verify(mathematics.equal), math500_pairs(arguments.data_dir)),
     ]
     report.add(compete(contests, arguments.rounds))
     report.publish(arguments.json)

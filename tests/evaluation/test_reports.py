@@ -98,8 +98,31 @@ def test_gold_answers_that_cannot_be_read_are_told(report: Report) -> None:
     assert warnings([report]) == []
     broken = changed(changed(report, 1, outcome=Outcome.GOLD_ERROR), 2, outcome=Outcome.GOLD_ERROR)
     assert warnings([broken]) == [
-        "Scripted Reasoner: 2 gold answers could not be read (p1, p2); these problems cannot be solved"
+        "Scripted Reasoner: 2 gold answers could not be read (p1, p2); these cannot be solved"
     ]
+
+
+def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Report) -> None:
+    ours = [one.correct for one in report.records]
+    theirs = [True, *ours[1:4], None]
+    assert (ours[0], sum(ours)) == (True, 2)
+    for index, said in enumerate(theirs):
+        report = changed(report, index, math_verify=said)
+    assert warnings([report]) == ["Scripted Reasoner: math-verify says otherwise of 0 of 4 answers; it accepts 1, we 1"]
+    differing = changed(report, 0, math_verify=False)
+    assert warnings([differing]) == [
+        "Scripted Reasoner: math-verify says otherwise of 1 of 4 answers (p0); it accepts 0, we 1"
+    ]
+    assert "math-verify says otherwise of 1 of 4" in markdown([differing])
+    assert "math-verify says otherwise of 1 of 4" in html([differing], "x")
+
+
+def test_records_from_before_math_verify_was_asked_are_read(report: Report, tmp_path: Path) -> None:
+    lines = [json.loads(one.to_json()) for one in report.records]
+    for line in lines:
+        del line["math_verify"]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tuple(read_records(tmp_path)) == report.records
 
 
 # -------------------------------------------------------------------------------------------- markdown

@@ -67,6 +67,8 @@ class Grading:
     """Let humaneval run the programs of the model, in a sandbox."""
     allow_unsafe_code_execution: bool = False
     """Run them without a sandbox where this machine has none."""
+    math_verify: bool = True
+    """Do not ask math-verify too. Its verdict on mathematics is kept beside ours and decides nothing."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,12 @@ def run(
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
     sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
     for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
-        grade(problems[0].task, "", problems[0].answer, **dataclasses.asdict(options))
+        grade(
+            problems[0].task,
+            "",
+            problems[0].answer,
+            **dataclasses.asdict(dataclasses.replace(options, math_verify=False)),
+        )
     loaded = registry.load(
         model,
         method,

@@ -61,6 +61,7 @@ def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, cloc
         seconds=trajectory.seconds,
         synthesis_seconds=trajectory.synthesis_seconds,
         engine_seconds=trajectory.engine_seconds,
+        math_verify=verdict.math_verify,
         elapsed=clock.read(),
         session=clock.session,
         rank=clock.rank,

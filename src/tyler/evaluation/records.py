@@ -26,7 +26,7 @@ from tyler.tasks import Outcome
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"
 
-LATER = {"engine_seconds"}
+LATER = {"engine_seconds", "math_verify"}
 """Fields that earlier records lack."""
 
 Key = tuple[str, str]
@@ -40,7 +40,9 @@ class Record:
     Tokens are counts, times are seconds: `seconds` from the answer's start to its end; `engine_seconds` of the passes
     that served it, each split over the rows it served (None in records from before it was kept), `synthesis_seconds` of
     that in operators; `elapsed` since this evaluation began (or went on, for the `session`-th time) until it was
-    graded. Of a task whose examples must not be shown, prompt and completion are empty.
+    graded. `math_verify` is what math-verify says of the completion (None where it was not asked, where answers are no
+    mathematics, or where it took too long); it decides nothing. Of a task whose examples must not be shown, prompt and
+    completion are empty.
     """
 
     task: str
@@ -59,6 +61,7 @@ class Record:
     seconds: float
     synthesis_seconds: float
     engine_seconds: float | None = None
+    math_verify: bool | None = None
     elapsed: float = 0.0
     session: int = 0
     rank: int = 0

@@ -136,13 +136,27 @@ def mean_accuracy(reports: Sequence[Report]) -> str | None:
 
 
 def warnings(reports: Sequence[Report]) -> list[str]:
-    """What a reader must know before believing the numbers: gold answers that the grader could not read."""
-    return [
-        f"{report.name}: {count} gold answers could not be read ({', '.join(ids[:5])}); these problems cannot be solved"
+    """What a reader must know before believing the numbers: gold answers that the grader could not read, and answers
+    on which math-verify says otherwise."""
+    unread = (
+        f"{report.name}: {len(ids)} gold answers could not be read ({', '.join(ids[:5])}); these cannot be solved"
         for report in reports
         if (ids := [record.id for record in report.records if record.outcome is Outcome.GOLD_ERROR])
-        and (count := len(ids))
-    ]
+    )
+    return [*unread, *(line for report in reports if (line := second_opinion(report)))]
+
+
+def second_opinion(report: Report) -> str | None:
+    """On how many answers math-verify says otherwise, and what it would count; None where it was not asked."""
+    asked = [record for record in report.records if record.math_verify is not None]
+    if not asked:
+        return None
+    differing = [record for record in asked if record.math_verify is not record.correct]
+    return (
+        f"{report.name}: math-verify says otherwise of {len(differing)} of {len(asked)} answers"
+        + (f" ({', '.join(record.id for record in differing[:5])})" if differing else "")
+        + f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
+    )
 
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import get_args
 
@@ -58,13 +59,15 @@ def grade(
     deadline: float = 5.0,
     allow_code_execution: bool = False,
     allow_unsafe_code_execution: bool = False,
+    math_verify: bool = False,
 ) -> Verdict:
     """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
 
     `gold` is what `Problem.answer` holds; TheoremQA takes a typed value too. `truncated` says that the generation
     stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX. `mode` is TheoremQA's,
     `deadline` the seconds that one answer may take. HumanEval runs the completion: only where `allow_code_execution`
-    says so, and without a sandbox only where `allow_unsafe_code_execution` does.
+    says so, and without a sandbox only where `allow_unsafe_code_execution` does. `math_verify` asks math-verify too, of
+    the whole completion and as long again, where the answers are mathematics; its word decides nothing.
 
     No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
     TypeError for a gold answer of the wrong type, PermissionError where code may not be executed, and SandboxError (an
@@ -75,8 +78,24 @@ def grade(
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
     options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution)
-    verdict = _verdict(find_task(task), completion, _gold_text(task, gold), options)
+    found, text = find_task(task), _gold_text(task, gold)
+    verdict = _verdict(found, completion, text, options)
+    if math_verify:
+        verdict = replace(verdict, math_verify=_math_verify(found, completion, text, deadline))
     return cut_off(verdict) if truncated else verdict
+
+
+def _math_verify(task: Task | Generated, completion: str, gold: str, deadline: float) -> bool | None:
+    """math-verify's word; None where answers are no mathematics, the gold one is unreadable, or it takes too long."""
+    try:
+        latex = None if task.latex is None else task.latex(gold)
+    except UnreadableGoldError:
+        return None
+    if latex is None:
+        return None
+    from tyler.tasks.answers import symbolic
+
+    return symbolic.math_verify(completion, latex, deadline)
 
 
 def _verdict(task: Task | Generated, completion: str, gold: str, options: GradeOptions) -> Verdict:

@@ -13,7 +13,7 @@ import re
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Task, boxed
+from tyler.tasks.task import GradeOptions, Task, as_written, boxed
 
 _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
@@ -81,4 +81,6 @@ def _normalised(text: str) -> str:
     return _LOOSE_SPACE.sub("", plain(text).removesuffix("."))
 
 
-TASK = Task(name="jsonl", title="a file of one's own", sources={}, problem=problem, verdict=boxed(equal))
+TASK = Task(
+    name="jsonl", title="a file of one's own", sources={}, problem=problem, verdict=boxed(equal), latex=as_written
+)

@@ -23,7 +23,7 @@ from tyler.tasks.decontamination import fingerprint
 from tyler.tasks.gsm8k import equal
 from tyler.tasks.jsonl import final_paragraph
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, boxed
+from tyler.tasks.task import Source, Task, as_written, boxed
 from tyler.tasks.templates import grouped, held_out_groups, template
 from tyler.tasks.word_problems import in_formula, published_number, readable, written
 
@@ -166,5 +166,6 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    latex=as_written,
     divide=divide,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tyler.tasks.data_files import Row
 from tyler.tasks.jsonl import boxed_solution, equal
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, boxed
+from tyler.tasks.task import Source, Task, as_written, boxed
 
 _END_OF_THOUGHT = "</think>"
 _COLUMNS = ("generations", "is_reasoning_complete", "correctness_math_verify")
@@ -74,4 +74,5 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    latex=as_written,
 )

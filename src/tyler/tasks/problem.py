@@ -46,10 +46,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The grader's word on one completion: the outcome and the answer it read (None where it found none)."""
+    """The grader's word on one completion: the outcome and the answer it read (None where it found none).
+
+    `math_verify` is what math-verify says of it, where that was asked for and it said something in time.
+    """
 
     outcome: Outcome
     answer: str | None = None
+    math_verify: bool | None = None
 
     @property
     def correct(self) -> bool:

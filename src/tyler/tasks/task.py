@@ -26,6 +26,8 @@ class GradeOptions:
     """Whether programs of the model may run, in a sandbox."""
     allow_unsafe_code_execution: bool = False
     """Whether they may run without one where this machine has none."""
+    math_verify: bool = False
+    """Whether to ask math-verify too, where answers are mathematics: for comparison, it decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Task:
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
     divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
     """The split of each problem (None: of none), for a task with one file for all splits; else None."""
+    latex: Callable[[str], str | None] | None = None
+    """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,13 @@ class Generated:
     """The problems of a split: `count` of them (None: its default), drawn with a seed."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     private: bool = False
+    latex: Callable[[str], str | None] | None = None
+    """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""
+
+
+def as_written(gold: str) -> str:
+    """A gold answer that is LaTeX already."""
+    return gold
 
 
 Equal = Callable[[str, str, GradeOptions], bool]

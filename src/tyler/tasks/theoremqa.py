@@ -162,6 +162,12 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     return _same(_known(readings, answer, "a number"), expected, options.mode)
 
 
+def latex(gold: str) -> str | None:
+    """The gold answer as LaTeX: None for a truth value and for an option, which are no mathematics."""
+    expected = gold_value(gold)
+    return None if isinstance(expected, bool | str) else json.dumps(expected)
+
+
 def gold_value(gold: str) -> Gold:
     """The typed value of a gold answer: JSON as in `Problem.answer`, or what it leniently may be (`True`, `c`, `1/3`).
 
@@ -426,4 +432,5 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    latex=latex,
 )

@@ -182,3 +182,36 @@ def test_an_interrupted_question_is_not_answered_later():
         worker.ask("=", "9^{9^{9}}", "x", 3)
     worker.end()
     assert worker.process.returncode is not None
+
+
+# --------------------------------------------------------------------------------------------------------- math-verify
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "said"),
+    [
+        (r"We halve it. The answer is $\boxed{0.5}$.", r"\frac{1}{2}", True),
+        (r"The answer is $\boxed{\frac{2}{3}}$.", r"\frac{1}{2}", False),
+        (r"\boxed{3+4}", "7", True),  # it reads leniently; we do not
+        (r"\boxed{\{1,2\}}", "(1,2)", True),
+        ("The answer is 7.", "7", False),  # only LaTeX is looked for
+        ("", "7", False),
+        (r"\boxed{18}", "18", True),
+    ],
+)
+def test_math_verify_says_its_own_of_a_whole_completion(completion: str, gold: str, said: bool) -> None:
+    assert symbolic.math_verify(completion, gold, 5) is said
+
+
+def test_math_verify_is_ended_when_it_takes_too_long() -> None:
+    start = time.monotonic()
+    assert symbolic.math_verify(r"$\boxed{9^{9^{9}}}$", "7", 0.3) is None
+    assert time.monotonic() - start < 3
+    assert symbolic.math_verify(r"$\boxed{7}$", "7", 5) is True
+
+
+@pytest.mark.parametrize("wrapper", ["{}", "${}$", r"\boxed{{{}}}", r"The answer is {}."])
+def test_math_verify_runs_nothing_of_a_completion(wrapper: str, tmp_path: Path) -> None:
+    target = tmp_path / "ran"
+    symbolic.math_verify(wrapper.format(f"__import__('os').system('touch {target}')"), "7", 2)
+    assert not target.exists()

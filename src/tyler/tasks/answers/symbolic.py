@@ -19,6 +19,7 @@ from typing import Literal
 
 How = Literal["=", "0", ">"]
 """What is asked: the same value, or the same up to a constant factor, or up to a positive one."""
+_MATH_VERIFY = "m"
 
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
@@ -58,7 +59,7 @@ class _Worker:
                 + message.decode("utf-8", "replace")[-2000:]
             )
 
-    def ask(self, how: How, answer: str, gold: str, seconds: float) -> bool:
+    def ask(self, how: str, answer: str, gold: str, seconds: float) -> bool:
         """The worker's verdict. Raises TimeoutError, or _BrokenError."""
         assert self.process.stdin is not None
         try:
@@ -98,7 +99,7 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def ask(self, how: How, answer: str, gold: str, seconds: float) -> bool:
+    def ask(self, how: str, answer: str, gold: str, seconds: float) -> bool:
         """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
         with self.free:
             worker = self._take()
@@ -155,3 +156,15 @@ def equal(answer: str, gold: str, deadline: float, *, how: How = "=") -> bool:
     if deadline <= 0:
         raise TimeoutError("no time is left for the comparison")
     return _pool.ask(how, answer, gold, deadline)
+
+
+def math_verify(completion: str, gold: str, deadline: float) -> bool | None:
+    """What math-verify says of a whole completion, in which it looks for LaTeX; `gold` is LaTeX without `$`.
+
+    None where it says nothing within `deadline` seconds, or in the memory allowed. Its verdict is kept beside ours and
+    decides nothing. May be called from any thread.
+    """
+    try:
+        return _pool.ask(_MATH_VERIFY, completion, gold, deadline)
+    except TimeoutError:
+        return None
