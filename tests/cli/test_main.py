@@ -169,7 +169,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "budget": 2,
         "max_new_tokens": 2048,
         "slots": 32,
-        "options": GradeOptions("strict", 5.0, allow_code_execution=True),
+        "options": GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
         "match": None,
         "output": None,
     }
@@ -181,6 +181,13 @@ def test_eval_passes_a_method_and_its_settings_on(called) -> None:
     assert main.main(command) == 0
     assert benchmarking.settings["method"] == "soft-thinking"
     assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
+
+
+def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
+    benchmarking = called("evaluation.command")
+    for options, asked in (([], True), (["--no-math-verify"], False)):
+        assert main.main(["eval", "model", *options]) == 0
+        assert benchmarking.settings["options"].math_verify is asked
 
 
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:
