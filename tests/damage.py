@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tyler.modeling import fingerprint, manifest
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.digests import digest_of
 
 
 def change(path: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
@@ -36,7 +37,7 @@ def reseal(path: Path) -> None:
     """Give a manifest the digests of what is there now."""
     content = json.loads(path.read_text())
     names = [name for name in content["digests"] if name != path.name]
-    digests = {name: manifest.digest_of(path.parent / name) for name in names}
+    digests = {name: digest_of(path.parent / name) for name in names}
     own = manifest.seal_of({**content, "digests": digests})
     path.write_text(json.dumps({**content, "digests": {**digests, path.name: own}}))
 

@@ -11,6 +11,7 @@ from typing import cast, overload
 
 import torch
 
+from tyler.boundaries.rules import check_rules
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -24,7 +25,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.fingerprint import old_fingerprint
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.manifest import BackboneRecord
+from tyler.modeling.manifest import BackboneRecord, CheckpointError
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
@@ -74,6 +75,7 @@ class Tyler:
     ) -> Tyler:
         """Untrained operators on a backbone; draws their start from torch's global generator."""
         operators = check_operators(operators)
+        check_rules(operators)
         synthesizer = Synthesizer.start(backbone, operators, lora or LoraSettings())
         policy = Policy(backbone, len(operators)).eval()
         prompt = prompt or Prompt.of(backbone.tokenizer)
@@ -94,6 +96,10 @@ class Tyler:
         if not checkpoint.is_checkpoint(folder):
             return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
         manifest = Manifest.read(folder)
+        try:
+            check_rules(manifest.operators)
+        except ValueError as error:
+            raise CheckpointError(f"{folder / checkpoint.MANIFEST}: {error}") from error
         loaded = Backbone.load(
             backbone or manifest.backbone.id, revision=manifest.backbone.revision, dtype=dtype, device=device
         )

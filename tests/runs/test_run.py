@@ -397,6 +397,29 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path, fi
         assert [one.name for one in run.checkpoints()] == ["step-1"]
 
 
+def test_a_run_does_not_resume_from_a_state_in_which_a_byte_changed(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "policy").mkdir()
+        for name in ("state.safetensors", "policy/adapter_model.safetensors", "README.md"):
+            (folder / name).write_bytes(b"weights")
+
+    with Run.create(tmp_path, CONFIG) as run:
+        newest = run.save_checkpoint(1, write)
+    (newest / "README.md").write_text("mine")
+    Run.resume(tmp_path, CONFIG).close()
+    for name in ("state.safetensors", "policy/adapter_model.safetensors", "log_lengths.json"):
+        whole = (newest / name).read_bytes()
+        (newest / name).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        with pytest.raises(RunError, match=rf"step-1 is damaged \({name} changed since it was written\)"):
+            Run.resume(tmp_path, CONFIG)
+        (newest / name).write_bytes(whole)
+    (newest / "digests.json").write_text("3")
+    with pytest.raises(RunError, match=r"step-1 is damaged \(digests.json is no JSON object\)"):
+        Run.resume(tmp_path, CONFIG)
+    (newest / "digests.json").unlink()  # as an older version wrote it
+    Run.resume(tmp_path, CONFIG).close()
+
+
 @pytest.mark.parametrize(("file", "content"), [("config.yaml", "a: ["), ("environment.json", "[{")])
 def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, file: str, content: str) -> None:
     Run.create(tmp_path, CONFIG).close()

@@ -5,8 +5,11 @@ A new kind of boundary is one more entry of `RULES`. `docs/boundaries.md` says w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from tyler.modeling.operators import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +79,12 @@ RULES: dict[str, Rule] = {
     ),
 }
 """The rules by name, in the order in which boundaries at one position are reported. A new rule is one more entry."""
+
+
+def check_rules(operators: Iterable[Operator]) -> None:
+    """Raise ValueError for an operator whose boundary is not the name of a rule."""
+    for operator in operators:
+        if operator.boundary not in RULES:
+            raise ValueError(
+                f"operator {operator.name!r} has boundary {operator.boundary!r}; the rules are {', '.join(RULES)}"
+            )

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tyler.boundaries.rules import check_rules
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.tasks.decontamination import OnOverlap, Selection
 from tyler.tasks.grading import task_name
@@ -395,6 +396,7 @@ class Config(Section):
     @field_validator("operators")
     @classmethod
     def _operator_names_differ(cls, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        check_rules(operators)
         return check_operators(operators)
 
     @model_validator(mode="after")

@@ -9,18 +9,17 @@ README.md                  the generated model card
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import ADAPTER_FILES, check_shapes, load_lora, save_lora
+from tyler.modeling.lora import ADAPTER_FILES, check_adapter, load_lora, save_lora
 from tyler.modeling.manifest import (
     BackboneRecord,
     CheckpointError,
@@ -32,7 +31,8 @@ from tyler.modeling.manifest import (
 )
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import Synthesizer
+from tyler.modeling.synthesis import Synthesizer, check_heads
+from tyler.modeling.tensor_files import read_tensors
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
@@ -52,10 +52,14 @@ class Manifest:
     sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
+    def adapters(self) -> list[str]:
+        """The folders of its LoRAs: phi, and eta where it was trained."""
+        return ["synthesizer", "policy"] if self.stage in STAGES_OF_POLICY else ["synthesizer"]
+
+    @property
     def files(self) -> list[str]:
         """The files beside it that are loaded."""
-        adapters = ("synthesizer", "policy") if self.stage in STAGES_OF_POLICY else ("synthesizer",)
-        return [*(f"{adapter}/{name}" for adapter in adapters for name in ADAPTER_FILES), TENSORS]
+        return [*(f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES), TENSORS]
 
     def write(self, folder: Path) -> None:
         """Write tyler.json beside its files, all of which must be there."""
@@ -110,7 +114,7 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
     else:
         shutil.rmtree(folder / "policy", ignore_errors=True)
     save_file(operator_tensors(synthesizer, policy), folder / TENSORS)
-    (folder / "README.md").write_text(model_card(manifest))
+    (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
     manifest.write(folder)
 
 
@@ -132,37 +136,37 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
     return operator_tensors(synthesizer, policy) | weights
 
 
-def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
-    """Phi and {eta, psi} as saved.
+def operator_shapes(operators: Sequence[Operator], dim: int) -> dict[str, list[int]]:
+    """The shapes of what operators.safetensors holds."""
+    shapes = {"psi": [len(operators), dim]}
+    for operator in operators:
+        shapes[f"{operator.name}.queries"] = [operator.num_latents, dim]
+        shapes |= {f"{operator.name}.proj.weight": [dim, dim], f"{operator.name}.proj.bias": [dim]}
+    return shapes
 
-    CheckpointError for a wrong backbone, for a missing, extra or misshapen tensor, and for a file that was changed.
+
+def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
+    """Phi and {eta, psi} as saved; everything is checked before anything is made of it.
+
+    CheckpointError for a wrong backbone or operators that it cannot have, for a tensor that is missing, extra,
+    misshapen or not finite, for a LoRA of another kind, and for a file that was changed.
     """
     manifest.backbone.check(backbone, folder)
     try:
-        synthesizer = Synthesizer(backbone, manifest.operators, load_lora(backbone.model, folder / "synthesizer"))
-        eta = load_lora(backbone.model, folder / "policy") if manifest.stage in STAGES_OF_POLICY else None
-        policy = Policy(backbone, len(manifest.operators), eta)
-        found = read_tensors(folder / TENSORS)
-        expected = {name: tuple(tensor.shape) for name, tensor in operator_tensors(synthesizer, policy).items()}
-        check_shapes(folder / TENSORS, {key: tuple(tensor.shape) for key, tensor in found.items()}, expected)
-    except (FileNotFoundError, ValueError) as error:
-        raise CheckpointError(str(error)) from error
+        check_heads(manifest.operators, backbone)
+    except ValueError as error:
+        raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
+    for adapter in manifest.adapters:
+        check_adapter(backbone.model, folder / adapter)
+    found = read_tensors(folder / TENSORS, operator_shapes(manifest.operators, backbone.dim))
     check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+    phi, *eta = (load_lora(backbone.model, folder / adapter) for adapter in manifest.adapters)
+    synthesizer = Synthesizer(backbone, manifest.operators, phi)
+    policy = Policy(backbone, len(manifest.operators), *eta)
     psi = found.pop("psi")
     synthesizer.heads.load_state_dict(found)
     policy.psi.data.copy_(psi)
     return synthesizer.eval(), policy.eval()
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a safetensors file. Raises FileNotFoundError for none, ValueError for a damaged one."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}; copy the checkpoint again") from error
 
 
 def model_card(manifest: Manifest) -> str:

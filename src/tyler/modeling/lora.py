@@ -6,23 +6,24 @@ plain model, whatever the adapter.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from json import JSONDecodeError
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PeftType, get_peft_model
 from peft.tuners.lora import Linear
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import view
+from tyler.modeling.manifest import CheckpointError, read_as, read_object
 from tyler.modeling.projections import siblings
+from tyler.modeling.tensor_files import read_tensors
 
 ADAPTER = "default"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -44,25 +45,38 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
     Adapter weights are float32 whatever the backbone's dtype. Draws from torch's global generator.
     """
-    config = LoraConfig(
+    with without_peft_noise():
+        return cast(PeftModel, get_peft_model(view(model), peft_config(settings)).eval())
+
+
+def peft_config(settings: LoraSettings) -> LoraConfig:
+    """The settings as peft has them; everything else is peft's default."""
+    return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=list(settings.target_modules),
         task_type="CAUSAL_LM",
     )
-    with without_peft_noise():
-        return cast(PeftModel, get_peft_model(view(model), config).eval())
+
+
+def check_adapter(model: PreTrainedModel, folder: Path) -> LoraConfig:
+    """The settings of the adapter in `folder`, whose tensors are those that the model asks for.
+
+    Raises CheckpointError naming the file, and the setting or the tensors, where `save_lora` wrote nothing like it:
+    peft itself only warns of a missing tensor, and the LoRA is lost.
+    """
+    config_file, tensor_file = (folder / name for name in ADAPTER_FILES)
+    config = peft_config(read_settings(config_file))
+    read_tensors(tensor_file, expected_shapes(model, config))
+    return config
 
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
-    """A view of `model` with the adapter saved in `folder` by peft. Raises FileNotFoundError naming what is missing."""
-    for name in ADAPTER_FILES:
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder / name} is missing: the folder is not a complete peft adapter")
-    check_adapter_keys(model, folder)
+    """A view of `model` with the adapter that `save_lora` wrote into `folder`. Raises as `check_adapter` does."""
+    config = check_adapter(model, folder)
     with without_peft_noise():
-        loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True)
+        loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True, config=config)
     return loaded.eval()  # dropout only where a training loop asks for it
 
 
@@ -101,32 +115,55 @@ def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tup
     return shapes
 
 
-def check_adapter_keys(model: PreTrainedModel, folder: Path) -> None:
-    """ValueError naming every missing, extra or misshapen tensor: peft itself only warns, and the LoRA is lost."""
-    path = folder / "adapter_model.safetensors"
-    try:
-        config = LoraConfig.from_pretrained(str(folder))
-        with safe_open(path, framework="pt") as tensors:
-            found = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}; copy the checkpoint again") from error
-    except JSONDecodeError as error:
-        raise ValueError(f"{folder / 'adapter_config.json'} is not valid JSON: {error}") from error
-    check_shapes(path, found, expected_shapes(model, config))
+MAX_RANK = 2**16
+"""More than any matrix of a backbone has rows."""
 
 
-def check_shapes(path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the file holds exactly the expected tensors in the expected shapes."""
-    faults = [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
-    faults += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
-    faults += [
-        f"misshapen {key}: {list(found[key])}, expected {list(expected[key])}"
-        for key in sorted(expected.keys() & found.keys())
-        if found[key] != expected[key]
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What differs from one adapter_config.json of `save_lora` to another; the rest is peft's defaults."""
+
+    r: int
+    lora_alpha: int
+    lora_dropout: float
+    target_modules: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.r <= MAX_RANK and 1 <= self.lora_alpha <= MAX_RANK and 0 <= self.lora_dropout < 1):
+            raise ValueError(f"r and lora_alpha must be from 1 to {MAX_RANK}, and lora_dropout from 0 to below 1")
+
+
+NOTES = ("base_model_name_or_path", "inference_mode", "peft_version", "revision")
+"""Keys of adapter_config.json that change nothing."""
+
+
+def read_settings(path: Path) -> LoraSettings:
+    """What an adapter_config.json says. Raises CheckpointError naming each setting that `save_lora` never writes."""
+    content = read_object(path)
+    given = {field.name: content.pop(field.name, None) for field in fields(AdapterConfig)}
+    read = read_as(AdapterConfig, given, str(path))
+    settings = LoraSettings(read.r, read.lora_alpha, read.lora_dropout, read.target_modules)
+    written = peft_config(settings).to_dict()
+    faults = [
+        f"{key} = {value!r:.80}, expected {as_json(written.get(key))!r}"
+        for key, value in content.items()
+        if key not in NOTES and not same_json(value, as_json(written.get(key)))
     ]
+    if "peft_type" not in content:
+        faults.append("peft_type is missing")
     if faults:
-        more = [f"and {len(faults) - 6} more"] if len(faults) > 6 else []
-        raise ValueError(f"{path} does not fit this model: {'; '.join(faults[:6] + more)}")
+        raise CheckpointError(f"{path} is no LoRA that tyler wrote: {'; '.join(faults)}")
+    return settings
+
+
+def as_json(value: Any) -> Any:
+    """A value of a LoraConfig as its file has it."""
+    return value.value if isinstance(value, PeftType) else value
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON, where 1, 1.0 and true differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -16,12 +17,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.digests import changed_files, digests_of
 from tyler.modeling.fingerprint import old_fingerprint
 
 FORMAT = 3
@@ -91,15 +93,9 @@ def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str])
     """Write `content` with its format, versions and digests; `files` are the names of those beside it, all there."""
     packages = {name: version(name) for name in PACKAGES}
     whole: dict[str, Any] = {"format": FORMAT, **content, "versions": packages}
-    digests = {name: digest_of(path.parent / name) for name in files}
+    digests = digests_of(path.parent, files)
     whole[DIGESTS] = {**digests, path.name: seal_of({**whole, DIGESTS: digests})}
     path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-
-
-def digest_of(path: Path) -> str:
-    """sha256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
@@ -160,13 +156,19 @@ def read_as(kind: type[Kind], value: Any, where: str) -> Kind:
     if isinstance(value, dict) and (unknown := sorted(set(value) - names)):
         raise CheckpointError(f"{where} has unknown keys {unknown}; known are {', '.join(sorted(names))}")
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        return cast(Kind, adapter_of(cast(Any, kind)).validate_json(json.dumps(value), strict=True))
     except ValidationError as error:
         faults = [
             (".".join(map(str, (where, *one["loc"]))), one["input"], one["msg"].removeprefix("Value error, "))
             for one in error.errors(include_url=False)
         ]
         raise CheckpointError("; ".join(f"{key} = {came!r:.80}: {reason}" for key, came, reason in faults)) from error
+
+
+@functools.cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """What reads a dataclass; made once, for that takes longer than reading."""
+    return TypeAdapter(kind)
 
 
 def read_sections(
@@ -214,7 +216,7 @@ def check_files(path: Path, content: Mapping[str, Any], files: Sequence[str]) ->
     if content["format"] < SEALED_SINCE:
         return
     check_keys(f"{path}: {DIGESTS}", content[DIGESTS], {*files, path.name})
-    if changed := [name for name in files if digest_of(path.parent / name) != content[DIGESTS][name]]:
+    if changed := changed_files(path.parent, {name: content[DIGESTS][name] for name in files}):
         raise CheckpointError(
             f"{path.parent} is not as it was saved: {', '.join(changed)} changed since; copy the checkpoint again"
         )

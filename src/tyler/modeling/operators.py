@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+MAX_LATENTS = 4096
+"""More than any context has room for beside a problem; the paper's operators have 4 and 8."""
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -23,10 +26,15 @@ class Operator:
     boundary: str
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():
+        if not isinstance(self.name, str) or not self.name.isidentifier():
             raise ValueError(f"operator name {self.name!r} is not an identifier; use letters, digits and underscores")
-        if self.num_latents < 1:
-            raise ValueError(f"operator {self.name!r} has num_latents={self.num_latents}; at least 1 is needed")
+        if type(self.num_latents) is not int or not 1 <= self.num_latents <= MAX_LATENTS:
+            raise ValueError(
+                f"operator {self.name!r} has num_latents={self.num_latents!r}; a whole number from 1 to {MAX_LATENTS} "
+                "is needed"
+            )
+        if not isinstance(self.boundary, str):
+            raise ValueError(f"operator {self.name!r} has boundary={self.boundary!r}; give the name of a rule")
 
 
 GLOBAL = Operator("global", num_latents=8, boundary="answer_start")

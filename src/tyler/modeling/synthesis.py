@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -80,11 +80,27 @@ def mean_square(table: Float[Tensor, "rows dim"], rows: int = 16384) -> Float[Te
     return torch.stack(parts).sum()
 
 
+def check_heads(operators: Sequence[Operator], backbone: Backbone) -> None:
+    """Raise ValueError for an operator whose latents leave no room in a context, or whose name torch cannot hold."""
+    for operator in operators:
+        if operator.num_latents >= backbone.max_positions:
+            raise ValueError(
+                f"operator {operator.name!r} has num_latents={operator.num_latents}, and a context of {backbone.id!r} "
+                f"has {backbone.max_positions} positions"
+            )
+        if operator.name in dir(nn.ModuleDict()):
+            raise ValueError(f"operator name {operator.name!r} is a word that torch's ModuleDict needs; choose another")
+
+
 class Synthesizer(Adapted):
-    """Phi = {phi, {Q_k, Proj_k}}: everything Stage 1 trains. All operators share the LoRA phi."""
+    """Phi = {phi, {Q_k, Proj_k}}: everything Stage 1 trains. All operators share the LoRA phi.
+
+    Raises ValueError for operators that cannot be had on this backbone.
+    """
 
     def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
         super().__init__(backbone.model, lora)
+        check_heads(operators, backbone)
         self.heads = nn.ModuleDict({op.name: Head(op.num_latents, backbone.dim) for op in operators})
         self.heads.to(backbone.device)
 

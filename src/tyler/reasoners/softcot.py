@@ -39,15 +39,13 @@ from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import read_tensors
-from tyler.modeling.lora import check_shapes
 from tyler.modeling.manifest import (
     BackboneRecord,
-    CheckpointError,
     check_files,
     read_sections,
     write_manifest,
 )
+from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.reasoner import Finished, ignore
 from tyler.reasoners.tyler import of_its_own
@@ -102,6 +100,9 @@ class Wording:
     hint: str
     thoughts: int
 
+    def __post_init__(self) -> None:
+        check_at_least(1, thoughts=self.thoughts)
+
 
 @dataclass(frozen=True)
 class Placeholders:
@@ -109,6 +110,9 @@ class Placeholders:
 
     backbone: int
     assistant: int
+
+    def __post_init__(self) -> None:
+        check_at_least(0, backbone=self.backbone, assistant=self.assistant)
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,8 @@ class SoftCot:
         holders = told.get("placeholders") or paddings(backbone, assistant)
         projection = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
         model = cls(backbone, assistant, projection, told["prompt"], told["wording"], holders)
-        expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(projection).items()}
-        try:
-            found = read_tensors(folder / WEIGHTS)
-            check_shapes(folder / WEIGHTS, {name: tuple(tensor.shape) for name, tensor in found.items()}, expected)
-        except (FileNotFoundError, ValueError) as error:
-            raise CheckpointError(str(error)) from error
+        expected = {name: tensor.shape for name, tensor in tensors_of(projection).items()}
+        found = read_tensors(folder / WEIGHTS, expected)
         check_files(folder / MANIFEST, sealed, [WEIGHTS])
         projection.load_state_dict(found)
         return model

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from tyler.modeling.digests import changed_files, digests_of
 from tyler.runs.atomic_files import sync
 
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 BEST_NOTE = "best.json"
 """The link to the best checkpoint, and in each checkpoint: which step was the best when it was written."""
+DIGESTS = "digests.json"
+"""In each checkpoint: sha256 of every file in it but the model card."""
 
 
 class RunError(ValueError):
@@ -54,12 +57,31 @@ def reading(checkpoint: Path) -> Iterator[None]:
     """Whatever keeps a checkpoint from being read comes out as RunError that names it and the way on."""
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         earlier = [one for one in whole_checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
         where = f"resumes from {earlier[-1].name}" if earlier else "starts from the beginning"
         raise RunError(
             f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
         ) from error
+
+
+def write_digests(checkpoint: Path) -> None:
+    """Note the digests of all that is in a checkpoint; a model card may be edited later."""
+    names = [str(path.relative_to(checkpoint)) for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    kept = [name for name in names if not name.endswith(".md")]
+    (checkpoint / DIGESTS).write_text(json.dumps(digests_of(checkpoint, kept), indent=2) + "\n")
+
+
+def check_digests(checkpoint: Path) -> None:
+    """Raise RunError where a checkpoint is not as it was written; one of an older version has no digests to say."""
+    with reading(checkpoint):
+        if not (checkpoint / DIGESTS).exists():
+            return
+        digests = json.loads((checkpoint / DIGESTS).read_text())
+        if not isinstance(digests, dict):
+            raise ValueError(f"{DIGESTS} is no JSON object")
+        if changed := changed_files(checkpoint, digests):
+            raise ValueError(f"{', '.join(changed)} changed since it was written")
 
 
 def whole_checkpoints(path: Path) -> list[Path]:

@@ -43,6 +43,7 @@ from tyler.runs.checkpoints import (
     Best,
     RunError,
     best_checkpoint,
+    check_digests,
     drop_half_written,
     latest_checkpoint,
     link_best,
@@ -50,6 +51,7 @@ from tyler.runs.checkpoints import (
     reading,
     remove_checkpoint,
     whole_checkpoints,
+    write_digests,
 )
 from tyler.runs.environment import environment
 
@@ -229,6 +231,7 @@ class Run:
             (half_written / LOG_LENGTHS).write_text(json.dumps(self._log_lengths()))
             if self.best is not None:
                 (half_written / BEST_NOTE).write_text(json.dumps(asdict(self.best)))
+            write_digests(half_written)
             sync_tree(half_written)
             os.rename(half_written, final)
             sync(final.parent)
@@ -427,6 +430,7 @@ def _rewind_logs(path: Path) -> None:
     newest = latest_checkpoint(path)
     lengths = {METRICS: 0, TRAJECTORIES: 0}
     if newest:
+        check_digests(newest)
         with reading(newest):
             lengths |= json.loads((newest / LOG_LENGTHS).read_text())
     for name, length in lengths.items():

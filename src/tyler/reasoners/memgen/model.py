@@ -24,8 +24,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.checkpoint import read_tensors
-from tyler.modeling.lora import ADAPTER_FILES, LoraSettings, check_shapes, load_lora, lora_layers, save_lora
+from tyler.modeling.lora import ADAPTER_FILES, LoraSettings, check_adapter, load_lora, lora_layers, save_lora
 from tyler.modeling.manifest import (
     BackboneRecord,
     CheckpointError,
@@ -35,7 +34,9 @@ from tyler.modeling.manifest import (
     read_manifest,
     write_manifest,
 )
-from tyler.modeling.operators import Operator
+from tyler.modeling.operators import Operator, check_operators
+from tyler.modeling.tensor_files import read_tensors
+from tyler.reasoners.knobs import check_at_least
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
@@ -59,6 +60,10 @@ class Settings:
     max_insertions: int = 5
     trigger_at_prompt: bool = False
 
+    def __post_init__(self) -> None:
+        check_operators(self.operators)
+        check_at_least(0, max_insertions=self.max_insertions)
+
     @property
     def operators(self) -> tuple[Operator, ...]:
         return kinds(self.prompt_latents, self.inference_latents)
@@ -75,10 +80,25 @@ class Manifest:
     sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
+    def adapters(self) -> list[str]:
+        """The folders of its LoRAs."""
+        return ["weaver", "trigger"] if self.trigger else ["weaver"]
+
+    @property
     def files(self) -> list[str]:
         """The files beside it that are loaded."""
-        adapters = ("weaver", "trigger") if self.trigger else ("weaver",)
-        return [*(f"{adapter}/{name}" for adapter in adapters for name in ADAPTER_FILES), TENSORS]
+        return [*(f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES), TENSORS]
+
+    def shapes(self, dim: int) -> dict[str, list[int]]:
+        """The shapes of what heads.safetensors holds."""
+        shapes = {"trigger.output.weight": [2, dim], "trigger.output.bias": [2]} if self.trigger else {}
+        for linear in ("reasoner_to_weaver", "weaver_to_reasoner"):
+            shapes |= {f"weaver.{linear}.weight": [dim, dim], f"weaver.{linear}.bias": [dim]}
+        for kind in self.settings.operators:
+            head = f"weaver.heads.{kind.name}"
+            shapes |= {f"{head}.raw": [kind.num_latents, dim], f"{head}.scale": [1]}
+            shapes |= {f"{head}.norm.weight": [dim], f"{head}.norm.bias": [dim]}
+        return shapes
 
     def write(self, folder: Path) -> None:
         """Write memgen.json beside its files, all of which must be there."""
@@ -157,24 +177,17 @@ class MemGen:
         place = manifest.backbone
         loaded = Backbone.load(backbone or place.id, revision=place.revision, dtype=dtype, device=device)
         place.check(loaded, folder)
-        try:
-            weaver = Weaver(loaded, manifest.settings.operators, load_lora(loaded.model, folder / "weaver"))
-            trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest.trigger else None
-            model = cls(loaded, weaver.eval(), trigger and trigger.eval(), manifest.settings, manifest.prompt)
-            model._fill(folder / TENSORS)
-        except (FileNotFoundError, ValueError) as error:
-            raise CheckpointError(str(error)) from error
+        for adapter in manifest.adapters:
+            check_adapter(loaded.model, folder / adapter)
+        found = read_tensors(folder / TENSORS, manifest.shapes(loaded.dim))
         check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+        weaver = Weaver(loaded, manifest.settings.operators, load_lora(loaded.model, folder / "weaver"))
+        trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest.trigger else None
+        model = cls(loaded, weaver.eval(), trigger and trigger.eval(), manifest.settings, manifest.prompt)
+        with torch.no_grad():
+            for name, tensor in model._tensors().items():
+                tensor.copy_(found[name])
         return model
-
-    @torch.no_grad()
-    def _fill(self, path: Path) -> None:
-        """Copy a file's tensors into this model. Raises ValueError unless they are exactly its own."""
-        found, own = read_tensors(path), self._tensors()
-        shapes = [{name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (found, own)]
-        check_shapes(path, *shapes)
-        for name, tensor in own.items():
-            tensor.copy_(found[name])
 
     def _tensors(self) -> dict[str, Tensor]:
         """The content of heads.safetensors."""

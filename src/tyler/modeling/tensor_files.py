@@ -1,0 +1,48 @@
+"""The tensors of a checkpoint: exactly those that are expected, in their shapes, in float32, and finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from tyler.modeling.manifest import CheckpointError
+
+FLOAT32 = "F32"
+SHOWN = 6
+
+
+def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Every tensor of a safetensors file on the CPU; `expected` has their shapes by name.
+
+    Raises CheckpointError naming every tensor that is missing, extra, misshapen, of another dtype or not finite, and
+    for a file that is missing or damaged.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: the checkpoint is not complete")
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            faults = [f"missing {key}" for key in sorted(expected.keys() - found.keys())]
+            faults += [f"extra {key}" for key in sorted(found.keys() - expected.keys())]
+            for key in sorted(expected.keys() & found.keys()):
+                shape, dtype = list(found[key].get_shape()), found[key].get_dtype()
+                if shape != list(expected[key]):
+                    faults.append(f"misshapen {key}: {shape}, expected {list(expected[key])}")
+                elif dtype != FLOAT32:
+                    faults.append(f"{key} is in {dtype}, expected {FLOAT32}")
+            refuse(path, "does not fit this model", faults)
+            tensors = {key: file.get_tensor(key) for key in found}
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; copy the checkpoint again") from error
+    refuse(path, "holds numbers that are not finite", [key for key in found if not tensors[key].isfinite().all()])
+    return tensors
+
+
+def refuse(path: Path, fault: str, names: Sequence[str]) -> None:
+    """Raise CheckpointError where there is a fault, naming the first."""
+    if names:
+        more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+        raise CheckpointError(f"{path} {fault}: {'; '.join([*names[:SHOWN], *more])}")

@@ -1,0 +1,217 @@
+"""Whatever happens to a checkpoint of any kind is refused by name: nothing loads silently, nothing breaks inside."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tiny
+from damage import change, make_old, nudge, reseal
+from tyler import CheckpointError, Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import NOTES, LoraSettings
+from tyler.modeling.operators import Operator
+from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.softcot import SoftCot, Wording
+from tyler.tasks.prompts import Prompt
+
+WRONG = (None, True, 0, -1, 1.5, 10**18, "bogus", [], {"x": 1})
+"""Nine values, most of them of a wrong type wherever they come."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of checkpoint: a whole one, the file that seals it, and how it is loaded."""
+
+    whole: Path
+    manifest: str
+    backbone: Backbone
+    load: Callable[[str], object]
+
+    def files(self, suffix: str) -> list[str]:
+        return sorted(str(path.relative_to(self.whole)) for path in self.whole.rglob(f"*{suffix}"))
+
+
+@pytest.fixture(scope="module", params=["tyler", "memgen", "softcot"])
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kind:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "tyler":
+        operators = (Operator("global", 2, "answer_start"), Operator("state", 2, "step"))
+        model: Any = tiny.build("qwen3", operators=operators)
+        found = "tyler.json", model.backbone, Tyler.from_pretrained
+    elif request.param == "memgen":
+        backbone, prompt = tiny.build_backbone("qwen2"), Prompt(instruction="")
+        model = MemGen.start(backbone, lora=LoraSettings(rank=2), prompt=prompt).with_new_trigger(LoraSettings(rank=2))
+        found = "memgen.json", model.backbone, MemGen.from_pretrained
+    else:
+        backbone = tiny.build_backbone("qwen3")
+        model = SoftCot.start(backbone, backbone, Prompt(instruction=""), Wording("{n} {problem}", "", 3))
+        found = "softcot.json", backbone, SoftCot.from_pretrained
+    model.save_pretrained(folder)
+    return Kind(folder, *found)
+
+
+@pytest.fixture
+def place(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to damage; its backbone is there at once, whatever the copy says of it."""
+    monkeypatch.setattr(Backbone, "load", classmethod(lambda *_, **__: kind.backbone))
+    return Path(shutil.copytree(kind.whole, tmp_path / "copy"))
+
+
+def restore(kind: Kind, place: Path, *names: str) -> None:
+    for name in names:
+        shutil.copy(kind.whole / name, place / name)
+
+
+def refusal(kind: Kind, place: Path, what: object) -> str:
+    """What is said; any other error, and silence, fail the test."""
+    try:
+        kind.load(str(place))
+    except CheckpointError as error:
+        return str(error)
+    pytest.fail(f"{what} loaded without a word")
+
+
+def test_the_whole_checkpoint_loads(kind: Kind, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kind.load(str(place))
+    assert not caplog.text
+
+
+def test_every_changed_element_is_seen(kind: Kind, place: Path) -> None:
+    for name in kind.files(".safetensors"):
+        for key in load_file(kind.whole / name):
+            change(place / name, lambda tensors, key=key: nudge(tensors[key]))
+            assert f"{name} changed since" in refusal(kind, place, (name, key))
+            restore(kind, place, name)
+
+
+def test_tensors_and_files_that_change_places_are_seen(kind: Kind, place: Path) -> None:
+    for name in kind.files(".safetensors"):
+        whole = load_file(kind.whole / name)
+        twins = [(a, b) for a, b in combinations(whole, 2) if whole[a].shape == whole[b].shape]
+        for first, second in [(a, b) for a, b in twins if not torch.equal(whole[a], whole[b])]:
+
+            def swap(tensors: dict[str, torch.Tensor], first: str = first, second: str = second) -> None:
+                tensors[first], tensors[second] = tensors[second], tensors[first]
+
+            change(place / name, swap)
+            assert f"{name} changed since" in refusal(kind, place, (name, first, second))
+            restore(kind, place, name)
+    for name in kind.files("adapter_model.safetensors")[1:]:
+        shutil.copy(kind.whole / kind.files("adapter_model.safetensors")[0], place / name)
+        assert f"{name} changed since" in refusal(kind, place, name)
+        restore(kind, place, name)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_numbers_that_are_not_finite_are_named_even_where_they_were_saved(
+    bad: float, sealed: bool, kind: Kind, place: Path
+) -> None:
+    if not sealed:
+        names = {"backbone": kind.backbone}
+        make_old(place / kind.manifest, **names | ({"assistant": kind.backbone} if "softcot" in kind.manifest else {}))
+    for name in kind.files(".safetensors"):
+        for key in load_file(kind.whole / name):
+            change(place / name, lambda tensors, key=key: tensors[key].view(-1)[-1:].fill_(bad))
+            if sealed:
+                reseal(place / kind.manifest)
+            told = refusal(kind, place, (name, key))
+            assert f"{name} holds numbers that are not finite: {key}" in told
+            restore(kind, place, name)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.float64])
+def test_tensors_in_another_dtype_are_named(dtype: torch.dtype, kind: Kind, place: Path) -> None:
+    for name in kind.files(".safetensors"):
+        for key in list(load_file(kind.whole / name))[:2]:
+            change(place / name, lambda tensors, key=key: tensors.update({key: tensors[key].to(dtype)}))
+            reseal(place / kind.manifest)
+            assert f"{key} is in " in (told := refusal(kind, place, (name, key))) and name in told
+            restore(kind, place, name)
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+def edits(content: Any) -> Iterator[tuple[str, Any]]:
+    """The content with one key at a time replaced by each of nine wrong values, and with what was replaced by what."""
+    keys = content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    for key in keys:
+        for value in WRONG:
+            if json.dumps(value) != json.dumps(content[key]):
+                edited = copy.copy(content)
+                edited[key] = value
+                yield f"{key} = {value!r}", edited
+        for what, below in edits(content[key]):
+            edited = copy.copy(content)
+            edited[key] = below
+            yield f"{key}.{what}", edited
+
+
+def test_no_key_can_be_given_another_value(kind: Kind, place: Path) -> None:
+    for name in kind.files(".json"):
+        content = json.loads((kind.whole / name).read_text())
+        for what, edited in edits(content):
+            (place / name).write_text(json.dumps(edited))
+            told = refusal(kind, place, (name, what))
+            assert name in told or name.replace("config.json", "model.safetensors") in told, "or what no longer fits it"
+        restore(kind, place, name)
+
+
+def test_a_checkpoint_that_was_saved_with_wrong_values_is_refused_in_the_same_way(kind: Kind, place: Path) -> None:
+    """Sealed over whatever it says. What is not refused by its type or range is at least no error from the inside."""
+    loaded = 0
+    for name in kind.files(".json"):
+        content = json.loads((kind.whole / name).read_text())
+        same = {key: content.pop(key) for key in ("digests", "versions", *NOTES) if key in content}
+        for what, edited in edits(content):
+            (place / name).write_text(json.dumps({**edited, **same}))
+            reseal(place / kind.manifest)
+            try:
+                kind.load(str(place))
+            except CheckpointError as error:
+                assert str(place) in str(error), (name, what)
+            else:
+                loaded += 1
+        restore(kind, place, name, kind.manifest)
+    assert loaded
+
+
+def test_a_key_that_is_missing_or_unknown_is_named(kind: Kind, place: Path) -> None:
+    content = json.loads((kind.whole / kind.manifest).read_text())
+    for key in content:
+        (place / kind.manifest).write_text(json.dumps({name: value for name, value in content.items() if name != key}))
+        assert f"misses '{key}'" in (told := refusal(kind, place, key)) or f"{key} None" in told
+    (place / kind.manifest).write_text(json.dumps({**content, "more": 1}))
+    assert "unknown key 'more'" in refusal(kind, place, "more")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"3",
+        b"\xff\xfe{",
+        '{"a": "caf\xe9"}'.encode("latin-1"),
+        b"[" * 100_000,
+        b'{"format": ' + b"9" * 5000,
+    ],
+    ids=["empty", "list", "number", "UTF-16", "Latin-1", "nested", "digits"],
+)
+def test_what_is_no_json_object_names_the_file(content: bytes, kind: Kind, place: Path) -> None:
+    for name in kind.files(".json"):
+        (place / name).write_bytes(content)
+        assert str(place / name) in refusal(kind, place, name)
+        restore(kind, place, name)
