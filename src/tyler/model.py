@@ -87,7 +87,8 @@ class Tyler:
     ) -> Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
-        A backbone is "mini", a folder or a Hub id; "mini-tyler" is a trained Tyler that ships inside the package.
+        A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" is a trained
+        Tyler that ships inside the package.
 
         `backbone` overrides where a checkpoint's backbone is found. Raises CheckpointError (a ValueError) for a
         checkpoint that does not fit and FileNotFoundError for a model that is not there.

@@ -10,8 +10,10 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gguf_files import NORMAL, metadata_of, random_model, write_gguf
+from tyler.modeling.architectures import fetched_folder, located
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.gguf_tokenizer import CONTROL, SPLITTINGS, USER_DEFINED, build_tokenizer
+from tyler.modeling.gguf_tokenizer import CONTROL, SPLITTINGS, UNUSED, USER_DEFINED, build_tokenizer
+from tyler.modeling.tokenizer import load_tokenizer
 
 TEXTS = (
     "125", "1,250.75 + 3/4 = ?", "in 2024 it's 12:30", "x\n\n1. y", "x \n \n\n  1", "   four spaces   ", "\t\ttabs\t1",
@@ -187,3 +189,44 @@ def test_the_rule_of_qwen_gives_its_own_tokens(name: str, data_dir: Path) -> Non
     own = AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         assert built(text).input_ids == own(text).input_ids, text
+
+
+@pytest.fixture(scope="module")
+def pinned() -> dict[str, Any]:
+    """Texts and their ids in SmolLM2, equal to those of llama.cpp; written by scripts/pin_tokens.py."""
+    return json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text(encoding="utf-8"))
+
+
+def metadata_of_pinned(pinned: dict[str, Any], rule: str) -> dict[str, Any]:
+    """A GGUF file of SmolLM2's size that has only those of its tokens and merges that can be in the pinned texts."""
+    tokens = [f"[row {id}]" for id in range(pinned["size"])]
+    kinds = [UNUSED] * pinned["size"]
+    for kind, found in ((NORMAL, pinned["tokens"]), (CONTROL, pinned["special"])):
+        for token, id in found.items():
+            tokens[id], kinds[id] = token, kind
+    entries = {"model": "gpt2", "pre": rule, "tokens": tokens, "token_type": kinds, "merges": pinned["merges"]}
+    return {f"tokenizer.ggml.{key}": value for key, value in entries.items()}
+
+
+def test_the_rule_of_smollm2_gives_its_pinned_tokens_and_gpt2s_does_not(pinned: dict[str, Any]) -> None:
+    own, other = (
+        build_tokenizer(metadata_of_pinned(pinned, rule), source="a.gguf", max_length=8192)
+        for rule in ("smollm", "gpt-2")
+    )
+    assert [own(text).input_ids for text, _ in pinned["texts"]] == [ids for _, ids in pinned["texts"]]
+    wrong = [text for text, ids in pinned["texts"] if other(text).input_ids != ids]
+    assert "x\n\n1. y" in wrong and len(wrong) >= 3
+
+
+def test_the_fetched_smollm2_gives_its_pinned_tokens(pinned: dict[str, Any]) -> None:
+    if not fetched_folder("smollm2").is_dir():
+        pytest.skip("smollm2 has not been fetched; run `tyler fetch smollm2`")
+    tokenizer = load_tokenizer(located("smollm2"))
+    assert [tokenizer(text).input_ids for text, _ in pinned["texts"]] == [ids for _, ids in pinned["texts"]]
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
+    turns = [{"role": "user", "content": "2 + 3?"}]
+    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert prompt == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\n2 + 3?<|im_end|>\n<|im_start|>assistant\n"
+    )

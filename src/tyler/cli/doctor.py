@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tyler.cli.fetch import provenance
+from tyler.modeling.architectures import FETCHABLE
 from tyler.runs.environment import environment
 from tyler.tasks.sandbox.sandbox import probe
 
@@ -47,7 +49,7 @@ def run() -> None:
 def inspect() -> list[Finding]:
     """Everything the table says; waits `HUB_TIMEOUT_SECONDS` for the Hub, beyond what its name takes to resolve."""
     facts = environment()
-    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _hub()]
+    return [_versions(facts), _device(), _dtypes(), _threads(facts), _memory(), _disk(), _sandbox(), _fetched(), _hub()]
 
 
 def _versions(facts: dict[str, Any]) -> Finding:
@@ -101,6 +103,14 @@ def _disk() -> Finding:
 def _sandbox() -> Finding:
     found = probe()
     return Finding("sandbox", found.reason, "running programs of the model (humaneval)", found.available)
+
+
+def _fetched() -> Finding:
+    origins = {name: provenance(name) for name in FETCHABLE}
+    told = (f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items())
+    return Finding(
+        "fetched", ", ".join(told), "real models by name; `tyler fetch NAME` brings one", all(origins.values())
+    )
 
 
 def _hub() -> Finding:

@@ -29,7 +29,8 @@ def evaluate(
     A killed evaluation resumes with the same command. Processes of torchrun or accelerate launch share the problems.
 
     Args:
-        model: A saved model, a run, or a plain backbone: a folder or a Hub id.
+        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
+            Hub id.
         output: Where reports and answers are kept; by default runs/NAME-eval.
         compare: Two directories of earlier evaluations: print their paired difference instead.
         quiet: Show no progress, only the result.

