@@ -467,3 +467,18 @@ def test_finishes_are_the_ends_of_the_stream() -> None:
     finished = list(model.engine(slots=3).as_completed(requests))
     assert [event.index for event in finished] == [event.index for event in streamed]
     assert all(same(a.trajectory, b.trajectory) for a, b in zip(finished, streamed, strict=True))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_synthesizer_is_folded_with_the_first_call_and_never_where_nobody_calls(ahead: bool) -> None:
+    """A folded copy of the adapted maps is a gigabyte for a model of 4B parameters."""
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    engine = model.engine(slots=2, ahead=ahead)
+    plain = engine.run([ask(tiny.MEDIUM, router=Never()), ask(tiny.ODD, budget=0)])
+    assert model.synthesizer._folded._view is None
+    called = [ask(tiny.LONG, router=AtBoundaries()), ask(tiny.MEDIUM, router=Never())]
+    found = engine.run(called)
+    assert found[0].invocations and model.synthesizer._folded._view is not None
+    fresh = model.engine(slots=2, ahead=ahead).run(called)
+    assert all(same(one, other) for one, other in zip(found, fresh, strict=True))
+    assert same(plain[0], found[1])

@@ -6,7 +6,8 @@ are kept in the order running, parked, and whoever leaves gives way to the last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -38,14 +39,15 @@ class Companion(Protocol):
 class Batch:
     """Up to `slots` rows. With `ahead` their caches are in pages, and `overlap` runs their plain steps.
 
-    `memory` bounds the bytes of context and caches; `scheduler.py` keeps to it, and pages are made by it.
+    `memory` bounds the bytes of context and caches; `scheduler.py` keeps to it, and pages are made by it. `synthesizer`
+    makes the decoder of operator calls, when the first of them comes.
     """
 
     def __init__(
         self,
         backbone: Backbone,
         policy: Policy,
-        synthesizer: PreTrainedModel,
+        synthesizer: Callable[[], PreTrainedModel],
         *,
         slots: int,
         memory: int | None,
@@ -59,24 +61,37 @@ class Batch:
         self.position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
         self.position_bytes += backbone.dim * backbone.dtype.itemsize
         self.overlap: OverlapScheduler | None = None
-        self._build_readers(policy, synthesizer, ahead)
+        self._synthesizer = synthesizer
+        self._build_context(policy, ahead)
+        self.readers = [self.policy_reader]
 
-    def _build_readers(self, policy: Policy, synthesizer: PreTrainedModel, ahead: bool) -> None:
-        """The context and who reads it: in pages where the device runs ahead of the host."""
-        backbone, decoders = self.backbone, (policy.decoder(), synthesizer)
+    def _build_context(self, policy: Policy, ahead: bool) -> None:
+        """The context and its first reader: in pages where the device runs ahead of the host."""
+        backbone, decoder = self.backbone, policy.decoder()
         shape = (self.slots, backbone.dim, backbone.dtype, backbone.device)
         self.policy_reader: Reader
-        self.synthesis_reader: Reader
-        if ahead and all(map(has_fixed_angles, decoders)):
+        self.new_reader: Callable[[PreTrainedModel], Reader]
+        if ahead and has_fixed_angles(decoder):
             most = None if self.memory is None else self.memory // (PAGE * self.position_bytes) - 1
             pages, recorder = PagedContext(*shape, backbone.max_positions, most), recorder_for(backbone.device)
             self.context: Context = pages
-            reader, self.synthesis_reader = (PagedReader(one, pages, recorder) for one in decoders)
+            self.new_reader = partial(PagedReader, context=pages, recorder=recorder)
+            self.policy_reader = reader = PagedReader(decoder, pages, recorder)
             self.overlap = OverlapScheduler(backbone, policy, reader, self.hidden, recorder)
-            self.policy_reader = reader
         else:
             self.context = rows = RaggedContext(*shape)
-            self.policy_reader, self.synthesis_reader = (RaggedReader(one, rows) for one in decoders)
+            self.new_reader = partial(RaggedReader, context=rows)
+            self.policy_reader = self.new_reader(decoder)
+
+    @cached_property
+    def synthesis_reader(self) -> Reader:
+        """The synthesizer's, made with the first operator call: who calls none holds no second set of weights."""
+        self.readers.append(self.new_reader(self._synthesizer()))
+        return self.readers[-1]
+
+    def prepare_calls(self) -> None:
+        """Fold the synthesizer in now where no call has come yet: the clock of the first one does not run."""
+        _ = self.synthesis_reader
 
     # -- who is here ---------------------------------------------------------------------------------------------
 
@@ -146,7 +161,7 @@ class Batch:
             self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
             self.hidden[[first, second]] = self.hidden[[second, first]]
             self.context.swap(first, second)
-            for reader in (self.policy_reader, self.synthesis_reader):
+            for reader in self.readers:
                 reader.swap(first, second)
             for companion in self.companions:
                 companion.swap(first, second)
@@ -173,8 +188,8 @@ class Batch:
     def forget(self, slot: int, length: int) -> None:
         """Shorten a row's context to `length` positions."""
         self.context.truncate(slot, length)
-        self.policy_reader.rewind(slot, length)
-        self.synthesis_reader.rewind(slot, length)
+        for reader in self.readers:
+            reader.rewind(slot, length)
         for companion in self.companions:
             companion.forget(slot, length)
 

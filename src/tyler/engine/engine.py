@@ -78,7 +78,7 @@ class Engine:
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
         ahead = self._device.type == "cuda" if ahead is None else ahead
-        self.batch = Batch(backbone, policy, synthesizer.decoder(), slots=slots, memory=memory, ahead=ahead)
+        self.batch = Batch(backbone, policy, synthesizer.decoder, slots=slots, memory=memory, ahead=ahead)
         self.scheduler = Scheduler(self.batch, self._longest_action)
         self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
         self._aborted: list[RequestState] = []  # while they waited
@@ -164,7 +164,7 @@ class Engine:
 
     def refresh(self) -> bool:
         """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
-        readers = (self.batch.policy_reader, self.batch.synthesis_reader)
+        readers = self.batch.readers  # of the adapted modules, as far as they have been needed
         return all([one.decoder() is reader.decoder for one, reader in zip(self.adapted, readers, strict=False)])
 
     @torch.no_grad()
@@ -198,6 +198,7 @@ class Engine:
             return []
         if self._drain():
             parked = self.batch.arrange()
+        self.batch.prepare_calls()
         with self.timings.clock("decode", self.rows):
             self._wait_for_device()  # for what is still being read, which is no part of the calls
         served = self.rows[parked.start : parked.stop]
