@@ -209,6 +209,15 @@ def test_an_empty_file_is_the_papers_config_on_mini(write) -> None:
     assert load_config(write("")) == Config()
 
 
+def test_epochs_may_be_null_beside_steps_and_one_of_them_is_given() -> None:
+    stage = load_config("paper", ["stage1.epochs=null", "stage1.steps=7"]).stage1
+    assert (stage.epochs, stage.num_steps(15_000)) == (None, 7)
+    with pytest.raises(
+        ConfigError, match=r"stage1: epochs and steps are both null, and one of them says how long it takes"
+    ):
+        load_config("paper", ["stage1.epochs=null"])
+
+
 def test_steps_replace_epochs() -> None:
     stage = load_config("paper").stage1
     assert stage.num_steps(15_000) == 2 * 1875

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import tiny
 from scripted import FAMILIES, OUTCOMES, PROBLEMS, TEXTS, Scripted, trajectory
@@ -49,6 +50,20 @@ class Dying(Scripted):
 
 def without_times(records: Sequence[object]) -> list[object]:
     return [replace(one, elapsed=0.0, session=0, rank=0) for one in records]  # type: ignore[type-var]
+
+
+def test_latents_are_let_go_as_answers_finish() -> None:
+    """They would stay on the device until the last answer, and no record holds them."""
+
+    class Latent(Scripted):
+        def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+            answers = [replace(trajectory(index), latents=[torch.ones(3, 4)] * index) for index in range(len(problems))]
+            for index, answer in enumerate(answers):
+                finished(index, answer)
+                assert answer.latents == []
+            return answers
+
+    assert [one.latents for one in evaluate(Latent(), PROBLEMS).records] == [3 * index for index in range(5)]
 
 
 def test_records_keep_the_order_of_the_problems_and_everything_to_recount() -> None:

@@ -15,10 +15,12 @@ import tiny
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.modeling.architectures import PUBLISHED, biased_maps
+from tyler.modeling.backbone import Backbone
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
 from tyler.planning.memory import Shape
+from tyler.training import stage1
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 
@@ -51,10 +53,27 @@ def test_both_stages_take_a_step_and_an_answer_is_decoded(family: str, dtype: st
     assert [call.operator for call in report.answer.invocations] == ["global", "state", "procedure"]
     assert 0 < report.answer.num_visible <= dry_run.ANSWER
     predicted = {phase.name: phase.predicted for phase in report.phases if phase.predicted}
-    assert list(predicted) == ["build", "Stage 1 step", "rollout", "Stage 2 step"]
+    assert list(predicted) == ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step"]
     assert all(size > 0 for parts in predicted.values() for size in parts.values())
     assert all(sum(report.full[name].values()) > sum(predicted[name].values()) for name in report.full)
     assert sum(one.numel() for one in report.backbone.model.parameters()) == report.counts.backbone
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_stage_1_step_has_the_precision_of_the_config(
+    autocast: bool, shape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    mixed = stage1.mixed_precision
+
+    def noted(backbone: Backbone, autocast: bool) -> torch.autocast:
+        given.append(autocast)
+        return mixed(backbone, autocast)
+
+    monkeypatch.setattr(stage1, "mixed_precision", noted)
+    settings = config_for(shape, "backbone.dtype=float32", f"stage1.autocast={str(autocast).lower()}")
+    rehearse(settings, shape, length=200, device="cpu")
+    assert set(given) == {autocast}
 
 
 def test_longer_traces_are_predicted_to_take_more(shape: Path) -> None:

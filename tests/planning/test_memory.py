@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen3Config, Qwen3ForCausalLM
 
 import tiny
 from allocations import Allocations
@@ -22,6 +22,7 @@ from tyler.planning.memory import (
     Workload,
     busiest,
     cache_capacity,
+    calibration_memory,
     count_parameters,
     kept_by_decoder,
     rollout_memory,
@@ -30,6 +31,7 @@ from tyler.planning.memory import (
     trained,
 )
 from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.micro_batches import CALIBRATION_ROWS
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -153,7 +155,8 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     held = [engine.batch.policy_reader.cache, engine.batch.synthesis_reader.cache]
     caches = sum(cache.keys.nbytes + cache.values.nbytes for cache in held) + engine.context.embeds.nbytes
     config = Config(operators=tiny.OPERATORS)
-    work = Workload(Read(1, 1, 1), Read(1, 1, 1), Read(1, 1, 1), 1, slots, prompt, context, Read(1, 1, 1), 1)
+    one = Read(1, 1, 1)
+    work = Workload(one, one, one, 1, slots, prompt, context, one, 1, one, 1)
     parts = rollout_memory(Shape.of(model.backbone.model.config), config, work, 4)
     assert parts["policy's KV"] + parts["synthesizer's KV"] + parts["context"] == caches
 
@@ -174,3 +177,25 @@ def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_on
     assert trained(10, at_rest=5) == {"adapters and heads": 60, "gradients": 40, "optimizer": 80}
     assert busiest(3, 4) == {"logits at work": 4}
     assert busiest(4, 3) == {"layer at work": 4}
+
+
+def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
+    config = Qwen3Config(
+        vocab_size=500,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+    )
+    decoder, shape = Qwen3ForCausalLM(config).eval().model, Shape.of(config)
+    read = Read(CALIBRATION_ROWS, 300, 300, masked=False)
+    one = Read(1, 1, 1)
+    work = Workload(one, one, one, 1, 1, 1, 1, one, 1, read, 1)
+    with torch.no_grad(), Allocations() as allocations:
+        embeds = torch.randn(read.rows, read.length, shape.dim)
+        decoder(inputs_embeds=embeds, use_cache=False)
+    parts = calibration_memory(shape, Config(), work, 4)
+    assert parts["hidden states"] + parts["layer at work"] == pytest.approx(allocations.peak, rel=0.15)

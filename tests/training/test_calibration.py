@@ -10,7 +10,9 @@ from torch import Tensor
 
 import tiny
 from tyler.config.schema import CalibrationConfig
+from tyler.engine import sizes
 from tyler.model import Tyler
+from tyler.training import calibration
 from tyler.training.calibration import (
     NO_OPERATOR,
     Decisions,
@@ -111,6 +113,25 @@ def test_decisions_are_the_states_of_the_frozen_policy_with_its_token_mass() -> 
         first = model.backbone.model(ids, output_hidden_states=True, use_cache=False).hidden_states[-1][0, -1]
     torch.testing.assert_close(decisions.hidden[0], first, atol=1e-5, rtol=0)
     assert decisions.operator[0] == NAMES.index("global"), "an answer starts with O_g"
+
+
+def test_no_more_logits_exist_at_a_time_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
+    whole, rows, head = collect(model), [], model.backbone.head
+    linear = torch.nn.functional.linear
+
+    def counted(states: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+        if weight is head:
+            rows.append(states.numel() // states.shape[-1])
+        return linear(states, weight, *bias)
+
+    monkeypatch.setattr(sizes, "LOGITS", 4 * len(head))
+    monkeypatch.setattr(calibration.nn.functional, "linear", counted)
+    found = collect(model)
+    monkeypatch.undo()
+    assert rows[0] > 4 >= max(rows[-2:]) > 0
+    torch.testing.assert_close(found.token_mass, whole.token_mass, atol=1e-5, rtol=0)
+    assert torch.equal(found.operator, whole.operator)
 
 
 def test_calibration_is_deterministic() -> None:

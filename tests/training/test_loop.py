@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from operator import gt
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
-from tyler.config.schema import Stage1Config
+from tyler.config.schema import OptimizationConfig, Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
@@ -316,3 +317,15 @@ def test_autocast_over_other_weights_is_refused() -> None:
     backbone.model.to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"autocast is for weights in float32, these are torch.bfloat16"):
         mixed_precision(backbone, autocast=True)
+
+
+@pytest.mark.parametrize("epochs, batch, examples", [(2.0, 4, 10), (1.0, 8, 3), (1.5, 4, 9), (3.0, 5, 5)])
+def test_the_steps_of_epochs_read_every_example_at_least_that_often(epochs: float, batch: int, examples: int) -> None:
+    """Batches are full and go on into the next epoch: rounding up reads a few examples once more, and skips none."""
+    config = OptimizationConfig(epochs=epochs, batch_size=batch)
+    steps = config.num_steps(examples)
+    read = [pair for step in range(steps) for pair in batch_at(step, batch, examples, 0)]
+    assert len(read) == steps * batch and len(set(read)) == len(read)
+    seen = Counter(index for _, index in read)
+    assert min(seen[index] for index in range(examples)) >= int(epochs)
+    assert len(read) < (epochs * examples + epochs * batch) + batch

@@ -131,9 +131,9 @@ class OptimizationConfig(Section):
     allows, which changes memory and speed, not the step.
     """
 
-    epochs: Rate
+    epochs: Rate | None
     steps: Count | None = None
-    """Optimizer steps; where given, it replaces `epochs`."""
+    """Optimizer steps; where given, it replaces `epochs`, which may then be null."""
     batch_size: Count = 8
     micro_batch_size: Count | None = None
     micro_batch_tokens: Count | Literal["auto"] | None = None
@@ -156,6 +156,12 @@ class OptimizationConfig(Section):
     seed: Seed = 42
 
     @model_validator(mode="after")
+    def _its_length_is_given(self) -> OptimizationConfig:
+        if self.epochs is None and self.steps is None:
+            raise ValueError("epochs and steps are both null, and one of them says how long it takes; set one")
+        return self
+
+    @model_validator(mode="after")
     def _micro_batches_are_cut_in_one_way(self) -> OptimizationConfig:
         if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
             raise ValueError(
@@ -165,16 +171,21 @@ class OptimizationConfig(Section):
         return self
 
     def num_steps(self, num_examples: int) -> int:
-        """Optimizer steps over `num_examples` examples; the last batch of an epoch may be smaller."""
+        """Optimizer steps over `num_examples` examples: `epochs` times as many as an epoch needs, rounded up.
+
+        Every batch is full (`training.loop.batch_at`): the last one of an epoch goes on into the next, so that a run
+        reads every example `epochs` times and the first few of the next epoch's order once more.
+        """
         if self.steps is not None:
             return self.steps
+        assert self.epochs is not None, "one of the two is given"
         return math.ceil(self.epochs * math.ceil(num_examples / self.batch_size))
 
 
 class Stage1Config(OptimizationConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
-    epochs: Rate = 2.0
+    epochs: Rate | None = 2.0
     latents: Literal["computed", "constant"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts one learned vector, repeated, in every context."""
     autocast: bool = False
@@ -203,7 +214,7 @@ class Stage1Config(OptimizationConfig):
 class SftConfig(OptimizationConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
-    epochs: Rate = 2.0
+    epochs: Rate | None = 2.0
     autocast: bool = False
     """Products in bfloat16 where the backbone is in float32."""
 
@@ -218,13 +229,13 @@ class MemGenLoraConfig(LoraConfig):
 class MemGenWeaverConfig(OptimizationConfig):
     """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
 
-    epochs: Rate = 2.0
+    epochs: Rate | None = 2.0
 
 
 class MemGenGrpoConfig(OptimizationConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
-    epochs: Rate = 1.0
+    epochs: Rate | None = 1.0
     group_size: Annotated[int, Field(ge=2)] = 8
     clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
     temperature: Rate = 1.0
@@ -259,7 +270,7 @@ class MemGenConfig(Section):
 class SoftCotConfig(OptimizationConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
-    epochs: Rate = 10.0
+    epochs: Rate | None = 10.0
     batch_size: Count = 4
     learning_rate: Rate = 2e-5
     assistant: str | None = None
@@ -306,7 +317,7 @@ class Stage2Config(OptimizationConfig):
     `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
     """
 
-    epochs: Rate = 1.0
+    epochs: Rate | None = 1.0
     psi_learning_rate: Rate | None = None
     max_new_tokens: Count = 2048
     calibration: CalibrationConfig = CalibrationConfig()

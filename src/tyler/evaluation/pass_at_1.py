@@ -131,6 +131,7 @@ def _answer(
         def finished(index: int, trajectory: Trajectory) -> None:
             while verdicts and verdicts[0].done():
                 verdicts.pop(0).result()  # a grader that failed stops the evaluation here, not after the last answer
+            trajectory.latents = []  # no record holds them, and they would stay on the device to the end
             verdicts.append(graders.submit(partial(finish, problems[index], trajectory)))
 
         reasoner.solve(problems, finished)

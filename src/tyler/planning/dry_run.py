@@ -37,7 +37,7 @@ from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
 from tyler.training.loop import check_finite
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.stage1 import accumulate_gradients, draw_insertions
 from tyler.training.stage2 import Rollout, learn, parameter_groups, roll_out
@@ -159,7 +159,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
         loss = stage1_step(model, examples, config)
     settings = shortened(config)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    with meter.phase("calibration"):
+    with meter.phase("calibration") as calibrating:
         calibrate(model, problems, settings)
     with meter.phase("rollout") as rolling:
         rollout = roll_out(model, problems[:1], settings, step=0)
@@ -171,6 +171,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     counts = count_parameters(shape, config.lora, config.operators)
     build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.FLOAT32}
     first.predicted = memory.stage1_memory(shape, config, work, element)
+    calibrating.predicted = memory.calibration_memory(shape, config, work, element)
     rolling.predicted = memory.rollout_memory(shape, config, work, element)
     second.predicted = memory.stage2_memory(shape, config, work, element)
     return Report(backbone, counts, meter.phases, predicted(shape, config, element), loss, answer)
@@ -206,7 +207,9 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
     model.synthesizer.train()
     pieces = MicroBatches.of(settings, model.backbone)
-    loss = accumulate_gradients(model, examples, pieces.or_rows(settings.batch_size), settings.gradient_checkpointing)
+    loss = accumulate_gradients(
+        model, examples, pieces.or_rows(settings.batch_size), settings.gradient_checkpointing, settings.autocast
+    )
     check_finite(loss, 0, ["the dry run's"])
     optimization.step(0)
     model.synthesizer.eval()
@@ -272,6 +275,8 @@ def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config
         context=context,
         replay=Read(together, context, context, masked=False),
         decisions=together * max(len(one.actions) for one in trajectories),
+        calibration=Read(min(CALIBRATION_ROWS, CALIBRATION), context, context, masked=False),
+        calibrated=CALIBRATION * max(len(one.actions) for one in trajectories),
     )
 
 

@@ -16,7 +16,7 @@ from tyler.engine.sizes import grown, positions_at_once, round_up
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig
@@ -202,7 +202,7 @@ def logits(shape: Shape, positions: int, element: int) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """How much is read at once: a micro-batch of Stage 1, the slots of a rollout, a micro-batch of Stage 2."""
+    """How much is read at once: a micro-batch of Stage 1, calibration's, the slots of a rollout, Stage 2's."""
 
     synthesis: Read
     """What the synthesizer reads: the trace up to the last insertion, and the queries."""
@@ -216,6 +216,10 @@ class Workload:
     """The longest context of a rollout: prompt, actions and latents."""
     replay: Read
     decisions: int
+    calibration: Read
+    """What the frozen policy reads at once, without gradient, to start psi."""
+    calibrated: int
+    """The decisions whose states are kept for that."""
 
     @classmethod
     def of(cls, config: Config, prompt: int = 256) -> Workload:
@@ -227,6 +231,7 @@ class Workload:
         length, chunks = first.max_length, first.insertions.max
         rows = MicroBatches.planned(first).rows_at_once(length, first.batch_size)
         context = prompt + second.max_new_tokens + config.grpo.budget * latents
+        answers = second.calibration.num_problems
         trajectories = config.rows("stage2")
         together = MicroBatches.planned(second).rows_at_once(context, trajectories)
         return cls(
@@ -239,6 +244,8 @@ class Workload:
             context=context,
             replay=Read(together, context, context, masked=False),
             decisions=together * second.max_new_tokens,
+            calibration=Read(min(CALIBRATION_ROWS, answers), context, context, masked=False),
+            calibrated=answers * second.max_new_tokens,
         )
 
 
@@ -280,6 +287,24 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
         "synthesizer's KV": cache,
         "context": positions * shape.dim * element,
         **busiest(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
+    }
+
+
+def calibration_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+    """Psi's start, behind a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
+    state of every decision is kept in float32, and the policy reads answers without gradient: embeddings, residual
+    stream, its norm and a layer's output, 4 e d n, and the larger of gate, its activation and up, 3 e i n, and the
+    logits of one chunk.
+    """
+    counts = count_parameters(shape, config.lora, config.operators)
+    read = work.calibration.positions * element
+    return {
+        "weights": counts.backbone * element,
+        "folded weights": 2 * counts.adapted * element,
+        "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
+        "decisions": work.calibrated * (shape.dim + 1) * FLOAT32,
+        "hidden states": 4 * read * shape.dim,
+        **busiest(3 * read * shape.intermediate, logits(shape, work.calibration.length, element)),
     }
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.schema import Config, OptimizationConfig
+from tyler.config.schema import Config, OptimizationConfig, Section
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.hardware import GB, KNOWN, TERA, THIS, Device, device_named
@@ -39,12 +39,16 @@ GIB = 2**30
 
 PHASES: dict[str, Callable[[Shape, Config, Workload, int], Parts]] = {
     "Stage 1 step": memory.stage1_memory,
+    "calibration": memory.calibration_memory,
     "rollout": memory.rollout_memory,
     "Stage 2 step": memory.stage2_memory,
 }
 
 Changes = dict[str, Any]
 """Settings by dotted key, to be changed in a config."""
+
+Part = TypeVar("Part", bound=Section)
+"""A config, or a section of one."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,12 @@ def smaller(config: Config, phase: str) -> Iterator[Changes]:
         for slots in range(config.decoding.slots - 1, 0, -1):
             yield {"decoding.slots": slots}
         return
+    if phase == "calibration":
+        problems = config.stage2.calibration.num_problems
+        while problems // 2 >= 1:
+            problems //= 2
+            yield {"stage2.calibration.num_problems": problems}
+        return
     section = phase.split(" step")[0].lower().replace(" ", "")
     settings = getattr(config, section)
     changes: Changes = {}
@@ -193,9 +203,14 @@ def micro_batches_to_halve(settings: OptimizationConfig, rows: int) -> tuple[str
 def changed(config: Config, changes: Changes) -> Config:
     """The config with some settings replaced."""
     for key, value in changes.items():
-        section, _, name = key.partition(".")
-        config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+        config = replaced(config, key, value)
     return config
+
+
+def replaced(section: Part, key: str, value: Any) -> Part:
+    """A copy of a config, or of a section of it, with the value at a dotted key."""
+    name, _, rest = key.partition(".")
+    return section.model_copy(update={name: replaced(getattr(section, name), rest, value) if rest else value})
 
 
 # ------------------------------------------------------------------------------------------------------- the tables
@@ -264,6 +279,7 @@ def memory_table(shape: Shape, config: Config, dtype: str) -> Table:
     work = Workload.of(config)
     headings = [
         f"Stage 1 step\n{work.prefix.rows} traces at once",
+        f"calibration\n{config.stage2.calibration.num_problems} answers",
         f"rollout\n{work.slots} slots",
         f"Stage 2 step\n{work.replay.rows} answers at once",
     ]
@@ -276,7 +292,7 @@ def memory_table(shape: Shape, config: Config, dtype: str) -> Table:
         on = getattr(config, stage).gradient_checkpointing
         other = predicted(shape, changed(config, {f"{stage}.gradient_checkpointing": not on}), BYTES[dtype])
         total = f"{sum(other[f'{title} step'].values()) / GIB:.2f}"
-        cells = (total, "", "") if stage == "stage1" else ("", "", total)
+        cells = [total if name == f"{title} step" else "" for name in PHASES]
         table.add_row(f"{'without' if on else 'with'} {stage}.gradient_checkpointing", *cells)
     for column in table.columns[1:]:
         column.justify = "right"

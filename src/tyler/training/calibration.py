@@ -15,14 +15,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tyler.config.schema import CalibrationConfig
+from tyler.engine import sizes
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.tasks import Problem
+from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.replay import pack_for
 
 NO_OPERATOR = -1
-MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,26 @@ def collect_decisions(
     trajectories = model.shared_engine.run(requests, slots=slots)
     model.shared_engine.release()
     hidden, token_mass, operator = [], [], []
-    for first in range(0, len(trajectories), MICRO_BATCH):
-        packed = pack_for(model.backbone, trajectories[first : first + MICRO_BATCH])
+    for first in range(0, len(trajectories), CALIBRATION_ROWS):
+        packed = pack_for(model.backbone, trajectories[first : first + CALIBRATION_ROWS])
         states = model.policy.reference_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
-        for row, trajectory in enumerate(trajectories[first : first + MICRO_BATCH]):
+        for row, trajectory in enumerate(trajectories[first : first + CALIBRATION_ROWS]):
             chosen = states[row, packed.decided_at[row, : len(trajectory.actions)]]
             hidden.append(chosen.float())
-            token_mass.append(nn.functional.linear(chosen, model.backbone.head).float().logsumexp(-1))
+            token_mass.append(token_masses(chosen, model.backbone.head))
             actions = packed.actions[row, : len(trajectory.actions)]
             operator.append(
                 torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR)
             )
     return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
+
+
+def token_masses(
+    hidden: Float[Tensor, "positions dim"], head: Float[Tensor, "vocab dim"]
+) -> Float[Tensor, "positions"]:
+    """The logsumexp of the token logits, of which no more than `sizes.positions_at_once` allows exist at a time."""
+    pieces = hidden.split(sizes.positions_at_once(len(head)))
+    return torch.cat([nn.functional.linear(piece, head).float().logsumexp(-1) for piece in pieces])
 
 
 def fit_psi(decisions: Decisions, num_operators: int, config: CalibrationConfig) -> Float[Tensor, "operators dim"]:

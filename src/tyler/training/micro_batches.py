@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CPU_POSITIONS = 512
 """Positions of a micro-batch that a processor reads fastest: products are efficient, activations near its caches."""
+CALIBRATION_ROWS = 16
+"""Answers that calibration reads at once: without gradients, so more than a step learns from."""
 GPU_SHARE = 0.5
 """How much of the memory that a GPU has beside the weights may go to activations."""
 PADDING = 0.1
