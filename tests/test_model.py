@@ -247,3 +247,50 @@ def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -
         for model in (trained, plain)
     ]
     assert right[0] >= 36 and right[1] <= 32
+
+
+def test_samples_of_one_problem_differ_under_one_seed_and_come_again(model: Tyler) -> None:
+    sampling = Sampling(1.0, seed=3)
+    samples = model.solve(tiny.MEDIUM, num_samples=3, max_new_tokens=ACTIONS, sampling=sampling)
+    assert len({tuple(sample.actions) for sample in samples}) == 3
+    fewer = model.solve(tiny.MEDIUM, num_samples=2, max_new_tokens=ACTIONS, sampling=sampling)
+    assert list(map(essence, fewer)) == list(map(essence, samples[:2]))
+    alone = model.solve([tiny.MEDIUM], num_samples=3, max_new_tokens=ACTIONS, sampling=sampling)
+    assert [list(map(essence, group)) for group in alone] == [list(map(essence, samples))]
+
+
+def test_equal_problems_of_a_list_have_samples_of_their_own(model: Tyler) -> None:
+    settings = {"max_new_tokens": ACTIONS, "sampling": Sampling(1.0, seed=3)}
+    first, second = model.solve([tiny.MEDIUM] * 2, num_samples=2, **settings)
+    assert len({tuple(sample.actions) for sample in (*first, *second)}) == 4
+    one, other = model.solve([tiny.MEDIUM] * 2, **settings)
+    assert essence(one) == essence(other), "without num_samples a seed is a seed"
+
+
+def test_a_list_may_have_a_sampling_for_each_problem(model: Tyler) -> None:
+    samplings = [Sampling(1.0, seed=1), Sampling(), Sampling(1.0, seed=2)]
+    together = model.solve([tiny.MEDIUM] * 3, sampling=samplings, max_new_tokens=ACTIONS)
+    apart = [model.solve(tiny.MEDIUM, sampling=one, max_new_tokens=ACTIONS) for one in samplings]
+    assert list(map(essence, together)) == list(map(essence, apart))
+    with pytest.raises(ValueError, match="2 samplings for 1 problems; give one for all, or one for each"):
+        model.solve([tiny.MEDIUM], sampling=samplings[:2])
+
+
+def test_fewer_samples_than_one_are_refused(model: Tyler) -> None:
+    with pytest.raises(ValueError, match="num_samples=0; it must be at least 1"):
+        model.solve(tiny.MEDIUM, num_samples=0)
+
+
+def test_a_model_is_shown_in_a_line(model: Tyler) -> None:
+    assert repr(model) == (
+        f"Tyler(Backbone({model.backbone.id!r}, dtype=float32, device=cpu), stage={model.stage!r}, "
+        f"operators=({', '.join(f'{one.name} ×{one.num_latents}' for one in model.operators)}))"
+    )
+
+
+def test_an_answer_cut_off_says_by_which_limit(model: Tyler) -> None:
+    short = model.solve(tiny.MEDIUM, max_new_tokens=2, router=Never())
+    assert (short.finish_reason, short.limited_by) == ("length", "max_new_tokens")
+    room = model.backbone.max_positions - len(model.request(tiny.MEDIUM).prompt_ids) - 12
+    full = model.solve(tiny.MEDIUM + " 1" * (room // 2), max_new_tokens=200, router=Never())
+    assert (full.finish_reason, full.limited_by) == ("length", "context")

@@ -15,7 +15,7 @@ from tyler.boundaries.rules import check_rules
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.engine.sampling import Sampling
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
@@ -64,6 +64,10 @@ class Tyler:
     def __post_init__(self) -> None:
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
         object.__setattr__(self, "shared_engine", SharedEngine(partial(Engine, *parts)))
+
+    def __repr__(self) -> str:
+        operators = ", ".join(f"{operator.name} ×{operator.num_latents}" for operator in self.operators)
+        return f"Tyler({self.backbone!r}, stage={self.stage!r}, operators=({operators}))"
 
     @classmethod
     def start(
@@ -197,12 +201,13 @@ class Tyler:
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
+        num_samples: None = ...,
     ) -> Trajectory: ...
 
     @overload
     def solve(
         self,
-        problems: list[str] | list[Problem] | list[list[Message]],
+        problems: str | Problem | list[Message],
         *,
         budget: int | None = ...,
         router: Router | None = ...,
@@ -212,7 +217,40 @@ class Tyler:
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
+        num_samples: int,
     ) -> list[Trajectory]: ...
+
+    @overload
+    def solve(
+        self,
+        problems: list[str] | list[Problem] | list[list[Message]],
+        *,
+        budget: int | None = ...,
+        router: Router | None = ...,
+        sampling: Sampling | Sequence[Sampling] | None = ...,
+        max_new_tokens: int = ...,
+        stop: Sequence[str] = ...,
+        slots: int = ...,
+        coalesce: int | None = ...,
+        memory: int | None = ...,
+        num_samples: None = ...,
+    ) -> list[Trajectory]: ...
+
+    @overload
+    def solve(
+        self,
+        problems: list[str] | list[Problem] | list[list[Message]],
+        *,
+        budget: int | None = ...,
+        router: Router | None = ...,
+        sampling: Sampling | Sequence[Sampling] | None = ...,
+        max_new_tokens: int = ...,
+        stop: Sequence[str] = ...,
+        slots: int = ...,
+        coalesce: int | None = ...,
+        memory: int | None = ...,
+        num_samples: int,
+    ) -> list[list[Trajectory]]: ...
 
     def solve(
         self,
@@ -220,31 +258,38 @@ class Tyler:
         *,
         budget: int | None = None,
         router: Router | None = None,
-        sampling: Sampling | None = None,
+        sampling: Sampling | Sequence[Sampling] | None = None,
         max_new_tokens: int = 2048,
         stop: Sequence[str] = (),
         slots: int = 32,
         coalesce: int | None = None,
         memory: int | None = None,
-    ) -> Trajectory | list[Trajectory]:
+        num_samples: int | None = None,
+    ) -> Trajectory | list[Trajectory] | list[list[Trajectory]]:
         """Answer one problem, or a list in one batch; an answer does not depend on what is answered beside it.
 
         A problem is a text, a task's problem, or a conversation: a list of messages.
         `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage
-        2, every boundary after Stage 1, never on a plain backbone); `sampling` is greedy by default;
-        `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at once, and `memory` bounds
-        the bytes of context and caches of all that is being answered.
+        2, every boundary after Stage 1, never on a plain backbone); `sampling` is greedy by default, and may be one for
+        each problem of a list; `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at
+        once, and `memory` bounds the bytes of context and caches of all that is being answered.
+        With `num_samples` each problem has a list of that many answers, each from a random stream of its own: its seed
+        is that of (the sampling's seed, the problem's place in the list, the sample's). Without it equal problems
+        under one seed have equal answers. Raises ValueError for samplings that are not one for each problem.
         """
         alone = isinstance(problems, str | Problem) or is_conversation(problems)
         asked = [cast(Question, problems)] if alone else list(cast(Sequence[Question], problems))
-        requests = [
-            self.request(one, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop)
-            for one in asked
-        ]
-        if not requests:
+        if not asked:
             return []
+        requests = [
+            self.request(one, budget=budget, router=router, sampling=its, max_new_tokens=max_new_tokens, stop=stop)
+            for one, its in spread(asked, sampling, num_samples)
+        ]
         trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
-        return trajectories[0] if alone else trajectories
+        if num_samples is None:
+            return trajectories[0] if alone else trajectories
+        groups = [trajectories[first : first + num_samples] for first in range(0, len(trajectories), num_samples)]
+        return groups[0] if alone else groups
 
     def stream(
         self,
@@ -262,3 +307,22 @@ class Tyler:
             problem, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
         )
         return self.shared_engine.events([request], memory=memory)
+
+
+def spread(
+    problems: Sequence[Question], sampling: Sampling | Sequence[Sampling] | None, num_samples: int | None
+) -> Iterator[tuple[Question, Sampling]]:
+    """Each problem with the sampling of its answer, or `num_samples` times with those of its samples, in order.
+
+    Raises ValueError for samplings that are not one for each problem, and for fewer samples than one.
+    """
+    samplings = [sampling or Sampling()] * len(problems) if isinstance(sampling, Sampling | None) else list(sampling)
+    if len(samplings) != len(problems):
+        raise ValueError(f"{len(samplings)} samplings for {len(problems)} problems; give one for all, or one for each")
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples={num_samples}; it must be at least 1, or None for one answer that is no list")
+    for index, (problem, one) in enumerate(zip(problems, samplings, strict=True)):
+        if num_samples is None:
+            yield problem, one
+        for sample in range(num_samples or 0):
+            yield problem, replace(one, seed=seed_of(one.seed, index, sample))

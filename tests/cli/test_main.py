@@ -302,7 +302,7 @@ sys.exit(tyler.cli.main.main(["doctor"]))
 
 def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     invocation = Invocation("global", position=0, num_latents=8, action=0)
-    trajectory: Any = SimpleNamespace(num_visible=2, num_latents=8, num_invocations=1, finish_reason="eos")
+    trajectory: Any = SimpleNamespace(summary=lambda: "2 visible tokens; finished by eos")
     asked: dict[str, Any] = {}
 
     def stream(question: str, **settings: Any):
@@ -316,7 +316,7 @@ def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.
     monkeypatch.setattr("tyler.reasoners.registry.Tyler", loaded)
     assert main.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens, 8 latents in 1 invocations; finished by eos")
+    assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens; finished by eos")
     assert (asked["question"], asked["budget"], asked["router"], asked["max_new_tokens"]) == ("2+2?", 3, None, 2048)
 
 

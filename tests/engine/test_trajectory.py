@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from random import Random
 
+import pytest
 import torch
 from torch import Tensor
 
+from tyler.engine.request import FinishEvent
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Invocation, Trajectory, pack, replay_context
 
@@ -132,3 +136,61 @@ def test_the_context_has_the_dtype_of_the_embeddings() -> None:
     trajectory = made([1], [VOCAB, 2])
     context, _ = replay_context(trajectory, lambda tokens: TABLE[tokens].bfloat16(), torch.device("cpu"))
     assert context.dtype == torch.bfloat16
+
+
+def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:
+    trajectory = made([1, 2], [3, VOCAB, 4])
+    trajectory.text, trajectory.limited_by = "x" * 500, "context"
+    shown = repr(trajectory)
+    assert shown.startswith("Trajectory('xxx") and "…" in shown
+    assert "2 visible tokens, 3 latents in 1 invocation; finished by length (context)" in shown
+    assert len(shown) < 160
+    assert repr(FinishEvent(0, trajectory)) == f"FinishEvent(index=0, trajectory={shown})"
+
+
+def test_a_trajectory_equals_one_in_which_the_same_happened() -> None:
+    one, other = made([1, 2], [3, VOCAB, 4]), made([1, 2], [3, VOCAB, 4])
+    other.seconds = 9.0
+    assert one == other, "times are no part of it"
+    assert one != made([1, 2], [3, VOCAB, 5])
+    other.latents = [other.latents[0] + 1e-3]
+    assert one != other
+    assert one != made([1, 2], [3, 4]) and one != "a text"
+
+
+def test_what_is_told_as_json_comes_back_to_the_last_bit() -> None:
+    for trajectory in random_trajectories():
+        trajectory.text, trajectory.latents = 'a "text"\u2028', [block / 3 for block in trajectory.latents]
+        line = trajectory.to_json(latents=True)
+        assert Trajectory.from_json(line) == trajectory
+        assert "\n" not in line
+        assert Trajectory.from_dict(trajectory.to_dict()).latents == []
+
+
+def test_latents_come_back_in_their_dtype() -> None:
+    trajectory = made([1], [VOCAB])
+    trajectory.latents = [block.bfloat16() / 3 for block in trajectory.latents]
+    assert Trajectory.from_dict(trajectory.to_dict(latents=True)) == trajectory
+
+
+def test_json_tells_the_counts_and_leaves_the_latents_out_unless_they_are_wanted() -> None:
+    told = json.loads(made([1, 2], [3, VOCAB, 4]).to_json())
+    assert (told["num_visible"], told["num_latents"], told["num_invocations"], told["latents"]) == (2, 3, 1, None)
+    assert told["invocations"] == [{"operator": "global", "position": 1, "num_latents": 3, "action": 1, "offset": 0}]
+
+
+def test_a_dictionary_of_other_keys_is_refused_by_their_names() -> None:
+    told = made([1], [2]).to_dict()
+    del told["actions"]
+    with pytest.raises(ValueError, match=r"keys that differ: \['actions', 'colour'\]"):
+        Trajectory.from_dict({**told, "colour": "red"})
+
+
+def test_a_notebook_and_a_terminal_show_operators_in_place() -> None:
+    trajectory = made([1], [3, VOCAB, 4])
+    trajectory.text = "<i>so"
+    trajectory.invocations = (replace(trajectory.invocations[0], offset=3),)
+    assert trajectory.__rich__().plain == "<i>⟨global ×3⟩so"
+    page = trajectory._repr_html_()
+    assert '&lt;i&gt;<span class="op" style="background:#007abf">global ×3</span>so' in page
+    assert "<small>2 visible tokens, 3 latents in 1 invocation; finished by length</small>" in page

@@ -8,6 +8,5 @@ solve.py       one answer, as it comes
 evaluate.py    accuracy on tasks
 quickstart.py  both stages and an evaluation on the mini model
 doctor.py      what this machine can run
-display.py     operators in a terminal
 curves.py      curves of a run
 """

@@ -10,7 +10,6 @@ from rich.panel import Panel
 from rich.text import Text
 
 from tyler.cli.curves import plot_stage2, sketch
-from tyler.cli.display import traced
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -91,7 +90,7 @@ def show(console: Console, config: Config, reports: list[Report], curves: str, m
     console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
     console.print(
         Panel(
-            traced(trajectory),
+            trajectory.__rich__(),
             title="its answer; operators are silent and shown here",
             title_align="left",
         )

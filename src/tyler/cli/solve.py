@@ -55,17 +55,15 @@ def _show(events: Iterable[Event]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tyler.cli.display import Palette
+    from tyler.engine.presentation import sign
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 
-    console, palette = Console(highlight=False, soft_wrap=True), Palette()
+    console = Console(highlight=False, soft_wrap=True)
     for event in events:
         match event:
             case TokenEvent():
                 console.print(Text(event.text), end="")
             case InvocationEvent(invocation=invocation):
-                console.print(palette.mark(invocation), end="")
+                console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):
-                counts = f"{trajectory.num_visible} visible tokens, {trajectory.num_latents} latents"
-                calls = f"{trajectory.num_invocations} invocations"
-                console.print(Text(f"\n{counts} in {calls}; finished by {trajectory.finish_reason}", style="dim"))
+                console.print(Text(f"\n{trajectory.summary()}", style="dim"))

@@ -4,6 +4,7 @@ engine.py         a step: admit, serve, decide, read
 request.py        what is asked, and the events that answer
 request_state.py  a request in flight
 trajectory.py     what came of it: actions, log-probabilities, latents, timings
+presentation.py   how an answer with silent operators is shown, and the colours of operators
 routing.py        who decides when an operator is invoked: the policy or a schedule
 sampling.py       how an action is drawn from p
 soft_sampling.py  choosing mixtures of tokens, for reasoners that do

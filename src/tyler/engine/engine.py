@@ -413,6 +413,7 @@ class Engine:
         out_of_room = self.context.lengths[slot] + self._longest_action > self._max_positions
         if (out_of_actions or out_of_room) and not row.finish_reason:
             row.finish_reason, row.call = "length", None
+            row.limited_by = "max_new_tokens" if out_of_actions else "context"
 
     def _counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""

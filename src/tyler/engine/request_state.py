@@ -51,6 +51,7 @@ class RequestState:
         self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
         self.saved_context: Tensor | None = None  # the context of a preempted row, until it resumes
         self.finish_reason = ""
+        self.limited_by: str | None = None  # which limit ended it, where its finish_reason is "length"
         self.stopped_at: int | None = None  # characters before the stop string
         self.queued, self.started = time.perf_counter(), 0.0  # when it was asked, and when it was admitted
         self.engine_seconds = 0.0  # of the passes that served it, split over their rows
@@ -154,6 +155,7 @@ class RequestState:
             latents=self.latents,
             text=text,
             finish_reason=self.finish_reason,
+            limited_by=self.limited_by,
             offered=self.offered,
             vocab_size=vocab_size,
             budget=self.request.budget,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from rich.text import Text
 from torch import Tensor
 
+from tyler.engine.presentation import as_html, as_text, counted
 from tyler.engine.sampling import Sampling
+
+TIMES = ("seconds", "engine_seconds", "synthesis_seconds", "queue_seconds")
+"""Fields of a trajectory that differ from one decoding of the same answer to the next."""
+COUNTS = ("num_visible", "num_latents", "num_invocations")
+"""What `Trajectory.to_dict` tells besides the fields."""
+SHOWN_CHARACTERS = 60
+"""Of an answer's text in its `repr`."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +37,15 @@ class Invocation:
     offset: int = 0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Trajectory:
     """tau: a prompt, the actions a_t in V' and everything needed to audit or replay them.
 
     `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
-    router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort". `seconds` is
+    router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort"; `limited_by`
+    says which length: "max_new_tokens", or "context" where the model's context was full. `seconds` is
     wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes that served
     it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
@@ -59,6 +71,72 @@ class Trajectory:
     queue_seconds: float = 0.0
     is_soft: list[bool] = field(default_factory=list)
     num_soft_prompt: int = 0
+    limited_by: str | None = None
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= SHOWN_CHARACTERS else self.text[: SHOWN_CHARACTERS - 1] + "…"
+        return f"Trajectory({text!r}, {self.summary()})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same happened in both: all but the times, latents and log-probabilities to the last bit."""
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        names = [field.name for field in fields(self) if field.name not in (*TIMES, "latents")]
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in names)
+            and len(self.latents) == len(other.latents)
+            and all(map(_equal, self.latents, other.latents))
+        )
+
+    def __rich__(self) -> Text:
+        """The text with every operator where it was invoked, for `rich.print`."""
+        return as_text(self.text, self.invocations)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        chip = "color:#fff;border-radius:3px;padding:0 .35em;margin:0 .15em;font-size:85%;white-space:nowrap"
+        return (
+            f"<div class='tyler'><style>.tyler .op{{{chip}}}</style>"
+            f"<div style='white-space:pre-wrap'>{as_html(self.text, self.invocations)}</div>"
+            f"<small>{self.summary()}</small></div>"
+        )
+
+    def summary(self) -> str:
+        """Tokens, latents, invocations and why it ended, in a line."""
+        calls = counted(self.num_invocations, "invocation")
+        limit = f" ({self.limited_by})" if self.limited_by else ""
+        tokens, latents = counted(self.num_visible, "visible token"), counted(self.num_latents, "latent")
+        return f"{tokens}, {latents} in {calls}; finished by {self.finish_reason}{limit}"
+
+    def to_dict(self, *, latents: bool = False) -> dict[str, Any]:
+        """Everything, in JSON's types, and the counts; `latents` are many numbers, and null unless they are wanted."""
+        kept: dict[str, Any] = {"text": self.text, **{name: getattr(self, name) for name in COUNTS}}
+        kept |= {field.name: getattr(self, field.name) for field in fields(self) if field.name != "latents"}
+        kept["invocations"] = [asdict(invocation) for invocation in self.invocations]
+        kept["sampling"], kept["offered"] = asdict(self.sampling), list(self.offered)
+        kept["latents"] = [_told(block) for block in self.latents] if latents else None
+        return kept
+
+    def to_json(self, *, latents: bool = False) -> str:
+        """The same as one line of JSON."""
+        return json.dumps(self.to_dict(latents=latents), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, kept: Mapping[str, Any]) -> Trajectory:
+        """What `to_dict` told. Raises ValueError for a key that is missing or unknown."""
+        names = {field.name for field in fields(cls)} | set(COUNTS)
+        if differing := sorted(set(kept) ^ names):
+            raise ValueError(f"this is no trajectory of this version of tyler; keys that differ: {differing}")
+        values = {name: value for name, value in kept.items() if name not in COUNTS}
+        values["invocations"] = tuple(Invocation(**invocation) for invocation in kept["invocations"])
+        values["sampling"], values["offered"] = Sampling(**kept["sampling"]), tuple(kept["offered"])
+        values["latents"] = [_block(block) for block in kept["latents"] or []]
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, line: str) -> Trajectory:
+        """What `to_json` told. Raises ValueError for text that is no JSON, and as `from_dict` does."""
+        return cls.from_dict(json.loads(line))
 
     @property
     def num_invocations(self) -> int:
@@ -94,6 +172,18 @@ class Trajectory:
         """Which actions were drawn from p: all but the operators that a fixed router placed."""
         pairs = zip(self.actions, self.is_operator, strict=True)
         return [not is_operator or self.offered[action - self.vocab_size] for action, is_operator in pairs]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+
+
+def _told(block: Tensor) -> dict[str, Any]:
+    return {"dtype": str(block.dtype).removeprefix("torch."), "values": block.tolist()}
+
+
+def _block(told: Mapping[str, Any]) -> Tensor:
+    return torch.tensor(told["values"], dtype=getattr(torch, told["dtype"]))
 
 
 @dataclass(frozen=True)

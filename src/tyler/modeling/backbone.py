@@ -61,6 +61,10 @@ class Backbone:
         if self.device.type == "cuda":  # cuDNN's attention plans anew for every length, for longer than many steps take
             torch.backends.cuda.enable_cudnn_sdp(False)
 
+    def __repr__(self) -> str:
+        revision = "" if self.revision is None else f", revision={self.revision!r}"
+        return f"Backbone({self.id!r}{revision}, dtype={str(self.dtype).removeprefix('torch.')}, device={self.device})"
+
     @classmethod
     def load(
         cls, id: str, *, revision: str | None = None, dtype: str = "auto", device: str | torch.device | None = None

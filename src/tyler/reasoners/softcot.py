@@ -39,12 +39,7 @@ from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.manifest import (
-    BackboneRecord,
-    check_files,
-    read_sections,
-    write_manifest,
-)
+from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.reasoner import Finished, ignore
@@ -76,7 +71,6 @@ PLACEHOLDERS = ("<|endoftext|>", "<|end_of_text|>")
 
 HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
-
 
 KNOBS = (Knob("thoughts", lowest=1),)
 
@@ -127,6 +121,9 @@ class SoftCot:
     placeholders: Placeholders
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does."""
+
+    def __repr__(self) -> str:
+        return f"SoftCot({self.backbone!r}, assistant={self.assistant!r})"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared_engine", SharedEngine(partial(plain_engine, self.backbone)))

@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tyler.engine.presentation import counted
+
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -129,11 +131,6 @@ def hidden() -> Iterator[None]:
         yield
     finally:
         _hidden.reset(token)
-
-
-def counted(count: int, unit: str) -> str:
-    """ "1 step", "2 steps"."""
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def clock_time(seconds: float) -> str:

@@ -140,6 +140,10 @@ class MemGen:
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does."""
 
+    def __repr__(self) -> str:
+        trigger = "untrained" if self.trigger is None else "trained"
+        return f"MemGen({self.backbone!r}, {self.settings!r}, trigger {trigger})"
+
     def __post_init__(self) -> None:
         parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
         object.__setattr__(self, "shared_engine", SharedEngine(partial(MemGenEngine, *parts)))

@@ -1,0 +1,82 @@
+"""How an answer with silent operators is shown to people: every operator where it was invoked, in its own colour.
+
+The colours are the same in a terminal, on a page and in a plot. Each has a contrast of at least 4.5 with white and with
+black, so it is read on either and white is read on it; the hues are those of Okabe and Ito, which the colour-blind tell
+apart.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from markupsafe import Markup, escape
+from rich.text import Text
+
+COLOURS = {"global": "#007abf", "state": "#c15500", "procedure": "#008561"}
+"""Of the paper's operators."""
+MORE_COLOURS = ("#bc4d8b", "#9d6c00", "#7c66c8", "#618020", "#6e7682")
+"""For other operators, by their names."""
+
+
+class Placed(Protocol):
+    """An operator call as it stands in a text: `offset` is the number of characters before it."""
+
+    @property
+    def operator(self) -> str: ...
+
+    @property
+    def num_latents(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+def colour_of(operator: str) -> str:
+    """The colour of an operator, as #rrggbb: a function of its name alone."""
+    return COLOURS.get(operator) or MORE_COLOURS[zlib.crc32(operator.encode()) % len(MORE_COLOURS)]
+
+
+def pieces(text: str, calls: Sequence[Placed]) -> Iterator[str | Placed]:
+    """The text and the calls in the order in which they came; texts may be empty."""
+    shown = 0
+    for call in calls:
+        yield text[shown : call.offset]
+        yield call
+        shown = call.offset
+    yield text[shown:]
+
+
+def label(call: Placed) -> str:
+    """An operator and its number of latents, as in "global ×8"."""
+    return f"{call.operator} ×{call.num_latents}"
+
+
+def sign(call: Placed) -> Text:
+    """One call in a terminal."""
+    return Text(f"⟨{label(call)}⟩", style=f"bold {colour_of(call.operator)}")
+
+
+def chip(call: Placed) -> Markup:
+    """One call on a page that has a style for `op`; its colour comes with it."""
+    return Markup('<span class="op" style="background:{}">{}</span>').format(colour_of(call.operator), label(call))
+
+
+def as_text(text: str, calls: Sequence[Placed]) -> Text:
+    """The text for a terminal, with every operator in its place."""
+    result = Text()
+    for piece in pieces(text, calls):
+        result.append_text(Text(piece) if isinstance(piece, str) else sign(piece))
+    return result
+
+
+def as_html(text: str, calls: Sequence[Placed]) -> Markup:
+    """The text for a page, escaped, with every operator in its place."""
+    shown = (escape(piece) if isinstance(piece, str) else chip(piece) for piece in pieces(text, calls))
+    return Markup("").join(shown)
+
+
+def counted(count: int, word: str) -> str:
+    """ "1 invocation", "2 invocations"."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
