@@ -15,7 +15,7 @@ help:
 	@echo "make test        run the tests"
 	@echo "make check       everything CI checks: format, lint, types, layers, tests"
 	@echo "make format      format the code and fix what can be fixed"
-	@echo "make docs        write docs/cli.md from the help texts"
+	@echo "make docs        write the references of commands and settings from their sources"
 
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart
@@ -37,6 +37,7 @@ format: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	$(BIN)/python scripts/cli_reference.py
+	$(BIN)/python scripts/config_reference.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

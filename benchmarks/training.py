@@ -25,7 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 from harness import Contest, Figure, Report, Spread, compete, options, read
 from models import sized
 from tyler.config.files import load_config
-from tyler.config.schema import Config, GrpoConfig, Stage2Config
+from tyler.config.loops import GrpoConfig, Stage2Config
+from tyler.config.schema import Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling

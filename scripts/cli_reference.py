@@ -13,7 +13,7 @@ from tyler.cli.main import COMMANDS
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
-Written by `make docs` from the commands' own help. Settings: `src/tyler/config/schema.py`, `configs/`.
+Written by `make docs` from the commands' own help. What can be set: [every setting](reference/config.md).
 """
 
 

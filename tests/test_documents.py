@@ -7,7 +7,8 @@ import inspect
 import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -27,7 +28,7 @@ EQUATIONS = (
 TABLES = ("implementation-details", "unified-ablation", "efficiency-overhead", "efficiency-budget")
 """The \\label{tab:...} of what the method can be set to."""
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
 NAME = re.compile(r"`(tyler(?!\.json`)(?:\.\w+)+)`")
 BLOCK = re.compile(r"^( *)```python( no-run)?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -52,7 +53,10 @@ def resolve(name: str) -> Any:
 
 
 def member(owner: Any, name: str) -> Any:
-    """An attribute, a field of a dataclass, or a key of a config section."""
+    """An attribute, a field of a dataclass, or a key of a config section (or of a list of them, or null)."""
+    for inner in get_args(owner):
+        if inner is not NoneType and inner is not Ellipsis:
+            return member(inner, name)
     if is_dataclass(owner) and name in {field.name for field in fields(owner)}:
         return name
     if inspect.isclass(owner) and issubclass(owner, BaseModel) and name in owner.model_fields:

@@ -33,6 +33,12 @@ def test_the_cli_reference_is_current(root: Path) -> None:
     assert (root / "docs" / "cli.md").read_text() == reference(), "run `make docs`"
 
 
+def test_the_config_reference_is_current(root: Path) -> None:
+    """And every key has a meaning: the script refuses one without."""
+    reference = runpy.run_path(str(root / "scripts" / "config_reference.py"))["reference"]
+    assert (root / "docs" / "reference" / "config.md").read_text() == reference(), "run `make docs`"
+
+
 def test_constraints_pin_every_dependency_inside_its_range(root: Path, project: dict[str, Any]) -> None:
     lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pins = {canonicalize_name(name): pin for name, _, pin in (line.partition("==") for line in lines)}

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tyler.config.files import ConfigError, dump, load_config, parse_config, presets
-from tyler.config.schema import Config, OptimizationConfig
+from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
 from tyler.modeling.operators import PAPER_OPERATORS
 
 BACKBONES = {

@@ -9,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwe
 import tiny
 from allocations import Allocations
 from tyler.config.files import load_config
-from tyler.config.schema import Config, LoraConfig
+from tyler.config.schema import Config
+from tyler.config.sections import LoraConfig
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.model import Tyler
 from tyler.modeling.architectures import PUBLISHED

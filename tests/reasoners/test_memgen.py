@@ -29,7 +29,8 @@ from documents import documented_metrics
 from processes import together
 from tyler.cli.main import main
 from tyler.config.files import load_config
-from tyler.config.schema import Config, MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
+from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
+from tyler.config.schema import Config
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling

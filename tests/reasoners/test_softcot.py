@@ -18,7 +18,9 @@ from torch import nn
 
 from damage import change, make_old, nudge, reseal
 from tyler.config.files import load_config
-from tyler.config.schema import BackboneConfig, Config, DataConfig, SoftCotConfig
+from tyler.config.loops import SoftCotConfig
+from tyler.config.schema import Config
+from tyler.config.sections import BackboneConfig, DataConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import CheckpointError

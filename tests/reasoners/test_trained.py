@@ -15,15 +15,9 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from documents import documented_metrics
-from tyler.config.schema import (
-    Config,
-    DataConfig,
-    DecodingConfig,
-    DevelopmentConfig,
-    GrpoConfig,
-    SftConfig,
-    Stage2Config,
-)
+from tyler.config.loops import GrpoConfig, SftConfig, Stage2Config
+from tyler.config.schema import Config
+from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
 from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
@@ -277,7 +271,7 @@ def files(folder: Path) -> Path:
 
 
 def backbone_at(place: Path) -> Any:
-    from tyler.config.schema import BackboneConfig
+    from tyler.config.sections import BackboneConfig
 
     return BackboneConfig(id=str(place / "backbone"), instruction="", dtype="float32")
 

@@ -18,16 +18,9 @@ import tiny
 from damage import change, nudge
 from tyler.cli import main
 from tyler.config.files import dump
-from tyler.config.schema import (
-    CalibrationConfig,
-    Config,
-    DataConfig,
-    DecodingConfig,
-    DevelopmentConfig,
-    GrpoConfig,
-    Stage1Config,
-    Stage2Config,
-)
+from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.config.schema import Config
+from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import read_jsonl
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.config.schema import TrackingConfig
+from tyler.config.sections import TrackingConfig
 from tyler.runs.trackers import open_tracker
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tyler.config.files import ConfigError, load_config
-from tyler.config.schema import Config, TrackingConfig
+from tyler.config.schema import Config
+from tyler.config.sections import TrackingConfig
 from tyler.runs.run import read_jsonl
 from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
 from tyler.training.loop import opened_run

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler.config.schema import CalibrationConfig
+from tyler.config.loops import CalibrationConfig
 from tyler.engine import sizes
 from tyler.model import Tyler
 from tyler.training import calibration

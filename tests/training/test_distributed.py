@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 import tiny
 from processes import together
-from tyler.config.schema import Config, DevicesConfig, InsertionsConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config
+from tyler.config.schema import Config
+from tyler.config.sections import DevicesConfig
 from tyler.runs.run import read_jsonl
 from tyler.training import distributed, stage1, stage2
 from tyler.training.distributed import joined

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
-from tyler.config.schema import OptimizationConfig, Stage1Config
+from tyler.config.loops import OptimizationConfig, Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted

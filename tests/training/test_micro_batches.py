@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from tyler.config.schema import OptimizationConfig
+from tyler.config.loops import OptimizationConfig
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.random_init import architecture
 from tyler.planning.memory import Read, Shape, kept_by_decoder

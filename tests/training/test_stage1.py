@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler.config.schema import Config, DataConfig, DevelopmentConfig, InsertionsConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config
+from tyler.config.schema import Config
+from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run, read_jsonl

@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 
 import tiny
-from tyler.config.schema import (
-    CalibrationConfig,
-    Config,
-    DataConfig,
-    DecodingConfig,
-    GrpoConfig,
-    Stage1Config,
-    Stage2Config,
-)
+from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.config.schema import Config
+from tyler.config.sections import DataConfig, DecodingConfig
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers

@@ -1,5 +1,7 @@
 """Settings: what they are and how they are read. Without torch.
 
-schema.py  every key, its default, its bounds and its meaning
-files.py   YAML and dotted overrides into a config, and back
+sections.py  the sections that every run has, and what all sections share
+loops.py     the sections of the training loops
+schema.py    the whole config; every key has its default, its bounds and its meaning
+files.py     YAML and dotted overrides into a config, and back
 """

@@ -14,7 +14,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tyler.config.schema import Config, suggest
+from tyler.config.schema import Config
+from tyler.config.sections import suggest
 from tyler.modeling.operators import Operator
 
 PRESETS = Path(str(files("tyler") / "configs"))

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tyler.config.schema import Config, LoraConfig
+from tyler.config.schema import Config
+from tyler.config.sections import LoraConfig
 from tyler.engine.sizes import grown, positions_at_once, round_up
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from tyler.config.schema import Config, OptimizationConfig, Section
+from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
+from tyler.config.sections import Section
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.hardware import GB, KNOWN, TERA, THIS, Device, device_named

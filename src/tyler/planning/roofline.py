@@ -17,7 +17,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tyler.config.schema import Config, LoraConfig, OptimizationConfig
+from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
+from tyler.config.sections import LoraConfig
 from tyler.engine.sizes import RECORDED, positions_at_once
 from tyler.planning.hardware import REPLAY, Device
 from tyler.planning.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler.config.schema import Config, SftConfig
+from tyler.config.loops import SftConfig
+from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from tyler.config.schema import Config, SoftCotConfig
+from tyler.config.loops import SoftCotConfig
+from tyler.config.schema import Config
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
 from tyler.engine.routing import Never

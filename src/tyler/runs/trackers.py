@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tyler.config.schema import TrackingConfig
+from tyler.config.sections import TrackingConfig
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.run import TRACKING, resume_hint
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tyler.config.schema import CalibrationConfig
+from tyler.config.loops import CalibrationConfig
 from tyler.engine import sizes
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling

@@ -21,7 +21,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
 
-from tyler.config.schema import Config, DevicesConfig
+from tyler.config.schema import Config
+from tyler.config.sections import DevicesConfig
 from tyler.engine.sampling import seed_of
 
 Item = TypeVar("Item")

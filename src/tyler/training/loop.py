@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from tyler.config.files import dump
-from tyler.config.schema import Config, OptimizationConfig
+from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.runs.checkpoints import RunError, checkpoint_step
 from tyler.runs.progress import Bar, NoBar, bar

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tyler.config.schema import OptimizationConfig
+from tyler.config.loops import OptimizationConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

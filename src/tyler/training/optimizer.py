@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tyler.config.schema import OptimizationConfig
+from tyler.config.loops import OptimizationConfig
 from tyler.training import distributed
 
 PEAK = "peak_learning_rate"

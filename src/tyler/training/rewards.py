@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tyler.config.schema import RewardScale
+from tyler.config.loops import RewardScale
 
 
 def budget_penalty(

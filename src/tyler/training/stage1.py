@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.boundaries.placement import sample_candidates
-from tyler.config.schema import Config, InsertionsConfig, Stage1Config
+from tyler.config.loops import InsertionsConfig, Stage1Config
+from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.config.schema import Config, GrpoConfig
+from tyler.config.loops import GrpoConfig
+from tyler.config.schema import Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tyler.config.schema import OptimizationConfig
+from tyler.config.loops import OptimizationConfig
 from tyler.runs.run import Run
 from tyler.training import distributed
 from tyler.training.loop import Saved, accumulate, batch_at, check_finite, remaining_steps

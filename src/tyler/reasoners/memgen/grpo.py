@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tyler.config.schema import Config, MemGenGrpoConfig, MemGenTriggerConfig
+from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
+from tyler.config.schema import Config
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings

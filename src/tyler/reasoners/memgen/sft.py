@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.config.schema import Config, MemGenConfig, MemGenWeaverConfig
+from tyler.config.loops import MemGenConfig, MemGenWeaverConfig
+from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, Settings

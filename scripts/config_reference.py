@@ -1,0 +1,176 @@
+"""Write docs/reference/config.md from the schema: every key with type, bounds, default and meaning.
+
+A test checks that the page is current.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tyler.config.schema import Config
+from tyler.modeling.operators import Operator
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "config.md"
+HEAD = """# Every setting
+
+Written by `make docs` from `src/tyler/config/`. Defaults are the paper's; a preset (`src/tyler/configs/`) or a YAML
+file of yours says what differs, and `--stage1.learning_rate 1e-4` changes one key of a run. A misspelt key, a wrong
+type or a value out of bounds is refused by name before anything is loaded.
+
+```yaml
+extends: paper            # a preset, or a file beside this one
+backbone: {id: path/to/model}
+stage1: {learning_rate: 1.0e-4, micro_batch_size: 2}
+```
+"""
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+NAMES = {str: "text", int: "integer", float: "number", bool: "true, false", NoneType: "null"}
+OPERATOR = {
+    "name": "What checkpoints, logs and reports call it: letters, digits, underscores.",
+    "num_latents": "N_k: latents of one invocation.",
+    "boundary": "The rule that proposes its places, a key of `tyler.boundaries.rules.RULES`.",
+}
+
+
+def reference() -> str:
+    """The page as it should be."""
+    return "\n".join([HEAD, *(section(name, field) for name, field in Config.model_fields.items())])
+
+
+def section(name: str, field: FieldInfo) -> str:
+    """One top-level key: a table of what it holds."""
+    if name == "operators":
+        rows, about = operator_rows(), "The typed latent operators, in the order of their action ids; a list of:"
+    else:
+        rows, about = list(rows_of(name, field.annotation)), first_paragraph(field.annotation)
+    return "\n".join(
+        [f"## `{name}`\n\n{about}\n", "| key | values | default | meaning |", "|---|---|---|---|", *rows, ""]
+    )
+
+
+def rows_of(prefix: str, owner: Any) -> Iterator[str]:
+    """The rows of a section, those of the sections inside it behind their key."""
+    for name, field in owner.model_fields.items():
+        key, nested = f"{prefix}.{name}", section_in(field.annotation)
+        if nested is None:
+            yield row(key, values(field), default(field), meaning(owner, name))
+        else:
+            about = docstrings(owner).get(name) or first_paragraph(nested)
+            yield row(key, holds(field.annotation), "`null`" if field.default is None else "", about)
+            yield from rows_of(key, nested)
+
+
+def holds(annotation: Any) -> str:
+    """What a key with sections in it is: one section, or a list of them, or null."""
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(holds(one) for one in get_args(annotation))
+    return "null" if annotation is NoneType else "a list" if get_origin(annotation) is tuple else "a section"
+
+
+def operator_rows() -> list[str]:
+    found = json.dumps([[one.name, one.num_latents, one.boundary] for one in Config().operators])
+    kinds = {"str": "text", "int": "integer, ≥ 1"}
+    rows = [row(f"operators[].{one.name}", kinds[str(one.type)], "", OPERATOR[one.name]) for one in fields(Operator)]
+    return [*rows, row("operators", "at least one", f"`{found}`", "The paper's O_g, O_s and O_p.")]
+
+
+def row(*cells: str) -> str:
+    first, *others = (cell.replace("|", "\\|") for cell in cells)
+    return f"| `{first}` | " + " | ".join(others) + " |"
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, where it holds one; a list of sections counts as one."""
+    for one in (annotation, *parts(annotation)):
+        if inspect.isclass(one) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def parts(annotation: Any) -> list[Any]:
+    """Everything inside an annotation, through unions, tuples and Annotated."""
+    inner = [one for one in get_args(annotation) if one is not Ellipsis]
+    return [found for one in inner for found in (one, *parts(one))]
+
+
+def values(field: FieldInfo) -> str:
+    """The type of a key and its bounds."""
+    return ", ".join([kind(field.annotation), *bounds(field.metadata)])
+
+
+def kind(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " · ".join(f"`{one}`" for one in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(kind(one) for one in inner)
+    if origin is Annotated:
+        return ", ".join([kind(inner[0]), *bounds(inner[1:])])
+    if origin is tuple:
+        return f"list of {kind(inner[0])}"
+    return NAMES[annotation]
+
+
+def bounds(metadata: Any) -> list[str]:
+    """≥ 1, < 1 and the like; bounds stand in a field's metadata or in pydantic's own record of them."""
+    flat = [one for item in metadata for one in getattr(item, "metadata", [item])]
+    found = [f"{sign} {limit(getattr(one, name))}" for one in flat for name, sign in SIGNS.items() if name in dir(one)]
+    return found + ["at least one" for one in flat if "min_length" in dir(one)]
+
+
+def limit(number: float) -> str:
+    return "2^63" if number == 2**63 else f"{number:g}"
+
+
+def default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = json.dumps(field.default, ensure_ascii=False)
+    shorter = re.sub(r"e-0(\d)$", r"e-\1", value.replace("\\\\", "\\"))
+    return "empty" if value == '""' else f"`{shorter}`"
+
+
+def meaning(owner: type[BaseModel], name: str) -> str:
+    """The text below a key, in the class that says it last."""
+    for base in owner.__mro__:
+        if issubclass(base, BaseModel) and name in (found := docstrings(base)):
+            return found[name]
+    raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
+
+
+def docstrings(owner: type) -> dict[str, str]:
+    """The strings that stand below the fields of a class."""
+    if owner is BaseModel:
+        return {}
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = plain(ast.literal_eval(below.value))
+    return found
+
+
+def first_paragraph(owner: Any) -> str:
+    return plain(inspect.getdoc(section_in(owner)) or "")
+
+
+def plain(text: str) -> str:
+    return " ".join(inspect.cleandoc(text).split())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    print(f"wrote {PAGE}")

@@ -1,0 +1,279 @@
+"""The sections of the training loops: both stages, GRPO, and the baselines that train."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tyler.config.sections import Count, LoraConfig, Rate, Section, Seed, Share, Weight
+
+RewardScale = Literal["group", "batch", "none"]
+
+
+class InsertionsConfig(Section):
+    """How many latent blocks Stage 1 inserts in one example: uniform in `min`..`max`, at most one per candidate.
+
+    `first` names an operator whose block is always one of them; null draws all of them. The paper inserts exactly one.
+    """
+
+    min: Count = 1
+    """The fewest blocks of an example."""
+    max: Count = 1
+    """The most blocks of an example."""
+    first: str | None = None
+    """An operator whose block is always inserted; null for none."""
+
+    @model_validator(mode="after")
+    def _min_is_at_most_max(self) -> InsertionsConfig:
+        if self.min > self.max:
+            raise ValueError(f"min={self.min} is above max={self.max}")
+        return self
+
+
+class OptimizationConfig(Section):
+    """What all loops share: length, batch, AdamW and its schedule.
+
+    `batch_size` counts examples per optimizer step, or prompts where a group of answers is sampled for each.
+    `micro_batch_size` examples or answers are held in memory at once (null: all), or as many as `micro_batch_tokens`
+    allows, which changes memory and speed, not the step.
+    """
+
+    epochs: Rate | None
+    """Passes over the training problems; null where `steps` is given."""
+    steps: Count | None = None
+    """Optimizer steps; where given, it replaces `epochs`, which may then be null."""
+    batch_size: Count = 8
+    """Examples or prompts per optimizer step, over all processes."""
+    micro_batch_size: Count | None = None
+    """Examples or answers held in memory at once, by each process; null for all."""
+    micro_batch_tokens: Count | Literal["auto"] | None = None
+    """Padded positions held at once, instead of `micro_batch_size`: rows of similar length, under a tenth of padding.
+
+    auto is what a processor reads fastest, and on a GPU what its memory has room for; null cuts by rows.
+    """
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
+    optimizer: Literal["adamw"] = "adamw"
+    """AdamW with betas 0.9 and 0.999."""
+    learning_rate: Rate = 1e-5
+    """The highest learning rate of the schedule."""
+    scheduler: Literal["cosine", "constant"] = "cosine"
+    """What follows the warmup: a cosine down to 0, or no change."""
+    warmup_ratio: Share = 0.1
+    """Share of the steps in which the learning rate rises from 0."""
+    weight_decay: Weight = 0.0
+    """AdamW's decoupled decay."""
+    max_grad_norm: Rate = 1.0
+    """Gradients of a larger norm are scaled down to it."""
+    eval_every: Count | None = None
+    """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
+    checkpoint_every: Count | None = 100
+    """Steps between checkpoints; null for the last one only. A killed run resumes from its newest checkpoint."""
+    seed: Seed = 42
+    """Of the order of examples and of every random draw of the run."""
+
+    @model_validator(mode="after")
+    def _its_length_is_given(self) -> OptimizationConfig:
+        if self.epochs is None and self.steps is None:
+            raise ValueError("epochs and steps are both null, and one of them says how long it takes; set one")
+        return self
+
+    @model_validator(mode="after")
+    def _micro_batches_are_cut_in_one_way(self) -> OptimizationConfig:
+        if self.micro_batch_size is not None and self.micro_batch_tokens is not None:
+            raise ValueError(
+                f"micro_batch_size={self.micro_batch_size} and micro_batch_tokens={self.micro_batch_tokens} both cut "
+                "the batch; set one of them to null"
+            )
+        return self
+
+    def num_steps(self, num_examples: int) -> int:
+        """Optimizer steps over `num_examples` examples: `epochs` times as many as an epoch needs, rounded up.
+
+        Every batch is full (`training.loop.batch_at`): the last one of an epoch goes on into the next, so that a run
+        reads every example `epochs` times and the first few of the next epoch's order once more.
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None, "one of the two is given"
+        return math.ceil(self.epochs * math.ceil(num_examples / self.batch_size))
+
+
+class Stage1Config(OptimizationConfig):
+    """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
+
+    epochs: Rate | None = 2.0
+    latents: Literal["computed", "constant"] = "computed"
+    """`constant` is a control, pause tokens: each operator inserts one learned vector, repeated, in every context."""
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
+    insertions: InsertionsConfig = InsertionsConfig()
+    max_length: Count = 4096
+    """Tokens and latents per example; longer examples are left out and counted."""
+    shard_layers: bool = False
+    """Every process keeps a part of each layer (FSDP2), for a backbone that does not fit on one device."""
+
+    @model_validator(mode="after")
+    def _shards_are_read_in_step(self) -> Stage1Config:
+        if self.shard_layers and self.insertions.max > 1:
+            raise ValueError(
+                f"shard_layers needs insertions.max=1, got {self.insertions.max}: processes read their layers in step, "
+                "and each block is one more reading"
+            )
+        if self.shard_layers and self.micro_batch_tokens is not None:
+            raise ValueError(
+                f"shard_layers needs micro_batch_tokens=null, got {self.micro_batch_tokens}: processes read their "
+                "layers in step, and their examples differ in length; set micro_batch_size"
+            )
+        return self
+
+
+class SftConfig(OptimizationConfig):
+    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
+
+    epochs: Rate | None = 2.0
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32."""
+
+
+class MemGenLoraConfig(LoraConfig):
+    """The shape of MemGen's LoRAs, of weaver and trigger. Dropout acts in supervised training only."""
+
+    rank: Count = 16
+    alpha: Count = 32
+
+
+class MemGenWeaverConfig(OptimizationConfig):
+    """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
+
+    epochs: Rate | None = 2.0
+
+
+class MemGenGrpoConfig(OptimizationConfig):
+    """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
+
+    epochs: Rate | None = 1.0
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """G: answers sampled for each problem."""
+    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """epsilon: how far an importance ratio may move before it is clipped."""
+    temperature: Rate = 1.0
+    """Of what is sampled and learned: the weaver's visible tokens, the trigger's decisions."""
+    updates_per_rollout: Count = 1
+    """Optimizer steps on the same answers."""
+    advantage_epsilon: Rate = 1e-4
+    """Added to the standard deviation of a group's rewards."""
+    max_new_tokens: Count = 2048
+    """Visible tokens an answer may have."""
+
+
+class MemGenTriggerConfig(MemGenGrpoConfig):
+    """GRPO of the trigger: the weaver is frozen, the loss is at consulted positions only."""
+
+    token_temperature: Weight = 0.0
+    """Of the visible tokens, which are not learned; 0 is greedy, as in the release."""
+
+
+class MemGenConfig(Section):
+    """The baseline MemGen: latents after the prompt, and after delimiters where the trigger agrees."""
+
+    prompt_latents: Count = 8
+    """Latents of the block after the prompt."""
+    inference_latents: Count = 8
+    """Latents of every block after a delimiter."""
+    max_insertions: Annotated[int, Field(ge=0)] = 5
+    """K: at most this many blocks after delimiters; the block after the prompt is not counted."""
+    trigger_at_prompt: bool = False
+    """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
+    lora: MemGenLoraConfig = MemGenLoraConfig()
+    weaver: MemGenWeaverConfig = MemGenWeaverConfig()
+    weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
+    trigger: MemGenTriggerConfig = MemGenTriggerConfig()
+
+
+class SoftCotConfig(OptimizationConfig):
+    """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
+
+    epochs: Rate | None = 10.0
+    batch_size: Count = 4
+    learning_rate: Rate = 2e-5
+    assistant: str | None = None
+    """The frozen model that thinks; null for the backbone itself."""
+    num_thoughts: Count = 32
+    """N in training."""
+    eval_thoughts: Count = 4
+    """N at evaluation."""
+    request: str = (
+        "Another model has to solve the problem below. Answer with {n} tokens that help it most.\n\nProblem: {problem}"
+    )
+    """What the assistant is asked."""
+    learn_header: bool = True
+    """Whether the header of the assistant's turn is learned too, as in the release; decoding has it in the prompt."""
+    hint: str = (
+        "An assistant left the following tokens as help. Use them where they are right, and do not rely on them."
+    )
+    """What the backbone reads in front of the thoughts; empty for nothing."""
+
+    @field_validator("request")
+    @classmethod
+    def _request_has_the_problem(cls, request: str) -> str:
+        if "{problem}" not in request:
+            raise ValueError("the text has no {problem}, the place of the problem")
+        return request
+
+
+class CalibrationConfig(Section):
+    """The start of psi: operators reach probability `rate` at candidate boundaries and next to none elsewhere.
+
+    Deviation: the paper leaves psi's start open, and a random one never samples an operator.
+    """
+
+    num_problems: Count = 64
+    """Problems whose states are fitted."""
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """The probability of an operator where its rule proposes it."""
+    steps: Count = 200
+    """At most this many of L-BFGS."""
+    weight_decay: Weight = 1e-6
+    """Of psi in the fit."""
+
+
+class Stage2Config(OptimizationConfig):
+    """Stage 2: the policy learns when to invoke what, the operators are frozen (Section 3.5).
+
+    `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
+    """
+
+    epochs: Rate | None = 1.0
+    psi_learning_rate: Rate | None = None
+    """The learning rate of psi; null for that of eta."""
+    max_new_tokens: Count = 2048
+    """Actions a rollout may have: visible tokens and invocations."""
+    calibration: CalibrationConfig = CalibrationConfig()
+
+
+class GrpoConfig(Section):
+    """The group-relative objective: G, epsilon, beta, B_O, lambda and alpha of the paper, in that order."""
+
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """G: rollouts for each problem."""
+    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """epsilon: how far an importance ratio may move before it is clipped."""
+    kl_weight: Weight = 0.03
+    """beta: the weight of the KL term."""
+    budget: Annotated[int, Field(ge=0)] = 5
+    """B_O: invocations that cost nothing."""
+    budget_weight: Weight = 0.1
+    """lambda: what each further invocation of a success costs."""
+    anchor_weight: Weight = 0.1
+    """alpha: the weight of the anchored loss on invocations."""
+    temperature: Rate = 1.0
+    """Of the rollouts, and of the log-probabilities that replay them."""
+    updates_per_rollout: Count = 1
+    """Optimizer steps on the same rollouts."""
+    advantage_epsilon: Rate = 1e-4
+    """Added to the standard deviation of a group's rewards."""
+    scale_rewards: RewardScale = "group"
+    """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""

@@ -1,0 +1,164 @@
+"""The sections of a config that every run has, and what all sections share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from tyler.tasks.decontamination import OnOverlap
+from tyler.tasks.grading import task_name
+
+Count = Annotated[int, Field(ge=1)]
+TaskName = Annotated[str, AfterValidator(task_name)]
+Weight = Annotated[float, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Linear = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""The linear maps of a decoder layer, by the names that all supported families give them."""
+
+
+def suggest(word: str, allowed: Sequence[str]) -> str:
+    """The end of a refusal: what was probably meant, and what is allowed."""
+    close = get_close_matches(word, allowed, n=1)
+    return (f"; did you mean {close[0]!r}?" if close else ";") + f" allowed: {', '.join(allowed)}"
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are refused, types are not bent, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class BackboneConfig(Section):
+    """The backbone theta. `id` is `mini` (ships in the package), `smollm2` (`tyler fetch smollm2` brings it), a local
+    folder, a GGUF file or a Hub id."""
+
+    id: str = "mini"
+    """Where the model is."""
+    revision: str | None = None
+    """The branch, tag or commit of a Hub id; null for its main branch."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; auto is bfloat16 on a GPU that has it, else float32."""
+    thinking: bool = False
+    """The thinking mode of the Qwen3 and SmolLM3 chat templates."""
+    instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
+    """Added to every problem; empty for none."""
+
+
+class LoraConfig(Section):
+    """The shape of both LoRAs: phi (synthesizer) and eta (policy). Dropout acts in Stage 1 only."""
+
+    rank: Count = 8
+    """r: the inner width of an adapter."""
+    alpha: Count = 16
+    """An adapter is scaled by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the adapter's inputs that are dropped while learning."""
+    target_modules: Annotated[tuple[Linear, ...], Field(min_length=1)] = ("q_proj", "v_proj")
+    """The linear maps of every layer that get an adapter."""
+
+
+class DevelopmentConfig(Section):
+    """Problems to watch while training, and to choose by; never those that results are reported on."""
+
+    split: str = "dev"
+    """A split of the training task."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
+    count: Count | None = 100
+    """How many problems are drawn; null takes all."""
+
+
+class HeldOutConfig(Section):
+    """A set that no training problem may come from."""
+
+    task: TaskName
+    """The task whose problems are held out."""
+    split: str | None = None
+    """null for the split that is reported."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
+
+
+class DataConfig(Section):
+    """The training problems: a task by name, or `jsonl` with a `path`. `count` problems are drawn with `seed`."""
+
+    task: TaskName = "mini"
+    """The task whose problems are learned."""
+    split: str = "train"
+    """Its split."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
+    count: Count | None = None
+    """How many problems are drawn; null takes all."""
+    seed: Seed = 42
+    """Of the draw of `count` problems."""
+    development: DevelopmentConfig | None = None
+    """Problems to watch training with, and to choose the best checkpoint by; null for none."""
+    held_out: tuple[HeldOutConfig, ...] | None = None
+    """What training problems are compared with before a run; null for the evaluation's set, empty for none."""
+    on_overlap: OnOverlap = "refuse"
+    """Whether held-out problems among the training problems stop the run, or are left out of it."""
+
+    @model_validator(mode="after")
+    def _jsonl_needs_a_path(self) -> DataConfig:
+        if self.task == "jsonl" and self.path is None:
+            raise ValueError("task 'jsonl' needs data.path, the file to read")
+        return self
+
+
+class DecodingConfig(Section):
+    """How answers are generated. `temperature` 0 is greedy, as in the paper."""
+
+    max_new_tokens: Count = 2048
+    """Actions an answer may have: visible tokens and invocations."""
+    temperature: Weight = 0.0
+    """Of the choice of an action; 0 is greedy."""
+    budget: Annotated[int, Field(ge=0)] | None = None
+    """A hard cap on invocations; null for none, 0 for no operators."""
+    slots: Count = 16
+    """Trajectories decoded at once."""
+    coalesce: Annotated[int, Field(ge=0)] | None = None
+    """Steps an operator call may wait for others to share its pass; null chooses by `slots`."""
+
+
+class EvaluationConfig(Section):
+    """What a run is evaluated on; `count` null takes the whole split."""
+
+    task: TaskName = "mini"
+    """The task that is evaluated."""
+    split: str = "eval"
+    """Its split."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the Hub."""
+    count: Count | None = None
+    """How many problems are drawn; null takes the whole split."""
+
+
+class CheckpointsConfig(Section):
+    """What stays in a run's `checkpoints`: the newest, and beside them the best on the development problems."""
+
+    keep: Count = 2
+    """How many of the newest checkpoints stay."""
+
+
+class TrackingConfig(Section):
+    """Where metrics are shown besides metrics.jsonl, which is always written."""
+
+    tool: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    """The tracker; its package must be installed."""
+    project: str = "tyler"
+    """The project that the run is listed under there."""
+    name: str | None = None
+    """What the run is called there; null for the name of its directory."""
+
+
+class DevicesConfig(Section):
+    """How the processes of a run work together, where a launcher started several (docs/devices.md)."""
+
+    timeout: Rate = 30.0
+    """Minutes that a process waits for the others before it gives up."""
