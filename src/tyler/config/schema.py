@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
+from tyler.boundaries.rules import check_rules
 from tyler.config.loops import (
     GrpoConfig,
     MemGenConfig,
@@ -32,7 +33,6 @@ from tyler.config.sections import (
     TrackingConfig,
     suggest,
 )
-from tyler.boundaries.rules import check_rules
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
 from tyler.tasks.decontamination import Selection
 from tyler.tasks.prompts import Prompt
