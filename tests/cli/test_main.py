@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import resource
 import signal
 import subprocess
@@ -345,3 +346,21 @@ def test_doctor_reports_an_unreachable_hub_without_failing(monkeypatch: pytest.M
     hub = doctor.inspect()[-1]
     assert not hub.ok
     assert "cannot be reached" in hub.found
+
+
+def test_lens_shows_what_each_replacement_costs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    question = "Tom has 50 cups. Tom sells 24. How many cups are left?"
+    assert main.main(["lens", "mini-tyler", question, "--count", "3", "--max-new-tokens", "100", "--json"]) == 0
+    (first, *_) = json.loads(capsys.readouterr().out)
+    assert first["operator"] == "global" and set(first["effects"]) >= {"zeros", "means", "no block"}
+    assert main.main(["lens", "mini-tyler", "--split", "dev", "--count", "4", "--max-new-tokens", "100"]) == 0
+    shown = capsys.readouterr().out
+    assert "global" in shown and "other problem" in shown
+
+
+def test_lens_refuses_a_model_without_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["lens", "mini", "x"]) == 2
+    assert "mini has no trained operators; give a model of Stage 1 or 2, or mini-tyler" in capsys.readouterr().err

@@ -5,6 +5,7 @@ options.py     arguments that commands share
 logs.py        messages of the library as plain lines
 train.py       stage1, stage2 and train
 solve.py       one answer, as it comes
+lens.py        what its latent blocks do
 evaluate.py    accuracy on tasks
 quickstart.py  both stages and an evaluation on the mini model
 doctor.py      what this machine can run

@@ -22,6 +22,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
 from tyler.cli.evaluate import evaluate
+from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeFile, SomeNumber, load_settings
 from tyler.cli.solve import solve
@@ -131,6 +132,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "plan": plan,
     "solve": solve,
+    "lens": lens,
     "eval": evaluate,
     "merge": merge,
     "fetch": fetch,
