@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TYLER_HOME", str(tmp_path / "home"))
 
     def unreachable(*_: Any, **__: Any) -> None:
-        raise LocalEntryNotFoundError("no name service")
+        raise LocalEntryNotFoundError("no name service. Set this and that.\nMore advice.")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was started"))

@@ -177,8 +177,8 @@ def pip_download(pinned: Wheel, folder: Path) -> Path:
 
 
 def reason(error: OSError) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first sentence of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
 def check_sha256(path: Path, expected: str) -> None:
