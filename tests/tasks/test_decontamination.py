@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tyler.config.files import ConfigError, load_config, parse_config
 from tyler.config.schema import Config
-from tyler.tasks import Problem, load_problems
+from tyler.tasks import Problem, gpqa, load_problems
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
 
 
@@ -117,7 +118,10 @@ def test_a_run_may_leave_them_out_and_says_how_many(files, caplog):
     config = config_of(*files, on_overlap="drop")
     kept = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
     assert [problem.prompt for problem in kept] == ["One", "Three"]
-    assert caplog.messages == ["left out 1 of 3 training problems: held out"]
+    assert caplog.messages == [
+        "training problems are compared with jsonl (1), mini eval (600)",
+        "left out 1 of 3 training problems: held out",
+    ]
 
 
 def test_a_run_without_a_problem_left_is_refused(files):
@@ -159,6 +163,58 @@ def test_stage_1_needs_no_development_problems(files, caplog):
     config = load_config("mini", ["data.task=jsonl", f"data.path={files[0]}"])
     assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 3
     assert "training problems are not compared with jsonl dev: task 'jsonl' reads a file" in caplog.text
+
+
+def test_the_presets_of_the_paper_hold_out_all_five_benchmarks():
+    for name in ("paper", "qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"):
+        config = load_config(name)
+        assert [selection.name for selection in config.held_out_sets] == [
+            *("gsm8k test", "math500 test", "gpqa test", "theoremqa test", "humaneval test")
+        ]
+        assert all(selection.optional for selection in config.held_out_sets)
+        assert config.data.on_overlap == "drop", "whoever trains on OpenR1-Math cannot mend it"
+
+
+def test_held_out_sets_are_found_beside_the_data_and_the_others_are_named(data_dir, caplog):
+    caplog.set_level("INFO", "tyler")
+    data = ["data.task=gsm8k", f"data.path={data_dir / 'gsm8k_train.jsonl'}", "data.count=null"]
+    config = load_config("paper", data)
+    assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 7473
+    compared, missing = caplog.messages
+    assert compared == (
+        "training problems are compared with gsm8k test (1,319), math500 test (500), theoremqa test (747), "
+        "humaneval test (164)"
+    )
+    assert missing.startswith("training problems are not compared with gpqa test: cannot load GPQA-Diamond")
+
+
+def test_the_evaluation_s_set_is_held_out_beside_those_that_are_named(files):
+    config = load_config("paper", ["evaluation.task=svamp"])
+    assert config.held_out_sets[-1] == Selection("svamp", "test", optional=True)
+    assert load_config("paper", ["evaluation.task=svamp", "data.held_out=[]"]).held_out_sets == []
+    config = parse_config(json.dumps({"data": {"held_out": [{"task": "gsm8k"}]}, "evaluation": {"task": "gsm8k"}}))
+    assert [selection.name for selection in config.held_out_sets] == ["gsm8k test"]
+
+
+def test_nothing_of_gpqa_is_shown_when_a_training_problem_is_one_of_it(tmp_path, monkeypatch, caplog):
+    caplog.set_level("DEBUG")
+    row = {"Question": "SECRET question", "Correct Answer": "SECRET a", "High-level domain": "Physics"}
+    wrong = {f"Incorrect Answer {n}": f"SECRET {n}" for n in (1, 2, 3)}
+    (tmp_path / "gpqa_diamond.jsonl").write_text(json.dumps(row | wrong | {"Record ID": "rec1"}) + "\n")
+    source = gpqa.TASK.sources["test"]
+    monkeypatch.setattr(gpqa, "TASK", replace(gpqa.TASK, sources={"test": replace(source, num_rows=1)}))
+    training = traces(tmp_path / "train.jsonl", "SECRET question", "another")
+    held_out = [Selection("gpqa", beside=(str(tmp_path),), optional=True)]
+    with pytest.raises(ValueError, match="train-1 = gpqa rec1") as refused:
+        load_training(Selection("jsonl", path=training), held_out, "refuse")
+    assert len(load_training(Selection("jsonl", path=training), held_out, "drop")) == 1
+    assert "compared with gpqa test (1)" in caplog.text
+    assert "SECRET" not in caplog.text + str(refused.value)
+    (tmp_path / "broken.jsonl").write_text(json.dumps(row | wrong) + "\n")
+    broken = [Selection("gpqa", path=tmp_path / "broken.jsonl", optional=True)]
+    assert len(load_training(Selection("jsonl", path=training), broken, "drop")) == 2
+    assert "line 1: field 'Record ID' is missing" in caplog.text
+    assert "SECRET" not in caplog.text
 
 
 def test_the_mini_preset_holds_out_its_evaluation_and_development_problems():

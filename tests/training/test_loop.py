@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from operator import gt
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
+from tyler.config.files import parse_config
 from tyler.config.loops import OptimizationConfig, Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training import stage1
-from tyler.training.loop import batch_at, check_finite, mixed_precision, training_steps
+from tyler.training.loop import batch_at, check_finite, mixed_precision, opened_run, training_steps
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
@@ -329,3 +331,22 @@ def test_the_steps_of_epochs_read_every_example_at_least_that_often(epochs: floa
     seen = Counter(index for _, index in read)
     assert min(seen[index] for index in range(examples)) >= int(epochs)
     assert len(read) < (epochs * examples + epochs * batch) + batch
+
+
+def test_a_run_notes_what_its_training_problems_were_compared_with(tmp_path: Path) -> None:
+    row = {"problem": "Two", "solution": "\\boxed{2}", "answer": "2"}
+    (tmp_path / "held.jsonl").write_text(json.dumps(row) + "\n")
+    held_out = [
+        {"task": "jsonl", "path": str(tmp_path / "held.jsonl")},
+        {"task": "jsonl", "split": "other", "path": str(tmp_path / "lost.jsonl"), "optional": True},
+    ]
+    config = parse_config(json.dumps({"data": {"held_out": held_out}}))
+    for resume in (False, True):
+        with opened_run(config, tmp_path / "run", resume=resume, origin={}):
+            pass
+    starts = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert len(starts) == 2
+    for start in starts:
+        assert (start["held_out"]["jsonl"], start["held_out"]["mini eval"]) == (1, 600)
+        assert "lost.jsonl' is not a file" in start["held_out"]["jsonl other"]
+        assert start["python"]

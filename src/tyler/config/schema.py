@@ -6,6 +6,7 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
@@ -124,14 +125,21 @@ class Config(Section):
 
     @property
     def held_out_sets(self) -> list[Selection]:
-        """What no training problem may be in: the sets named in `data.held_out`, and the development problems.
+        """What no training problem may be in: the sets named in `data.held_out`, the whole split of the evaluation, and
+        the development problems.
 
-        Where no set is named, the whole split of the evaluation, as far as it can be read. Development problems too are
-        compared as far as they can be read, because a stage may need none.
+        The last two are compared as far as they can be read, because a stage may need neither.
         """
-        evaluation, development = self.evaluation, self.development_set
-        if self.data.held_out is None:
-            sets = [Selection(evaluation.task, evaluation.split, evaluation.path, optional=True)]
-        else:
-            sets = [Selection(held.task, held.split, held.path) for held in self.data.held_out]
+        evaluation, development, held_out = self.evaluation, self.development_set, self.data.held_out
+        places = (self.data.path, evaluation.path)
+        beside = tuple(_folder(path) for path in places if path is not None)
+        sets = [
+            Selection(one.task, one.split, one.path, optional=one.optional, beside=beside) for one in held_out or ()
+        ]
+        if held_out != () and evaluation.task not in (one.task for one in sets):
+            sets.append(Selection(evaluation.task, evaluation.split, evaluation.path, optional=True))
         return [*sets, replace(development, optional=True)] if development else sets
+
+
+def _folder(path: str) -> str:
+    return path if Path(path).is_dir() else str(Path(path).parent)

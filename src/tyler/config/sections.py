@@ -81,7 +81,9 @@ class HeldOutConfig(Section):
     split: str | None = None
     """null for the split that is reported."""
     path: str | None = None
-    """The file, or the folder that holds it; null for the Hub."""
+    """The file, or the folder that holds it; null for the folder of the data or the evaluation, else the Hub."""
+    optional: bool = False
+    """Whether a run that cannot read it goes ahead and says so."""
 
 
 class DataConfig(Section):
@@ -100,7 +102,7 @@ class DataConfig(Section):
     development: DevelopmentConfig | None = None
     """Problems to watch training with, and to choose the best checkpoint by; null for none."""
     held_out: tuple[HeldOutConfig, ...] | None = None
-    """What training problems are compared with before a run; null for the evaluation's set, empty for none."""
+    """What training problems are compared with before a run, besides the evaluation's set; empty for nothing at all."""
     on_overlap: OnOverlap = "refuse"
     """Whether held-out problems among the training problems stop the run, or are left out of it."""
 

@@ -181,6 +181,11 @@ class Run:
         if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
             self.best = Best(step, metric, value)
 
+    def note_at_start(self, facts: Mapping[str, Any]) -> None:
+        """Add to this start's entry in environment.json."""
+        *before, start = _parsed((self.path / ENVIRONMENT).read_bytes(), str(self.path / ENVIRONMENT))
+        atomic_write(self.path / ENVIRONMENT, json.dumps([*before, {**start, **facts}], indent=2) + "\n")
+
     def check_provenance(self, origin: Mapping[str, str]) -> None:
         """Note hashes of what the run learns from. Raises RunError where it has learned from something else before.
 

@@ -6,13 +6,18 @@ import hashlib
 import logging
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Problem
+from tyler.tasks.task import Generated
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +49,21 @@ class Selection:
     seed: int = 0
     optional: bool = False
     """Of a held-out set: where it cannot be read, a warning stands for the check."""
+    beside: tuple[str, ...] = ()
+    """Folders that may hold the task's official files, where no path is given."""
+
+    @property
+    def name(self) -> str:
+        """The task and, where it has one, the split."""
+        task = find_task(self.task)
+        splits = task.splits if isinstance(task, Generated) else tuple(task.sources)
+        return " ".join([self.task, self.split or (splits or ("",))[0]]).strip()
 
     def load(self) -> list[Problem]:
+        """The problems. Raises ValueError as `load_problems` does."""
+        for folder in self.beside if self.path is None else ():
+            with suppress(ValueError):
+                return replace(self, path=folder).load()
         return load_problems(self.task, self.split, path=self.path, count=self.count, seed=self.seed)
 
 
@@ -58,41 +76,48 @@ def fingerprint(text: str) -> bytes:
     return hashlib.sha256(text.casefold().encode("utf-8", "surrogatepass")).digest()
 
 
-def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
-    """The training problems that are also among `evaluation`, in the order of training."""
-    held_out = {_question(problem): problem for problem in evaluation}
-    if not held_out:
-        return []
-    found = ((problem, held_out.get(_question(problem))) for problem in training)
-    return [Overlap(problem.id, twin.id, twin.task) for problem, twin in found if twin is not None]
-
-
 def _question(problem: Problem) -> bytes:
     return fingerprint(problem.question or problem.prompt)
 
 
+def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Overlap]:
+    """The training problems that are also among `evaluation`, in the order of training."""
+    return _overlap(training, _questions(evaluation))
+
+
 def refuse_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> None:
     """Raises ValueError, with ids and what to do, where a training problem is also among `evaluation`."""
-    overlaps = find_overlap(training, evaluation)
-    if not overlaps:
-        return
-    pairs = [f"{overlap.training_id} = {overlap.held_out_task} {overlap.held_out_id}" for overlap in overlaps[:_SHOWN]]
-    more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
-    raise ValueError(
-        f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: {', '.join(pairs)}{more}; "
-        "train on other problems, or set data.on_overlap=drop to train without these"
-    )
+    _refuse(training, find_overlap(training, evaluation))
+
+
+# --- of a run -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A set that no training problem may be in: ids and tasks by fingerprint; or why it could not be read."""
+
+    name: str
+    questions: Mapping[bytes, Twin]
+    refusal: str = ""
+
+    @property
+    def note(self) -> int | str:
+        """What a run notes: how many problems, or why it was not compared; never content."""
+        return self.refusal or len(self.questions)
 
 
 def load_training(training: Selection, held_out: Sequence[Selection], on_overlap: OnOverlap) -> list[Problem]:
     """The training problems, none of which is held out. Raises ValueError where one is and `on_overlap` is "refuse"."""
     problems = training.load()
+    sets = read_held_out(held_out)
+    _announce(sets)
     kept = problems
-    for selection in held_out:
-        evaluation = _load_held_out(selection)
+    for one in sets:
+        overlaps = _overlap(kept, one.questions)
         if on_overlap == "refuse":
-            refuse_overlap(problems, evaluation)
-        dropped = {overlap.training_id for overlap in find_overlap(kept, evaluation)}
+            _refuse(problems, overlaps)
+        dropped = {overlap.training_id for overlap in overlaps}
         kept = [problem for problem in kept if problem.id not in dropped]
     if len(kept) < len(problems):
         logger.info("left out %d of %d training problems: held out", len(problems) - len(kept), len(problems))
@@ -101,12 +126,63 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     return kept
 
 
-def _load_held_out(selection: Selection) -> list[Problem]:
+def _announce(sets: Sequence[HeldOut]) -> None:
+    if compared := ", ".join(f"{one.name} ({len(one.questions):,})" for one in sets if not one.refusal):
+        logger.info("training problems are compared with %s", compared)
+    for one in sets:
+        if one.refusal:
+            logger.warning("training problems are not compared with %s: %s", one.name, one.refusal)
+
+
+def read_held_out(selections: Sequence[Selection]) -> tuple[HeldOut, ...]:
+    """The sets, as far as they can be read; each is read once as long as its file stays the same.
+
+    Raises ValueError for one that cannot be read and is not optional.
+    """
+    return _read_all(tuple((selection, _changed_at(selection)) for selection in selections))
+
+
+@lru_cache(maxsize=8)
+def _read_all(selections: tuple[tuple[Selection, int | None], ...]) -> tuple[HeldOut, ...]:
+    with ThreadPoolExecutor(max(1, len(selections))) as pool:  # the Hub is given up on after half a minute each
+        return tuple(pool.map(lambda pair: _read(pair[0]), selections))
+
+
+def _changed_at(selection: Selection) -> int | None:
+    path = None if selection.path is None else Path(selection.path)
+    return path.stat().st_mtime_ns if path is not None and path.exists() else None
+
+
+def _read(selection: Selection) -> HeldOut:
     try:
-        return selection.load()
+        return HeldOut(selection.name, _questions(selection.load()))
     except ValueError as error:
         if not selection.optional:
             raise
-        name = " ".join(filter(None, (selection.task, selection.split)))
-        logger.warning("training problems are not compared with %s: %s", name, error)
+        return HeldOut(selection.name, {}, str(error))
+
+
+Twin = tuple[str, str]
+"""The id and the task of a held-out problem."""
+
+
+def _questions(problems: Sequence[Problem]) -> dict[bytes, Twin]:
+    return {_question(problem): (problem.id, problem.task) for problem in problems}
+
+
+def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, Twin]) -> list[Overlap]:
+    if not held_out:
         return []
+    found = ((problem, held_out.get(_question(problem))) for problem in training)
+    return [Overlap(problem.id, *twin) for problem, twin in found if twin is not None]
+
+
+def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
+    if not overlaps:
+        return
+    pairs = [f"{overlap.training_id} = {overlap.held_out_task} {overlap.held_out_id}" for overlap in overlaps[:_SHOWN]]
+    more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
+    raise ValueError(
+        f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: {', '.join(pairs)}{more}; "
+        "train on other problems, or set data.on_overlap=drop to train without these"
+    )

@@ -24,6 +24,7 @@ from tyler.runs.progress import Bar, NoBar, bar
 from tyler.runs.run import CONFIG, FollowedRun, Run, open_run, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.runs.trackers import open_tracker
+from tyler.tasks.decontamination import read_held_out
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.micro_batches import MicroBatches
@@ -116,6 +117,8 @@ def opened_run(
                 )
             )
             run.check_provenance(origin or {})
+            if origin is not None:
+                run.note_at_start({"held_out": {one.name: one.note for one in read_held_out(config.held_out_sets)}})
             newest = run.latest_checkpoint()
             done = checkpoint_step(newest) if newest else 0
             tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
