@@ -25,6 +25,7 @@ from tyler.cli.evaluate import evaluate
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeFile, SomeNumber, load_settings
+from tyler.cli.serve import serve
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
 
@@ -134,6 +135,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "solve": solve,
     "lens": lens,
     "eval": evaluate,
+    "serve": serve,
     "merge": merge,
     "fetch": fetch,
     "doctor": doctor,

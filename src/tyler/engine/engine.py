@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tyler.engine.batch import Batch
 from tyler.engine.overlap import InFlightStep
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
 from tyler.engine.sampling import choose, constants, masked_logits
@@ -99,7 +99,7 @@ class Engine:
         """
         limit = self._max_positions - self._longest_action
         if len(request.prompt_ids) > limit:
-            raise ValueError(
+            raise PromptTooLong(
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
                 f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
             )

@@ -14,6 +14,10 @@ from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Invocation, Trajectory
 
 
+class PromptTooLong(ValueError):
+    """A prompt does not fit the model's context."""
+
+
 @dataclass(frozen=True)
 class SoftPrompt:
     """Vectors that stand in for the embeddings of some prompt positions."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tyler.engine.engine import Engine
@@ -57,14 +57,26 @@ class Call:
         return not self.waiting and not self.places
 
 
+@dataclass(frozen=True)
+class Load:
+    """What an engine is doing: rows, requests that wait, bytes that the rows take, and their bound (0: none)."""
+
+    running: int = 0
+    waiting: int = 0
+    bytes: int = 0
+    memory: int = 0
+
+
 class SharedEngine:
-    """An engine that is made when it is first needed, by `build`, and kept.
+    """An engine that is made when it is first needed, by `build`, with at least `slots` rows, and kept.
 
     A call that asks for another `memory` than that of the engine in use waits until those before it are done, and so
     gets an engine with its own bound; one that asks for more slots gets them if nobody else is answered just now.
     """
 
-    def __init__(self, build: Build) -> None:
+    def __init__(self, build: Build, slots: int = SLOTS) -> None:
+        self.slots = slots
+        """Rows of an engine, unless a call asks for more. Whoever changes it does so before the first call."""
         self._build, self._lock = build, FairLock()
         self._engine: Engine | None = None
         self._watch: WeightWatch | None = None
@@ -186,6 +198,16 @@ class SharedEngine:
             if not self._calls:
                 self._engine = None
 
+    def load(self) -> Load:
+        """What the engine is doing, as seen in passing."""
+        engine = self._engine
+        if engine is None:
+            return Load()
+        running, lengths = len(engine.rows), engine.context.lengths[: len(engine.rows)]
+        held = engine.context.positions_for(lengths) * engine.batch.position_bytes if running else 0
+        waiting = len(engine.waiting) + sum(len(call.waiting) for call in set(list(self._calls.values())))
+        return Load(running, waiting, held, engine.batch.memory or 0)
+
     # -- who may touch the engine --------------------------------------------------------------------------------
 
     @contextmanager
@@ -218,7 +240,7 @@ class SharedEngine:
             return engine if engine.batch.memory == memory else None
         if engine is None or engine.batch.memory != memory or engine.batch.slots < slots:
             self._engine = None  # its memory goes before the new one's comes
-            self._engine = engine = self._build(slots=max(slots, SLOTS), memory=memory)
+            self._engine = engine = self._build(slots=max(slots, self.slots), memory=memory)
             self._watch = engine.watch()
         return engine
 

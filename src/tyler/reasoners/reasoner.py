@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from tyler.engine.request import Request
+from tyler.engine.routing import Router
+from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
+from tyler.modeling.backbone import Backbone
 from tyler.tasks import Problem
+from tyler.tasks.prompts import Prompt, Question
 
 Finished = Callable[[int, Trajectory], None]
 """Called with a problem's index as soon as its trajectory is done; order is not given."""
@@ -23,3 +30,48 @@ class Reasoner(Protocol):
 
 def ignore(index: int, trajectory: Trajectory) -> None:
     """The default of `finished`: do nothing."""
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How one answer is to be decoded. `budget` and `router` None are those of the reasoner."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int = 2048
+    stop: tuple[str, ...] = ()
+    budget: int | None = None
+    router: Router | None = None
+
+    def check_without_operators(self, name: str) -> None:
+        """Raise ValueError where something is said about operators to a method that has none."""
+        if self.budget is not None or self.router is not None:
+            raise ValueError(f"{name} has no operators to route; leave budget and router away")
+
+
+class AnsweringModel(Protocol):
+    """What stands behind a reasoner."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+    @property
+    def shared_engine(self) -> SharedEngine: ...
+
+
+class Servable(Protocol):
+    """A reasoner that answers one request after another, each under its own settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> AnsweringModel: ...
+
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """What the engine is asked to continue, token by token as it is given."""

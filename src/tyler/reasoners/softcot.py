@@ -18,7 +18,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -43,7 +43,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import Knob, check_at_least
-from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
 from tyler.reasoners.tyler import of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.trackers import check_tracker
@@ -320,6 +320,18 @@ class SoftCotReasoner:
     max_new_tokens: int = 2048
     slots: int = 32
     memory: int | None = None
+
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
+        settings.check_without_operators(self.name)
+        request = self.model.request(
+            question, self.thoughts, sampling=settings.sampling, max_new_tokens=settings.max_new_tokens
+        )
+        return replace(request, stop=settings.stop)
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """Raises ValueError: soft thoughts have their place in the user's turn."""
+        raise ValueError(f"{self.name} puts soft thoughts into a question and continues no text; ask it in a chat")
 
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests, spent = [], []

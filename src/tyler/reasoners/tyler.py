@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
 from tyler.tasks import Problem
+from tyler.tasks.prompts import Question
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,27 @@ class TylerReasoner:
     memory: int | None = None
     sampler: Sampler | None = None
 
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
+        if self.sampler is not None:
+            settings.check_without_operators(self.name)
+        return self.model.request(
+            question,
+            router=settings.router or self.router,
+            budget=self.budget if settings.budget is None else settings.budget,
+            sampling=settings.sampling,
+            max_new_tokens=settings.max_new_tokens,
+            stop=settings.stop,
+            sampler=self.sampler,
+        )
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """What the engine is asked to continue."""
+        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
+
     def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [
-            self.model.request(
-                problem,
-                router=self.router,
-                budget=self.budget,
-                sampling=of_its_own(self.sampling, problem),
-                max_new_tokens=self.max_new_tokens,
-                sampler=self.sampler,
-            )
+            self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
             for problem in problems
         ]
         return self.model.shared_engine.run(

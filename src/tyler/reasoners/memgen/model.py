@@ -41,7 +41,7 @@ from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.reasoners.reasoner import Finished, ignore
+from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
 from tyler.reasoners.tyler import of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
@@ -308,6 +308,24 @@ class MemGenReasoner:
     slots: int = 32
     coalesce: int | None = None
     memory: int | None = None
+
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question; the trigger samples where the tokens are sampled.
+
+        Raises ValueError for one that cannot be asked.
+        """
+        settings.check_without_operators(self.name)
+        request = self.model.request(
+            question,
+            sampling=settings.sampling,
+            max_new_tokens=settings.max_new_tokens,
+            trigger_temperature=settings.sampling.temperature,
+        )
+        return replace(request, stop=settings.stop)
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """What the engine is asked to continue."""
+        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
 
     def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests = [

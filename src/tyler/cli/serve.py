@@ -1,0 +1,126 @@
+"""`tyler serve`: a model behind the API that OpenAI's clients speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import UseAppendAction, arg
+
+from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, router_of
+
+Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where, and to whom."""
+
+    host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1"
+    """The address to listen at; by default only this machine can reach it."""
+    port: int = 8000
+    """The port to listen at."""
+    api_key_file: SomeFile = None
+    """A file that holds the key which every client must send; by default there is none."""
+    allow_host: Several = ()
+    """A name under which the server may be addressed besides its own. May be repeated."""
+    allow_origin: Several = ()
+    """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
+    max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
+    """The largest request."""
+    drain_seconds: float = 30.0
+    """How long answers in flight have to finish when the server is told to stop."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are decoded."""
+
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
+    """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Change one setting of the method: `--method-set min_p=0.01`."""
+    router: RouterName = None
+    """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
+    trained for."""
+    budget: SomeNumber = None
+    """At most this many invocations, where a request does not say; by default no limit."""
+    max_new_tokens: int = 2048
+    """The most actions a request may ask for, and what it gets when it does not say."""
+    slots: int = 32
+    """Answers decoded at once."""
+    memory: Annotated[float | None, arg(metavar="GB", help_behavior_hint="")] = None
+    """Bound of contexts and caches; by default none."""
+    max_queue: int = 128
+    """Answers that may wait; more are refused with 429."""
+    invocations: Literal["inline", "first", "hidden"] = "inline"
+    """Where chats show invocations as reasoning: where they happen, all before the text, or not at all."""
+
+
+@dataclass(frozen=True)
+class Logging:
+    """What is written down."""
+
+    log: SomeFile = None
+    """The audit log: one JSON line for each request, without its text."""
+    log_text: bool = False
+    """Put prompts and answers into the audit log too."""
+    log_bytes: Annotated[int, arg(metavar="BYTES")] = 64 * 2**20
+    """A log of this size is rotated."""
+    log_files: int = 5
+    """How many logs are kept, the present one included."""
+
+
+def serve(
+    model: ModelName,
+    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
+    listening: Annotated[Listening, arg(name="")] = Listening(),
+    decoding: Annotated[Decoding, arg(name="")] = Decoding(),
+    logging: Annotated[Logging, arg(name="")] = Logging(),
+) -> None:
+    """Serve a model over HTTP: chats, completions and responses as OpenAI's clients ask for them, and metrics.
+
+    Args:
+        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
+        name: What clients call the model; by default the last part of MODEL.
+    """
+    router = router_of(decoding.router)
+    if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
+        raise ValueError("tyler serve needs more packages: pip install 'tyler-reasoning[serve]'")
+    from tyler.reasoners import registry
+    from tyler.serving import server
+    from tyler.serving.settings import ServerSettings
+
+    key = listening.api_key_file
+    settings = ServerSettings(
+        host=listening.host,
+        port=listening.port,
+        api_key=None if key is None else server.key_in(key),
+        name=name or Path(model).name,
+        slots=decoding.slots,
+        memory=None if decoding.memory is None else int(decoding.memory * 1e9),
+        max_queue=decoding.max_queue,
+        max_new_tokens=decoding.max_new_tokens,
+        max_body=listening.max_body,
+        drain_seconds=listening.drain_seconds,
+        hosts=listening.allow_host,
+        origins=listening.allow_origin,
+        invocations=decoding.invocations,
+        log=logging.log,
+        log_text=logging.log_text,
+        log_bytes=logging.log_bytes,
+        log_files=logging.log_files,
+    )
+    loaded = registry.load(
+        model,
+        decoding.method,
+        decoding.method_set,
+        name=settings.name,
+        router=router,
+        budget=decoding.budget,
+        max_new_tokens=decoding.max_new_tokens,
+        slots=decoding.slots,
+    )
+    server.run(loaded, settings)

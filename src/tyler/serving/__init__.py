@@ -1,0 +1,6 @@
+"""A model behind the API that OpenAI's clients speak, with its operators in sight.
+
+From the ground up: `errors`, `settings`, `schema` (what may be asked), `metrics`, `audit_log`, `dispatcher` (the
+engine's thread), `answers` (what became of a request), `scoring`, `service` (from fields to answers), `event_stream`,
+then one file per endpoint (`chat`, `completions`, `responses`), `guard` (the middleware), `app`, `server`.
+"""

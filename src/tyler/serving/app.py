@@ -1,0 +1,88 @@
+"""The server as an ASGI application, for uvicorn or whatever else runs one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+import tyler
+from tyler.reasoners.reasoner import Servable
+from tyler.serving import chat, completions, errors, responses
+from tyler.serving.guard import Guard
+from tyler.serving.service import Service
+from tyler.serving.settings import ServerSettings
+
+
+def create_app(servable: Servable, settings: ServerSettings, weights: str) -> FastAPI:
+    """A reasoner behind OpenAI's endpoints; `weights` is the hash that the audit log names it by.
+
+    `app.state.service` is what stands behind it, from the start of its lifespan to the end.
+    """
+    service = Service(servable, settings, weights)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title="Tyler",
+        version=tyler.__version__,
+        lifespan=lifespan,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.service = service
+    errors.install(app)
+    for endpoint in (chat, completions, responses):
+        app.include_router(endpoint.routes(service))
+    add_status(app, service)
+    app.add_middleware(Guard, settings=settings, metrics=service.metrics)
+    return app
+
+
+def add_status(app: FastAPI, service: Service) -> None:
+    """What is served, and how it fares."""
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [described(service)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        service.check_model(name)
+        return described(service)
+
+    @app.get("/health/live")
+    async def live() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/health/ready", response_model=None)
+    async def ready() -> JSONResponse:
+        if service.ready:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "draining" if service.draining else "the engine failed"}, 503)
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        text = service.metrics.expose(service.servable.model.shared_engine)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def described(service: Service) -> dict[str, Any]:
+    """The model as a list of models has it."""
+    backbone = service.servable.model.backbone
+    return {
+        "id": service.settings.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "tyler",
+        "max_model_len": backbone.max_positions,
+        "tyler": {"method": service.servable.name, "backbone": backbone.id, "weights": service.weights},
+    }

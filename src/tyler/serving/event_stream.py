@@ -1,0 +1,98 @@
+"""Answers as server-sent events, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tyler.serving.errors import ClientGone
+
+Found = TypeVar("Found")
+
+PING = b": ping\n\n"
+"""A comment, which clients skip: it keeps proxies from closing a quiet stream, and finds out who has gone."""
+
+DONE = b"data: [DONE]\n\n"
+"""The end of a chat's or completion's stream."""
+
+
+def data(content: dict[str, Any]) -> bytes:
+    """One unnamed event: the only kind that chat clients read."""
+    return b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def named(event: str, content: dict[str, Any]) -> bytes:
+    """One event with a name, as responses have them."""
+    return b"event: " + event.encode() + b"\n" + data(content)
+
+
+async def until_disconnect(receive: Receive) -> None:
+    """Return when the client has gone; its body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Found]) -> Found:
+    """What the work finds. It is cancelled when the client goes first. Raises ClientGone then."""
+    task, listening = asyncio.create_task(work), asyncio.create_task(until_disconnect(request.receive))
+    try:
+        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await cancelled(task, listening)
+
+
+async def cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel what is not done, and wait until it has cleaned up."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(Response):
+    """Sends events as they come, with a ping in quiet times, until they end or the client goes.
+
+    `close` is called in any case, once the source has been closed.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, source: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], ping_seconds: float
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._source, self._close, self._ping_seconds = source, close, ping_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        listening = asyncio.create_task(until_disconnect(receive))
+        coming = asyncio.create_task(self._next())
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            while not listening.done():
+                await asyncio.wait({coming, listening}, timeout=self._ping_seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    await send({"type": "http.response.body", "body": PING, "more_body": True})
+                    continue
+                if (event := coming.result()) is None:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                coming = asyncio.create_task(self._next())
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        except OSError:
+            pass  # the client went while it was sent something
+        finally:
+            await cancelled(coming, listening)
+            await self._source.aclose()
+            await self._close()
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._source, None)

@@ -1,0 +1,195 @@
+"""Who may ask, how much, and how slowly: the middleware in front of everything. Plain ASGI.
+
+A request passes when its Host is one of the server's names (against DNS rebinding), its Origin is the server's own page
+or one that was allowed, it carries the key where there is one, and its whole body came in time and is not too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tyler.serving.errors import ApiError
+from tyler.serving.metrics import Metrics
+from tyler.serving.settings import ServerSettings
+
+OPEN = ("/health/live", "/health/ready")
+"""What needs no key: those who look after servers ask it."""
+
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+NO_ANSWER = 499
+"""The status of a request whose client went away before it was answered."""
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """Lets through what is allowed, names every request, and counts the answers by route."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._key = None if settings.api_key is None else digest(settings.api_key.strip())
+        self._hosts = allowed_hosts(settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        id = given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+        scope.setdefault("state", {})["request_id"] = id
+        answered = Answered(send, id, self._cors(headers))
+        try:
+            await self._answer(scope, headers, receive, answered)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.requests.labels(route, str(answered.status)).inc()
+            logger.info("%s %s %s %s %s", id, scope["method"], route, answered.status, (scope["client"] or ["-"])[0])
+
+    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Answered) -> None:
+        try:
+            self._check_origin(headers)
+            if scope["method"] == "OPTIONS" and "origin" in headers:
+                await send_plain(send, 204)
+                return
+            if scope["path"] not in OPEN:
+                self._check_key(headers)
+            receive = await self._with_body(headers, receive)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            logger.exception("request failed")
+            if send.status == NO_ANSWER:
+                await ApiError(500, f"the server failed: {type(error).__name__}").response()(scope, receive, send)
+
+    # -- who -----------------------------------------------------------------------------------------------------
+
+    def _check_origin(self, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if self._hosts is not None and name_of(f"//{host}") not in self._hosts:
+            raise ApiError(403, f"the host {host[:100]!r} is none of this server's; start it with --allow-host")
+        origin = headers.get("origin")
+        if origin is None or origin in self._settings.origins or urlsplit(origin).netloc == host:
+            return
+        raise ApiError(403, f"pages of {origin[:100]!r} may not ask this server; start it with --allow-origin")
+
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
+            return
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        # Digests of one length, compared in a time that does not tell how much of the key was right.
+        if scheme.lower() != "bearer" or not hmac.compare_digest(digest(key.strip()), self._key):
+            message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
+            raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+    def _cors(self, headers: Headers) -> dict[str, str]:
+        """What a page of an allowed origin is told."""
+        origin = headers.get("origin")
+        if origin is None or origin not in self._settings.origins:
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization, content-type, x-request-id",
+            "vary": "origin",
+        }
+
+    # -- how much ------------------------------------------------------------------------------------------------
+
+    async def _with_body(self, headers: Headers, receive: Receive) -> Receive:
+        """A `receive` that gives the whole body at once, and then what the client does."""
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._settings.max_body:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                body = await self._read(receive)
+        except TimeoutError:
+            message = f"the body did not come within {self._settings.body_seconds:g} seconds"
+            raise ApiError(408, message, headers={"Connection": "close"}) from None
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return first.pop() if first else await receive()
+
+        return replayed
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts, size = list[bytes](), 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ApiError(400, "the client went away before its body had come")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._settings.max_body:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        most = self._settings.max_body
+        return ApiError(413, f"the body is larger than {most} bytes", code="too_large", headers={"Connection": "close"})
+
+
+class Answered:
+    """A `send` that adds headers to the answer and remembers its status."""
+
+    def __init__(self, send: Send, id: str, headers: Mapping[str, str]) -> None:
+        self._send, self._headers, self.status = send, {"x-request-id": id, **headers}, NO_ANSWER
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(raw=message["headers"]).update(self._headers)
+        await self._send(message)
+
+
+async def send_plain(send: Send, status: int) -> None:
+    """An answer without a body."""
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def digest(key: str) -> bytes:
+    """What keys are compared by."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def allowed_hosts(settings: ServerSettings) -> frozenset[str] | None:
+    """The names under which the server may be addressed; None, for any, where it is open and none is given."""
+    given = frozenset(host.lower() for host in settings.hosts)
+    if given or is_local(settings.host):
+        return given | LOCAL | {settings.host.lower()}
+    return None
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOCAL
+
+
+def name_of(address: str) -> str:
+    """The host of an address without its port, in lower case; empty where it cannot be read."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,116 @@
+"""A server process: sockets, signals and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tyler.reasoners.reasoner import Servable
+from tyler.reasoners.registry import Loaded
+from tyler.serving.app import create_app
+from tyler.serving.guard import is_local
+from tyler.serving.service import Service
+from tyler.serving.settings import ServerSettings
+
+CLOSING_SECONDS = 5
+"""How long the last bytes of answers may take, once the answers themselves are done or given up."""
+
+
+class Server(uvicorn.Server):
+    """Drains at the first SIGTERM or SIGINT: not ready, answers in flight finish, then it exits."""
+
+    def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
+        config = uvicorn.Config(
+            app,
+            http=protocol(settings.idle_seconds),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=CLOSING_SECONDS,
+        )
+        super().__init__(config)
+        self._service, self._settings = cast(Service, app.state.service), settings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self._service.draining or self._loop is None:
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        self._loop.call_soon_threadsafe(self._begin_to_drain)
+
+    def _begin_to_drain(self) -> None:
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Wait for the answers in flight, but not for ever."""
+        until = time.monotonic() + self._settings.drain_seconds
+        while self._service.dispatcher.open and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        self.should_exit = True
+
+
+def protocol(idle_seconds: float) -> type[H11Protocol]:
+    """HTTP that closes a connection whose first request's headers do not come within `idle_seconds`."""
+
+    class ImpatientProtocol(H11Protocol):
+        """A connection that must say what it wants."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._impatience = self.loop.call_later(idle_seconds, self._close_if_silent)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._impatience.cancel()
+            super().connection_lost(exc)
+
+        def _close_if_silent(self) -> None:
+            if cast(object, self.cycle) is None:  # no request so far
+                self.transport.close()
+
+    return ImpatientProtocol
+
+
+def run(loaded: Loaded, settings: ServerSettings) -> None:
+    """Serve a loaded model until a signal ends it. Raises OSError where it cannot listen."""
+    app = create_app(cast(Servable, loaded.reasoner), settings, loaded.weights)
+    if settings.api_key is None and not is_local(settings.host):
+        print(f"tyler: {settings.host} is open to the network without an API key (--api-key-file)", file=sys.stderr)
+    listening = listen(settings)
+    port = listening.getsockname()[1]
+    print(f"serving {settings.name} at http://{settings.host}:{port}/v1, Ctrl-C ends it", flush=True)
+    Server(app, settings).run([listening])
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A socket at the address. Raises OSError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error
+
+
+def key_in(path: Path) -> str:
+    """The API key that a file holds. Raises ValueError for an empty one."""
+    key = path.read_text().strip()
+    if not key:
+        raise ValueError(f"{path} is empty; write the API key into it")
+    return key

@@ -1,0 +1,192 @@
+"""A request from its fields to its answers: what all endpoints share."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request as HttpRequest
+
+from tyler.engine.request import Event, PromptTooLong, Request
+from tyler.engine.routing import router_named
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.reasoners.reasoner import AnswerSettings, Servable
+from tyler.serving.answers import Answer, Usage
+from tyler.serving.audit_log import AuditLog
+from tyler.serving.dispatcher import Answering, Dispatcher
+from tyler.serving.errors import ApiError
+from tyler.serving.metrics import Metrics
+from tyler.serving.schema import EFFORTS, Asked, Effort
+from tyler.serving.settings import ServerSettings
+
+
+class Service:
+    """A model, its engine's thread, and the record of what it answered."""
+
+    def __init__(self, servable: Servable, settings: ServerSettings, weights: str) -> None:
+        self.servable, self.settings, self.weights = servable, settings, weights
+        self.created, self.metrics, self.draining = int(time.time()), Metrics(), False
+        self.tokenizer = servable.model.backbone.tokenizer
+        probe = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
+        self.dispatcher = Dispatcher(
+            servable.model.shared_engine, self.metrics, probe, slots=settings.slots, memory=settings.memory
+        )
+        self._log: AuditLog | None = None
+
+    def start(self) -> None:
+        """Begin to serve, in the running event loop."""
+        settings = self.settings
+        if settings.log is not None:
+            self._log = AuditLog(settings.log, self.metrics, max_bytes=settings.log_bytes, files=settings.log_files)
+        self.dispatcher.start()
+
+    async def close(self) -> None:
+        """Stop after the present step, with the log written."""
+        await self.dispatcher.close()
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are welcome."""
+        return self.dispatcher.healthy and not self.draining
+
+    # -- from fields to requests ---------------------------------------------------------------------------------
+
+    def check_model(self, name: str) -> None:
+        """Raise ApiError for a model that is not the one served."""
+        if name != self.settings.name:
+            message = f"model {name!r} is not served here; there is {self.settings.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def answer_settings(
+        self,
+        asked: Asked,
+        *,
+        max_new_tokens: int | None,
+        seed: int | None = None,
+        stop: tuple[str, ...] = (),
+        effort: Effort | None = None,
+    ) -> AnswerSettings:
+        """How the answers are decoded. Raises ApiError for what is not allowed, naming the field."""
+        self.check_model(asked.model)
+        most = self.settings.max_new_tokens
+        if max_new_tokens is not None and max_new_tokens > most:
+            raise ApiError(400, f"max_tokens={max_new_tokens}; this server allows up to {most}", param="max_tokens")
+        if "" in stop:
+            raise ApiError(400, "a stop string is empty; remove it", param="stop")
+        temperature = asked.temperature or 0.0
+        seed = seed if seed is not None else (secrets.randbits(48) if temperature else 0)
+        try:
+            router = None if asked.tyler.router is None else router_named(asked.tyler.router)
+        except ValueError as error:
+            raise ApiError(400, str(error).removeprefix("--"), param="tyler.router") from error
+        if effort is not None and asked.tyler.budget is not None:
+            raise ApiError(400, "reasoning_effort and tyler.budget both say how much; send one", param="tyler.budget")
+        return AnswerSettings(
+            sampling=Sampling(temperature, top_p=asked.top_p or 1.0, seed=seed),
+            max_new_tokens=most if max_new_tokens is None else max_new_tokens,
+            stop=stop,
+            budget=asked.tyler.budget if effort is None else EFFORTS[effort],
+            router=router,
+        )
+
+    async def requests(self, make: Callable[[], Request], n: int) -> list[Request]:
+        """One request, `n` times under seeds of their own; the first is the one that was asked.
+
+        It is made in another thread: a long prompt takes a while to become tokens.
+        """
+        if n > self.settings.slots:
+            raise ApiError(400, f"n={n}; this server gives up to {self.settings.slots} answers", param="n")
+        try:
+            first = await asyncio.to_thread(make)
+        except ValueError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        sampling = first.sampling
+        others = [replace(sampling, seed=seed_of(sampling.seed, number)) for number in range(1, n)]
+        return [first, *(replace(first, sampling=one) for one in others)]
+
+    # -- from requests to answers --------------------------------------------------------------------------------
+
+    async def exchange(
+        self, http: HttpRequest, asked: Asked, requests: Sequence[Request], prompts: int = 1
+    ) -> Exchange:
+        """Queue the requests. Raises ApiError when they cannot be taken now, or never."""
+        open, settings = self.dispatcher.open, self.settings
+        if self.draining:
+            raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if open + len(requests) > settings.slots + settings.max_queue:
+            message = f"{open} answers are being decoded or wait, and {settings.slots + settings.max_queue} may"
+            raise ApiError(429, f"{message}; try again in a moment", code="queue_full", headers={"Retry-After": "1"})
+        try:
+            answering = await self.dispatcher.ask(requests)
+        except PromptTooLong as error:
+            raise ApiError(400, str(error), code="context_length_exceeded") from error
+        except ValueError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        return Exchange(self, http, asked, answering, prompts)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Write a line of the audit log, where there is one."""
+        if self._log is not None:
+            self._log.add(record)
+
+
+class Exchange:
+    """One HTTP request and its answers. Whoever opened it closes it: that aborts what is unfinished, and logs it."""
+
+    def __init__(self, service: Service, http: HttpRequest, asked: Asked, answering: Answering, prompts: int) -> None:
+        self.id, self.created = secrets.token_hex(12), int(time.time())
+        self.model, self.prompts = service.settings.name, prompts
+        pairs = zip(answering.requests, answering.watches, strict=True)
+        self.answers = [Answer(request, watch) for request, watch in pairs]
+        self._service, self._asked, self._answering = service, asked, answering
+        self._request_id, self._path = http.scope["state"]["request_id"], http.scope["path"]
+        self._started, self._closed = time.time(), False
+
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """What happens, as it happens, already noted in `answers`. Raises DecodingError when the engine failed."""
+        async for batch in self._answering.batches():
+            for event in batch:
+                self.answers[event.index].see(event)
+            yield batch
+
+    async def finished(self) -> list[Answer]:
+        """All answers, complete."""
+        async for _ in self.events():
+            pass
+        return self.answers
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self.answers, self.prompts)
+
+    async def close(self) -> None:
+        """Abort what is unfinished and write the line of the audit log; once."""
+        if self._closed:
+            return
+        self._closed = True
+        outcome = "failed" if self._answering.failed else "aborted" if self._answering.unfinished else "finished"
+        self._answering.close()
+        settings = self._service.settings
+        record = {
+            "time": round(self._started, 3),
+            "id": self.id,
+            "request_id": self._request_id,
+            "path": self._path,
+            "model": settings.name,
+            "weights": self._service.weights,
+            "user": self._asked.user,
+            "outcome": outcome,
+            "prompt_tokens": self.usage.prompt,
+            "elapsed_seconds": round(time.time() - self._started, 6),
+            "answers": [answer.logged(settings.log_text) for answer in self.answers],
+        }
+        if settings.log_text:
+            prompts = self.answers[:: max(1, len(self.answers) // self.prompts)]
+            record["prompts"] = [self._service.tokenizer.decode(list(one.request.prompt_ids)) for one in prompts]
+        self._service.log(record)

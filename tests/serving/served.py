@@ -1,0 +1,83 @@
+"""A server on loopback for tests, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import httpx2
+from openai import OpenAI
+
+from tyler.model import Tyler
+from tyler.reasoners.reasoner import Servable
+from tyler.reasoners.tyler import TylerReasoner
+from tyler.serving.app import create_app
+from tyler.serving.server import Server, listen
+from tyler.serving.service import Service
+from tyler.serving.settings import ServerSettings
+
+NAME = "tiny"
+
+
+@dataclass
+class Served:
+    """A running server, and what stands behind it."""
+
+    url: str
+    service: Service
+    server: Server
+
+    @cached_property
+    def openai(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key=self.service.settings.api_key or "none", max_retries=0)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
+        """One request, without a pool that outlives it."""
+        with httpx2.Client(base_url=self.url, timeout=60) as client:
+            return client.post(path, json=body, **options)
+
+    def get(self, path: str, **options: Any) -> httpx2.Response:
+        with httpx2.Client(base_url=self.url, timeout=60) as client:
+            return client.get(path, **options)
+
+    def metric(self, name: str) -> float:
+        """A metric's value, its labels included in the name."""
+        lines = self.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"tyler_{name} "))
+
+    def wait_until_idle(self) -> None:
+        """Wait for the engine to have nobody left."""
+        engine = self.service.servable.model.shared_engine
+        until = time.monotonic() + 30
+        while self.service.dispatcher.open or engine.load().running:
+            assert time.monotonic() < until, "somebody is still being answered"
+            time.sleep(0.01)
+
+
+@contextmanager
+def serving(model: Tyler | Servable, **changes: Any) -> Iterator[Served]:
+    """Serve a model, greedy and with small limits unless `changes` say otherwise."""
+    reasoner = TylerReasoner(NAME, model) if isinstance(model, Tyler) else model
+    settings = ServerSettings(**{"port": 0, "name": NAME, "max_new_tokens": 64, "slots": 8, **changes})
+    app = create_app(reasoner, settings, "0123456789abcdef")
+    listening = listen(settings)
+    server = Server(app, settings)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    until = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < until and thread.is_alive(), "the server did not start"
+        time.sleep(0.01)
+    running = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", app.state.service, server)
+    try:
+        yield running
+    finally:
+        running.openai.close()
+        server.should_exit = True
+        thread.join(timeout=30)
+        assert not thread.is_alive(), "the server did not stop"

@@ -1,0 +1,104 @@
+"""The audit log: a line for each request, whatever becomes of it, and never an answer lost to a line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.serving.served import NAME, serving
+
+from tyler.model import Tyler
+from tyler.serving.audit_log import AuditLog
+from tyler.serving.metrics import Metrics
+
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": tiny.ODD}], "max_tokens": 12, "user": "someone"}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_request_leaves_a_line_without_its_text(model: Tyler, tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "audit.jsonl"
+    body = CHAT | {"tyler": {"router": "boundaries", "budget": 2}, "n": 2}
+    with serving(model, log=path) as served:
+        answer = served.post("/v1/chat/completions", body, headers={"x-request-id": "mine"}).json()
+        served.post("/v1/completions", {"model": NAME, "prompt": "x", "max_tokens": 2, "stream": True})
+        assert served.post("/v1/chat/completions", body | {"foo": 1}).status_code == 400
+    first, second = lines_of(path)
+    assert (first["request_id"], first["user"], first["outcome"]) == ("mine", "someone", "finished")
+    assert (first["weights"], first["path"], second["path"]) == (
+        "0123456789abcdef",
+        "/v1/chat/completions",
+        "/v1/completions",
+    )
+    told = answer["choices"][0]["tyler"]["invocations"]
+    logged = first["answers"][0]
+    assert logged["invocations"] == [[one["operator"], one["position"], one["latents"]] for one in told] and told
+    assert len(first["answers"]) == 2 and logged["budget"] == 2 and logged["seconds"] > 0
+    assert (
+        sum(one["visible_tokens"] + one["latents"] for one in first["answers"]) == answer["usage"]["completion_tokens"]
+    )
+    assert tiny.ODD not in path.read_text() and answer["choices"][0]["message"]["content"] not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
+
+
+def test_texts_are_logged_only_when_that_is_asked_for(model: Tyler, tmp_path: Path) -> None:
+    with serving(model, log=tmp_path / "audit.jsonl", log_text=True) as served:
+        answer = served.post("/v1/chat/completions", CHAT).json()
+    (line,) = lines_of(tmp_path / "audit.jsonl")
+    assert line["answers"][0]["text"] == answer["choices"][0]["message"]["content"]
+    assert len(line["prompts"]) == 1 and "Step 1" in line["prompts"][0]
+
+
+def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None:
+    metrics, path = Metrics(), tmp_path / "audit.jsonl"
+    log = AuditLog(path, metrics, max_bytes=100, files=3)
+    for number in range(20):
+        log.add({"number": number, "padding": "x" * 20})
+    log.close()
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    kept = [line["number"] for name in reversed(names) for line in lines_of(tmp_path / name)]
+    assert kept == list(range(20 - len(kept), 20)) and len(kept) == 6
+    assert metrics.log_lines._value.get() == 20
+
+
+def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
+    for number in range(2):
+        log = AuditLog(tmp_path / "audit.jsonl", Metrics(), max_bytes=10**6, files=2)
+        log.add({"number": number})
+        log.close()
+    assert [line["number"] for line in lines_of(tmp_path / "audit.jsonl")] == [0, 1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+def test_a_full_disk_loses_lines_that_are_counted_and_no_answer(model: Tyler) -> None:
+    with serving(model, log=Path("/dev/full")) as served:
+        for _ in range(3):
+            assert served.post("/v1/chat/completions", CHAT).status_code == 200
+        while served.metric("audit_log_lines_lost_total") < 3:
+            pass
+        assert served.metric("audit_log_lines_total") == 0
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(AuditLog, "_write", lambda self, line: hangs.wait(30))
+    monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 5)
+    metrics = Metrics()
+    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=1)
+    for number in range(10):
+        log.add({"number": number})
+    assert metrics.log_lost._value.get() >= 4
+    hangs.set()
+    log.close()
+
+
+def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        AuditLog(tmp_path, Metrics(), max_bytes=100, files=1)

@@ -1,0 +1,239 @@
+"""Under load and at the end: clients that go, queues that are full, engines that fail, servers that are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests import tiny
+from tests.serving.served import NAME, Served, serving
+
+from tyler.engine.engine import Engine
+from tyler.engine.request import Event
+from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
+from tyler.model import Tyler
+
+LONG = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 180, "tyler": {"router": "never"}}
+SHORT = LONG | {"max_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def endless(model: Tyler) -> dict:
+    """A request whose answer takes its whole length."""
+    for seed in range(50):
+        if len(model.solve("x", router=Never(), max_new_tokens=180, sampling=Sampling(1.0, seed=seed)).actions) == 180:
+            return LONG | {"temperature": 1.0, "seed": seed}
+    raise AssertionError("every answer ends by itself")
+
+
+@pytest.fixture()
+def slow(endless: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that take long enough for somebody to go while they last."""
+    step = Engine.step
+
+    def slower(self: Engine) -> list[Event]:
+        time.sleep(0.02)
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", slower)
+
+
+def start(served: Served, body: dict) -> tuple[httpx2.Client, httpx2.Response]:
+    """A stream that has begun."""
+    client = httpx2.Client(base_url=served.url, timeout=30)
+    answer = client.send(client.build_request("POST", "/v1/chat/completions", json=body), stream=True)
+    assert answer.status_code == 200, answer.read()
+    return client, answer
+
+
+# ------------------------------------------------------------------------------------------------ clients that go
+
+
+def test_a_client_that_goes_frees_its_row_streaming_or_not(slow: None, endless: dict, model: Tyler) -> None:
+    body = endless
+    with serving(model, max_new_tokens=200) as served:
+        engine = model.shared_engine
+        client, answer = start(served, body | {"stream": True})
+        assert served.service.dispatcher.open == 1
+        answer.close()
+        client.close()
+        served.wait_until_idle()
+        with httpx2.Client(base_url=served.url, timeout=0.4) as hasty, pytest.raises(httpx2.ReadTimeout):
+            hasty.post("/v1/chat/completions", json=body | {"n": 2})
+        served.wait_until_idle()
+        assert engine.load().running == 0 and served.metric("request_aborted_total") == 3
+        assert served.post("/v1/chat/completions", SHORT).status_code == 200
+
+
+def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: Tyler) -> None:
+    body = endless
+    with serving(model, max_new_tokens=200, slots=1, max_queue=1) as served:
+        streams = [start(served, body | {"stream": True}) for _ in range(1)]
+        waiting = threading.Thread(target=served.post, args=("/v1/chat/completions", SHORT))
+        waiting.start()
+        while served.service.dispatcher.open < 2:
+            time.sleep(0.005)
+        refused = served.post("/v1/chat/completions", SHORT)
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert served.metric("num_requests_running") == served.metric("num_requests_waiting") == 1
+        for client, answer in streams:
+            answer.close()
+            client.close()
+        waiting.join(timeout=30)
+        assert not waiting.is_alive()
+        assert served.post("/v1/chat/completions", SHORT).status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------ engines that fail
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While the event is set, no engine can take a step."""
+    broken, step = threading.Event(), Engine.step
+
+    def breaks(self: Engine) -> list[Event]:
+        if broken.is_set():
+            raise RuntimeError("the device is gone")
+        time.sleep(0.01)
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", breaks)
+    return broken
+
+
+def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
+    endless: dict, model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = endless
+    broken = breaking(monkeypatch)
+    with serving(model, max_new_tokens=200) as served:
+        client, answer = start(served, body | {"stream": True})
+        answers: list[httpx2.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(served.post("/v1/chat/completions", body)))
+        asking.start()
+        while served.service.dispatcher.open < 2:
+            time.sleep(0.005)
+        time.sleep(0.1)
+        broken.set()
+        events = [line for line in answer.iter_lines() if line.startswith("data: ")]
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "engine_failed"
+        client.close()
+        asking.join(timeout=30)
+        (failed,) = answers
+        assert failed.status_code == 500 and failed.json()["error"]["code"] == "engine_failed"
+        assert "the device is gone" in failed.json()["error"]["message"]
+        assert served.get("/health/ready").status_code == 503 and served.get("/health/live").status_code == 200
+        assert served.post("/v1/chat/completions", SHORT).status_code == 500
+        broken.clear()
+        until = time.monotonic() + 20
+        while served.get("/health/ready").status_code != 200:
+            assert time.monotonic() < until, "a new engine is tried before long"
+            time.sleep(0.05)
+        assert served.post("/v1/chat/completions", SHORT).status_code == 200
+        assert served.metric("request_failed_total") == 3
+
+
+# ------------------------------------------------------------------------------------------------ the end
+
+
+def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
+    """A process of its own: not ready at once, no new answers, the old one complete, exit status 0."""
+    log = tmp_path / "audit.jsonl"
+    command = [sys.executable, "-m", "tyler", "serve", "mini", "--port", "0", "--log", str(log)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = re.search(r"http://[\d.:]+", line)
+        assert url, line
+        body = {"model": "mini", "messages": [{"role": "user", "content": "1 + 1"}], "stream": True, "max_tokens": 900}
+        body |= {"temperature": 3.0, "seed": 1}
+        with httpx2.Client(base_url=url[0], timeout=60) as client:
+            while client.get("/health/ready").status_code != 200:
+                time.sleep(0.05)
+            answer = client.send(client.build_request("POST", "/v1/chat/completions", json=body), stream=True)
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            with httpx2.Client(base_url=url[0], timeout=60) as other:
+                while (ready := other.get("/health/ready")).status_code == 200:
+                    time.sleep(0.01)
+                assert ready.json()["status"] == "draining" and other.get("/health/live").status_code == 200
+                refused = other.post("/v1/chat/completions", json=body)
+                assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+            rest = [line for line in lines if line]
+            assert rest[-1] == "data: [DONE]"
+            assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("length", "stop")
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    (record,) = map(json.loads, log.read_text().splitlines())
+    assert record["outcome"] == "finished"
+
+
+# ------------------------------------------------------------------------------------------------ load
+
+CLIENTS, EACH = 64, 2
+
+
+def test_many_clients_of_whom_some_go_get_the_answers_they_would_get_alone(model: Tyler) -> None:
+    asked = []
+    for index in range(16):
+        text, budget = tiny.PROMPTS[index % 4], (None, 0, 1, 3)[index // 4]
+        settings = {"max_new_tokens": 8 + 3 * index, "budget": budget}
+        asked.append((text, settings, model.solve(text, **settings).text))
+
+    async def one(client: httpx2.AsyncClient, number: int, outcomes: Counter[str]) -> None:
+        luck = random.Random(number)
+        text, settings, expected = asked[number % len(asked)]
+        body = {"model": NAME, "messages": [{"role": "user", "content": text}], "stream": bool(number % 2)}
+        body |= {"max_tokens": settings["max_new_tokens"], "tyler": {"budget": settings["budget"]}}
+        goes = number % 3 == 0
+        try:
+            async with asyncio.timeout(luck.uniform(0.0, 0.5) if goes else 120):
+                answer = await client.post("/v1/chat/completions", json=body)
+        except TimeoutError:
+            outcomes["went"] += 1
+            return
+        if answer.status_code != 200:
+            outcomes[str(answer.status_code)] += 1
+            return
+        outcomes["same" if text_of(answer) == expected else "other"] += 1
+
+    async def everyone(url: str) -> Counter[str]:
+        outcomes: Counter[str] = Counter()
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+            for turn in range(EACH):
+                await asyncio.gather(*(one(client, turn * CLIENTS + number, outcomes) for number in range(CLIENTS)))
+        return outcomes
+
+    with serving(model, slots=16, max_queue=200, max_new_tokens=100) as served:
+        outcomes = asyncio.run(everyone(served.url))
+        assert set(outcomes) <= {"same", "went"}, outcomes
+        assert outcomes["same"] >= CLIENTS and sum(outcomes.values()) == CLIENTS * EACH
+        served.wait_until_idle()
+        assert served.get("/health/ready").status_code == 200
+
+
+def text_of(answer: httpx2.Response) -> str:
+    """The text of an answer, streamed or not."""
+    if "event-stream" not in answer.headers["content-type"]:
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    return "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events)

@@ -1,0 +1,197 @@
+"""Whatever cannot be done is refused in OpenAI's shape, by name, with what is allowed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from tests import tiny
+from tests.serving.served import NAME, Served, serving
+
+from tyler.model import Tyler
+
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
+RESPONSE = {"model": NAME, "input": "x", "max_output_tokens": 4}
+PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/v1/responses": RESPONSE}
+
+
+def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
+    """The error of an answer, which has exactly OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    assert answer.headers["x-request-id"]
+    return dict(body["error"])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_field_that_is_not_supported_is_named(path: str, served: Served) -> None:
+    error = error_of(served.post(path, PATHS[path] | {"min_p": 0.1}), 400)
+    assert error["param"] == "min_p" and "min_p is not supported" in error["message"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "unsupported_field")
+    nested = error_of(served.post(path, PATHS[path] | {"tyler": {"depth": 3}}), 400)
+    assert nested["param"] == "tyler.depth"
+
+
+REFUSED = [
+    (CHAT, {"presence_penalty": 0.5}, "presence_penalty", "send 0.0"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", "not supported by this server"),
+    (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
+    (CHAT, {"temperature": -1}, "temperature", "greater than or equal to 0"),
+    (CHAT, {"temperature": "hot"}, "temperature", "valid number"),
+    (CHAT, {"top_p": 0}, "top_p", "greater than 0"),
+    (CHAT, {"n": 0}, "n", "greater than or equal to 1"),
+    (CHAT, {"n": 9}, "n", "up to 8 answers"),
+    (CHAT, {"max_tokens": 65}, "max_tokens", "up to 64"),
+    (CHAT, {"max_completion_tokens": 3}, "max_tokens", "say the same"),
+    (CHAT, {"stop": ["a", ""]}, "stop", "a stop string is empty"),
+    (CHAT, {"seed": -1}, "seed", "greater than or equal to 0"),
+    (CHAT, {"messages": []}, "messages", "at least 1 item"),
+    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'user'"),
+    (CHAT, {"messages": [{"role": "user", "content": " "}]}, None, "the problem is empty"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "x"}]}, None, "the last message must be the user's"),
+    (CHAT, {"tyler": {"budget": -1}}, "tyler.budget", "greater than or equal to 0"),
+    (CHAT, {"tyler": {"router": "sideways"}}, "tyler.router", "none of: learned, never, boundaries"),
+    (CHAT, {"tyler": {"budget": 1}, "reasoning_effort": "low"}, "tyler.budget", "send one"),
+    (CHAT, {"reasoning_effort": "vast"}, "reasoning_effort", "'medium'"),
+    (CHAT, {"stream": True, "logprobs": True}, "logprobs", "not streamed"),
+    (CHAT, {"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
+    (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "needs stream=true"),
+    (TEXT, {"prompt": [[]]}, "prompt", "a prompt is empty"),
+    (TEXT, {"prompt": [10**6]}, "prompt", "is no token of this model"),
+    (TEXT, {"prompt": []}, "prompt", "0 prompts"),
+    (TEXT, {"max_tokens": 0}, "max_tokens", "only with echo"),
+    (TEXT, {"suffix": "x"}, "suffix", "not supported"),
+    (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
+    (RESPONSE, {"store": True}, "store", "send False"),
+    (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input", "no role"),
+]
+
+
+@pytest.mark.parametrize("base, change, param, message", REFUSED)
+def test_a_value_that_is_not_allowed_is_named_with_what_is(
+    base: dict, change: dict, param: str | None, message: str, served: Served
+) -> None:
+    path = next(path for path, body in PATHS.items() if body is base)
+    error = error_of(served.post(path, base | change), 400)
+    assert error["param"] == param and message in error["message"]
+
+
+def test_values_that_ask_for_nothing_are_taken_since_clients_send_them(served: Served) -> None:
+    nothing = {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "tools": [], "tool_choice": "auto"}
+    more = {"response_format": {"type": "text"}, "user": "me", "metadata": {"a": "b"}, "n": None, "stop": None}
+    assert served.post("/v1/chat/completions", CHAT | nothing | more | {"store": False}).status_code == 200
+
+
+def test_another_model_and_another_path_are_not_found(served: Served) -> None:
+    for path, body in PATHS.items():
+        error = error_of(served.post(path, body | {"model": "gpt-9"}), 404)
+        assert error["code"] == "model_not_found" and "there is 'tiny'" in error["message"]
+    assert "there is no '/v1/embeddings'" in error_of(served.post("/v1/embeddings", {}), 404)["message"]
+    assert "GET is not allowed" in error_of(served.get("/v1/responses"), 405)["message"]
+
+
+def test_a_prompt_that_is_too_long_says_how_long_it_may_be(served: Served) -> None:
+    long = "x " * tiny.MAX_POSITIONS
+    for path, change in {"/v1/chat/completions": {"messages": [{"role": "user", "content": long}]}}.items():
+        error = error_of(served.post(path, CHAT | change), 400)
+        assert error["code"] == "context_length_exceeded" and f"context of {tiny.MAX_POSITIONS}" in error["message"]
+    with pytest.raises(openai.BadRequestError, match="shorten the prompt"):
+        served.openai.completions.create(model=NAME, prompt=long)
+    scored = TEXT | {"prompt": long, "echo": True, "logprobs": 1, "max_tokens": 0}
+    assert f"context {tiny.MAX_POSITIONS} positions" in error_of(served.post("/v1/completions", scored), 400)["message"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"model": "tiny",}', "[1, 2]", '"x"', "[" * 100_000, b"\xff\xfe"])
+def test_a_body_that_is_no_request_is_refused(text: str | bytes, served: Served) -> None:
+    with httpx2.Client(base_url=served.url) as client:
+        headers = {"content-type": "application/json"}
+        answer = client.post("/v1/chat/completions", content=text, headers=headers)
+        error_of(answer, 400)
+        error_of(client.post("/v1/chat/completions", content=b"a=1", headers={"content-type": "text/plain"}), 400)
+
+
+# ------------------------------------------------------------------------------------------------ who, how much
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(model: Tyler) -> None:
+    with serving(model, max_body=2000) as small:
+        error = error_of(small.post("/v1/completions", TEXT | {"prompt": "x" * 5000}), 413)
+        assert "larger than 2000 bytes" in error["message"]
+
+        def parts() -> Iterator[bytes]:
+            for _ in range(100):
+                yield b"x" * 100
+
+        with httpx2.Client(base_url=small.url) as client:
+            answer = client.post("/v1/completions", content=parts(), headers={"content-type": "application/json"})
+            error_of(answer, 413)
+        assert small.post("/v1/completions", TEXT).status_code == 200
+
+
+def raw(served: Served, text: str, seconds: float = 5.0) -> bytes:
+    """What the server says to bytes that do not come from a client."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+        connection.sendall(text.encode())
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    return found
+
+
+def test_who_never_finishes_a_request_is_not_waited_for(model: Tyler) -> None:
+    with serving(model, body_seconds=0.3, idle_seconds=0.6) as hasty:
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        answer = raw(hasty, f"{head}Content-Length: 100\r\n\r\n{{")
+        assert b"408" in answer.splitlines()[0] and b"within 0.3 seconds" in answer
+        started = time.monotonic()
+        assert raw(hasty, head) == b"" and raw(hasty, "") == b""
+        assert time.monotonic() - started < 4
+        assert hasty.post("/v1/completions", TEXT).status_code == 200
+
+
+def test_a_key_guards_everything_but_health(model: Tyler) -> None:
+    with serving(model, api_key="secret-key") as locked:
+        for path in ("/v1/models", "/metrics", "/openapi.json"):
+            assert error_of(locked.get(path), 401)["code"] == "invalid_api_key"
+            wrong = locked.get(path, headers={"Authorization": "Bearer secret-kez"})
+            assert error_of(wrong, 401)["type"] == "authentication_error"
+            assert locked.get(path, headers={"Authorization": "Bearer secret-key"}).status_code == 200
+        assert locked.get("/health/live").status_code == locked.get("/health/ready").status_code == 200
+        error_of(locked.post("/v1/completions", TEXT), 401)
+        assert locked.openai.completions.create(**TEXT).choices
+
+
+def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, model: Tyler) -> None:
+    assert "--allow-host" in error_of(served.get("/v1/models", headers={"Host": "evil.example"}), 403)["message"]
+    for host in ("localhost:1234", "127.0.0.1", "[::1]:80"):
+        assert served.get("/v1/models", headers={"Host": host}).status_code == 200
+    page = {"Origin": "https://evil.example"}
+    assert "--allow-origin" in error_of(served.get("/v1/models", headers=page), 403)["message"]
+    own = served.get("/v1/models", headers={"Origin": served.url})
+    assert own.status_code == 200 and "access-control-allow-origin" not in own.headers
+    with serving(model, hosts=("tyler.example",), origins=("https://page.example",)) as open_one:
+        assert open_one.get("/v1/models", headers={"Host": "tyler.example"}).status_code == 200
+        allowed = open_one.get("/v1/models", headers={"Origin": "https://page.example"})
+        assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+        error_of(open_one.get("/v1/models", headers=page), 403)
+
+
+def test_a_request_keeps_the_id_it_came_with(served: Served) -> None:
+    assert served.get("/v1/models", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    other = served.get("/v1/models", headers={"x-request-id": "no spaces, please"}).headers["x-request-id"]
+    assert other.startswith("req-")
+
+
+def test_the_description_of_the_api_names_every_endpoint(served: Served) -> None:
+    described = served.get("/openapi.json").json()
+    assert set(PATHS) <= set(described["paths"])
+    assert json.dumps(described).count('"additionalProperties": false') >= 8
