@@ -170,6 +170,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "budget": 2,
         "max_new_tokens": 2048,
         "slots": 32,
+        "memory": None,
         "options": GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
         "match": None,
         "output": None,
@@ -182,6 +183,19 @@ def test_eval_passes_a_method_and_its_settings_on(called) -> None:
     assert main.main(command) == 0
     assert benchmarking.settings["method"] == "soft-thinking"
     assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
+
+
+def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    benchmarking = called("evaluation.command")
+    assert main.main(["eval", "model", "--memory", "4GB"]) == 0
+    assert benchmarking.settings["memory"] == 4 * 10**9
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("tyler.reasoners.registry.stream", lambda *_, **settings: asked.update(settings) or iter(()))
+    assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
+    assert asked["memory"] == 2**29
+    for command in (["eval", "model"], ["solve", "model", "2+2?"]):
+        assert main.main([*command, "--memory", "much"]) == 2
+        assert "'much'; write it as a number of bytes, such as 4GB or 512MiB" in capsys.readouterr().err
 
 
 def test_eval_asks_math_verify_unless_told_not_to(called) -> None:

@@ -65,3 +65,14 @@ def test_a_quiet_evaluation_says_only_what_came_of_it(monkeypatch: pytest.Monkey
     assert capsys.readouterr() == ("the table\n", "")
     assert main.main(["eval", "mini"]) == 0
     assert capsys.readouterr() == ("the table\n", "loading mini ...\n")
+
+
+def test_a_temperature_that_training_does_not_read_is_told(training, capsys) -> None:
+    assert main.main(["stage1", "mini", "--decoding.temperature", "0.7"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert line == (
+        "warning: decoding.temperature = 0.7 is not read in training: rollouts are sampled at grpo.temperature, and "
+        "development problems are answered greedily"
+    )
+    assert main.main(["stage2", "mini"]) == 0
+    assert "warning" not in capsys.readouterr().err

@@ -219,6 +219,16 @@ def test_epochs_may_be_null_beside_steps_and_one_of_them_is_given() -> None:
         load_config("paper", ["stage1.epochs=null"])
 
 
+def test_the_bound_on_memory_is_read_with_its_unit() -> None:
+    config = load_config("paper", ["decoding.memory=4GB"])
+    assert config.decoding.memory == 4 * 10**9 and parse_config(dump(config)) == config
+    assert load_config("paper").decoding.memory is None
+    assert load_config("paper", ["decoding.memory=500_000_000"]).decoding.memory == 500_000_000
+    for value in ("lots", "0", "-1GB"):
+        with pytest.raises(ConfigError, match=r"decoding.memory: .* a number of bytes, such as 4GB"):
+            load_config("paper", [f"decoding.memory={value}"])
+
+
 def test_steps_replace_epochs() -> None:
     stage = load_config("paper").stage1
     assert stage.num_steps(15_000) == 2 * 1875

@@ -200,3 +200,16 @@ def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
         decoder(inputs_embeds=embeds, use_cache=False)
     parts = calibration_memory(shape, Config(), work, 4)
     assert parts["hidden states"] + parts["layer at work"] == pytest.approx(allocations.peak, rel=0.15)
+
+
+def test_a_bound_on_memory_bounds_what_a_rollout_is_planned_to_hold() -> None:
+    shape = Shape.of(architecture("Qwen/Qwen3-4B"))
+    free = rollout_memory(shape, load_config("qwen3-4b"), Workload.of(load_config("qwen3-4b")), 2)
+    config = load_config("qwen3-4b", ["decoding.memory=4GB"])
+    bound = rollout_memory(shape, config, Workload.of(config), 2)
+    caches = ("policy's KV", "synthesizer's KV", "context")
+    assert sum(free[part] for part in caches) > 8e9
+    assert 3.99e9 < sum(bound[part] for part in caches) <= 4e9
+    assert {part: size for part, size in bound.items() if part not in caches} == {
+        part: size for part, size in free.items() if part not in caches
+    }

@@ -31,6 +31,7 @@ from tyler.cli.main import main
 from tyler.config.files import load_config
 from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
 from tyler.config.schema import Config
+from tyler.config.sections import DecodingConfig
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
@@ -633,7 +634,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
 
 def rolled_out(model: MemGen, spec: grpo.GrpoSpec, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
     """A rollout whose rewards differ, whatever the answers are."""
-    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, slots=4, step=0)
+    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, DecodingConfig(slots=4), step=0)
     return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
 
 

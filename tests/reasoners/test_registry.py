@@ -12,6 +12,7 @@ from tests.reasoners import soft
 
 from tyler.cli import main
 from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
 from tyler.evaluation import command
 from tyler.evaluation.records import read_records
 from tyler.model import Tyler
@@ -166,3 +167,16 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
 def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:
     assert all(hasattr(module, "Settings") and callable(module.reasoner) for module in registry.METHODS.values())
     assert tiny.FAMILIES
+
+
+@pytest.mark.parametrize("method", [None, "cot", "swireasoning"])
+def test_every_method_keeps_to_the_bound_on_memory(place: Path, method: str | None) -> None:
+    loaded = registry.load(str(place / "backbone"), method, name="x", max_new_tokens=4, memory=10_000)
+    with pytest.raises(ValueError, match=r"needs [\d,]+ bytes of context and caches, and memory=10,000"):
+        loaded.reasoner.solve([Problem("p", "jsonl", "How many x?", "5")])
+    with pytest.raises(ValueError, match=r"memory=10,000"):
+        list(
+            registry.stream(
+                str(place / "backbone"), "How many x?", sampling=Sampling(), max_new_tokens=4, memory=10_000
+            )
+        )

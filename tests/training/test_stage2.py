@@ -297,6 +297,26 @@ def test_the_reference_has_the_psi_of_the_start() -> None:
     assert abs(terms["kl"] - other["kl"]) > 1e-3
 
 
+def test_rollouts_keep_to_the_bound_on_memory_and_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, bounds = fresh(), []
+    run = type(model.shared_engine).run
+
+    def noted(engine: Any, *arguments: Any, **settings: Any) -> Any:
+        bounds.append(settings.get("memory"))
+        return run(engine, *arguments, **settings)
+
+    monkeypatch.setattr(type(model.shared_engine), "run", noted)
+    bounded = CONFIG.model_copy(update={"decoding": CONFIG.decoding.model_copy(update={"memory": 2_000_000})})
+    found = [roll_out(model, PROBLEMS, config, step=0) for config in (CONFIG, bounded)]
+    stage2.greedy_metrics(model, PROBLEMS, bounded)
+    with open_new(tmp_path) as directory:
+        stage2.start_psi(model, PROBLEMS, bounded, directory)
+    assert bounds == [None, 2_000_000, 2_000_000, 2_000_000]
+    assert [one.actions for one in found[0].trajectories] == [one.actions for one in found[1].trajectories]
+
+
 def test_a_share_of_a_batch_is_scaled_by_the_rewards_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
     whole, mine, other = (Rollout([], [], [], part, part > 0, {}) for part in (rewards, rewards[:2], rewards[2:]))

@@ -9,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.cli.options import Answering, Grading, Matching, Questions, SomeFolder, router_of
+from tyler.cli.options import Answering, Grading, Matching, Questions, SomeFolder, memory_of, router_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def evaluate(
 def _evaluate(
     model: str, questions: Questions, answering: Answering, grading: Grading, matching: Matching, output: Path | None
 ) -> None:
-    router = router_of(answering.router)
+    router, memory = router_of(answering.router), memory_of(answering.memory)
     from tyler.evaluation import command
     from tyler.evaluation.budget_matching import BudgetMatch
     from tyler.tasks.task import GradeOptions
@@ -68,6 +68,7 @@ def _evaluate(
         budget=answering.budget,
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
+        memory=memory,
         options=GradeOptions(**vars(grading)),
         match=None if match is None else BudgetMatch(match, matching.match_split, match_data),
         output=output,

@@ -20,6 +20,7 @@ Folder = Annotated[Path, arg(metavar="DIR")]
 SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
 
@@ -53,6 +54,8 @@ class Answering:
     """At most this many actions per answer."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
+    memory: SomeBytes = None
+    """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,16 @@ def load_settings(config: str, overrides: Sequence[str]) -> Config:
     from tyler.config.files import load_config
 
     return load_config(config, overrides)
+
+
+def memory_of(text: str | None) -> int | None:
+    """The bytes that `--memory` names; None where it names none. Raises ValueError for what is no size."""
+    from tyler.engine.sizes import bytes_of
+
+    try:
+        return None if text is None else bytes_of(text)
+    except ValueError as error:
+        raise ValueError(f"--memory {error}") from None
 
 
 def router_of(text: str | None) -> Router | None:

@@ -13,6 +13,7 @@ from tyler.cli.curves import plot_stage2, sketch
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
+from tyler.engine.sampling import Sampling
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import Report, table
@@ -70,9 +71,11 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
         model,
         router,
         decoding.budget,
+        Sampling(decoding.temperature),
         max_new_tokens=decoding.max_new_tokens,
         slots=decoding.slots,
         coalesce=decoding.coalesce,
+        memory=decoding.memory,
     )
     return evaluate(reasoner, problems)
 

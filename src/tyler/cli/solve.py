@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeNumber, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeNumber, memory_of, router_of
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -22,6 +22,7 @@ def solve(
     temperature: float = 0.0,
     seed: int = 0,
     max_new_tokens: int = 2048,
+    memory: SomeBytes = None,
 ) -> None:
     """Answer one question, printing tokens and operators as they come.
 
@@ -34,8 +35,9 @@ def solve(
         temperature: 0 is greedy.
         seed: Seed of sampling.
         max_new_tokens: At most this many actions.
+        memory: At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused.
     """
-    chosen = router_of(router)
+    chosen, bound = router_of(router), memory_of(memory)
     from tyler.engine.sampling import Sampling
     from tyler.reasoners import registry
 
@@ -46,6 +48,7 @@ def solve(
         router=chosen,
         sampling=Sampling(temperature=temperature, seed=seed),
         max_new_tokens=max_new_tokens,
+        memory=bound,
     )
     _show(events)
 

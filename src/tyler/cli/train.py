@@ -55,7 +55,7 @@ def stage1(
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
-    settings = load_settings(config, overrides)
+    settings = _settings(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, "stage1")
@@ -94,7 +94,7 @@ def stage2(
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--grpo.kl_weight 0.01` is short for `--set grpo.kl_weight=0.01`.
     """
-    settings = load_settings(config, overrides)
+    settings = _settings(config, overrides)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, "stage2")
@@ -132,7 +132,7 @@ def train(
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
     """
-    settings = load_settings(config, overrides)
+    settings = _settings(config, overrides)
     if method not in CONTINUING and start is not None:
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {' and '.join(CONTINUING)}")
     more = {"start": start or run_directory(config, "memgen")} if method in CONTINUING else {}
@@ -193,6 +193,18 @@ def _evaluating(output: Path, settings: Config) -> list[str]:
 
 def _asking(output: Path) -> list[str]:
     return ["tyler solve", str(output), "QUESTION"]
+
+
+def _settings(config: str, overrides: Sequence[str]) -> Config:
+    """The config of a training; what it says to no effect is told."""
+    settings = load_settings(config, overrides)
+    if settings.decoding.temperature > 0:
+        logger.warning(
+            "decoding.temperature = %g is not read in training: rollouts are sampled at grpo.temperature, and "
+            "development problems are answered greedily",
+            settings.decoding.temperature,
+        )
+    return settings
 
 
 def _rehearsed(settings: Config, dry_run: bool, tokenizer: Path | None, length: int | None) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tyler.engine.sizes import bytes_of
 from tyler.tasks.decontamination import OnOverlap
 from tyler.tasks.grading import task_name
 
@@ -114,18 +115,22 @@ class DataConfig(Section):
 
 
 class DecodingConfig(Section):
-    """How answers are generated. `temperature` 0 is greedy, as in the paper."""
+    """How answers are generated: rollouts and development problems by `slots`, `coalesce` and `memory`, an evaluation
+    that is made from a config by all of it. Rollouts have their own temperature and length (`grpo`, `stage2`).
+    """
 
     max_new_tokens: Count = 2048
     """Actions an answer may have: visible tokens and invocations."""
     temperature: Weight = 0.0
-    """Of the choice of an action; 0 is greedy."""
+    """Of the choice of an action; 0 is greedy, as in the paper."""
     budget: Annotated[int, Field(ge=0)] | None = None
     """A hard cap on invocations; null for none, 0 for no operators."""
     slots: Count = 16
     """Trajectories decoded at once."""
     coalesce: Annotated[int, Field(ge=0)] | None = None
     """Steps an operator call may wait for others to share its pass; null chooses by `slots`."""
+    memory: Annotated[int, BeforeValidator(bytes_of)] | None = None
+    """The most bytes of context and caches, as 4GB or 512MiB: answers wait for room; null for no bound."""
 
 
 class EvaluationConfig(Section):

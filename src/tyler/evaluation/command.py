@@ -44,6 +44,7 @@ def run(
     budget: int | None = None,
     max_new_tokens: int = 2048,
     slots: int = 32,
+    memory: int | None = None,
     options: GradeOptions | None = None,
     match: BudgetMatch | None = None,
     output: Path | None = None,
@@ -53,8 +54,9 @@ def run(
     `method` is one of `reasoners.methods` (None: the model itself, as it was trained), with `method_settings` such as
     "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
     `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
-    each process answers its share. Answers are kept in `output` (by default `runs/NAME-eval`) as they come; the same
-    call resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
+    each process answers its share, and `memory` bounds the bytes of context and caches in each. Answers are kept in
+    `output` (by default `runs/NAME-eval`) as they come; the same call resumes after a kill. Raises ValueError for what
+    cannot be evaluated, RunError for an unusable `output`.
     """
     if match is not None and len(tasks) > 1:
         raise ValueError(
@@ -80,6 +82,7 @@ def run(
         budget=budget,
         max_new_tokens=max_new_tokens,
         slots=slots,
+        memory=memory,
     )
     found = None if match is None else match.find(loaded, next(iter(sets.values())))
     loaded = loaded if found is None else budget_matching.with_setting(loaded, found)

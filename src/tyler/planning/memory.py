@@ -274,11 +274,15 @@ def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) ->
 
 def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
     """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches
-    of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
+    of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions. `decoding.memory` bounds
+    the caches and the context: what does not fit waits.
     """
     counts = count_parameters(shape, config.lora, config.operators)
+    one = 2 * shape.layers * shape.key_value * element
     positions = work.slots * cache_capacity(work.prompt, work.context)
-    cache = 2 * shape.layers * shape.key_value * element * positions
+    if config.decoding.memory is not None:
+        positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
+    cache = one * positions
     prompts = Read(work.slots, work.prompt, round_up(work.prompt))
     return {
         "weights": counts.backbone * element,

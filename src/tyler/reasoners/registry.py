@@ -98,6 +98,7 @@ def load(
     budget: int | None = None,
     max_new_tokens: int = 2048,
     slots: int = 32,
+    memory: int | None = None,
 ) -> Loaded:
     """The model at `location` under a method, by default its own, with overrides such as `min_p=0.01` of its settings.
 
@@ -114,7 +115,7 @@ def load(
     if method == OWN:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-        return own(location, name, device, router, budget, max_new_tokens, slots)
+        return own(location, name, device, router, budget, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings, module = settings_of(method, overrides), METHODS[method]
@@ -124,7 +125,7 @@ def load(
 
     def build(settings: Any, longest: int) -> Reasoner:
         made = module.reasoner(model, settings, name=shown, sampling=Sampling(), max_new_tokens=longest, slots=slots)
-        return cast(Reasoner, made)
+        return cast(Reasoner, replace(made, memory=memory))
 
     return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, module.KNOBS, build)
 
@@ -137,13 +138,14 @@ def own(
     budget: int | None,
     max_new_tokens: int,
     slots: int,
+    memory: int | None,
 ) -> Loaded:
     """A model as its last stage left it."""
     model = Tyler.from_pretrained(location, device=device)
     routed = router or DEFAULT_ROUTERS[model.stage]
 
     def build(settings: SavedPolicy, longest: int) -> Reasoner:
-        return TylerReasoner(name, model, routed, settings.budget, max_new_tokens=longest, slots=slots)
+        return TylerReasoner(name, model, routed, settings.budget, max_new_tokens=longest, slots=slots, memory=memory)
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
@@ -160,6 +162,7 @@ def stream(
     budget: int | None = None,
     sampling: Sampling,
     max_new_tokens: int,
+    memory: int | None = None,
 ) -> Iterator[Event]:
     """Answer one question by the model at `location`, as it was trained, telling what happens as it happens.
 
@@ -169,9 +172,10 @@ def stream(
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
         model = SAVED[kind][1].from_pretrained(location)
-        return cast(Iterator[Event], model.stream(question, sampling=sampling, max_new_tokens=max_new_tokens))
+        events = model.stream(question, sampling=sampling, max_new_tokens=max_new_tokens, memory=memory)
+        return cast(Iterator[Event], events)
     return Tyler.from_pretrained(location).stream(
-        question, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens
+        question, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, memory=memory
     )
 
 

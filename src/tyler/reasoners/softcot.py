@@ -183,11 +183,16 @@ class SoftCot:
         return plain_engine(self.backbone, slots=slots, memory=memory)
 
     def stream(
-        self, problem: Question, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+        self,
+        problem: Question,
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        memory: int | None = None,
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent as each token happens and a FinishEvent at the end."""
         request = self.request(problem, self.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
-        return self.shared_engine.events([request])
+        return self.shared_engine.events([request], memory=memory)
 
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""

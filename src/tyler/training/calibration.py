@@ -37,7 +37,14 @@ class Decisions:
 
 @torch.no_grad()
 def collect_decisions(
-    model: Tyler, problems: Sequence[str | Problem], *, temperature: float, max_new_tokens: int, slots: int, seed: int
+    model: Tyler,
+    problems: Sequence[str | Problem],
+    *,
+    temperature: float,
+    max_new_tokens: int,
+    slots: int,
+    seed: int,
+    memory: int | None = None,
 ) -> Decisions:
     """Answer the problems with every boundary's operator invoked, and gather every decision of the policy."""
     requests = [
@@ -49,7 +56,7 @@ def collect_decisions(
         )
         for index, problem in enumerate(problems)
     ]
-    trajectories = model.shared_engine.run(requests, slots=slots)
+    trajectories = model.shared_engine.run(requests, slots=slots, memory=memory)
     model.shared_engine.release()
     hidden, token_mass, operator = [], [], []
     for first in range(0, len(trajectories), CALIBRATION_ROWS):

@@ -98,7 +98,10 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
 
 def decode(model: Tyler, requests: Sequence[Request], config: Config) -> list[Trajectory]:
     """Answer on the model's engine, and give its memory back: the learner, whose turn is next, needs it."""
-    trajectories = model.shared_engine.run(requests, slots=config.decoding.slots, coalesce=config.decoding.coalesce)
+    decoding = config.decoding
+    trajectories = model.shared_engine.run(
+        requests, slots=decoding.slots, coalesce=decoding.coalesce, memory=decoding.memory
+    )
     model.shared_engine.release()
     return trajectories
 
@@ -245,6 +248,7 @@ def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Ru
         temperature=config.grpo.temperature,
         max_new_tokens=config.stage2.max_new_tokens,
         slots=config.decoding.slots,
+        memory=config.decoding.memory,
         seed=seed_of(config.stage2.seed, "calibration"),
     )
     psi = fit_psi(decisions, len(model.operators), calibration)

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
+from tyler.config.sections import DecodingConfig
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
@@ -69,7 +70,12 @@ class GrpoSpec:
 
 
 def roll_out(
-    model: MemGen, problems: Sequence[Problem], config: MemGenGrpoConfig, spec: GrpoSpec, slots: int, step: int
+    model: MemGen,
+    problems: Sequence[Problem],
+    config: MemGenGrpoConfig,
+    spec: GrpoSpec,
+    decoding: DecodingConfig,
+    step: int,
 ) -> Rollout:
     """Answer every problem `group_size` times and grade the answers: a reward of 1 for a correct one, else 0."""
     started = time.perf_counter()
@@ -83,7 +89,7 @@ def roll_out(
         )
         for problem, member in asked
     ]
-    engine = model.engine(slots=min(slots, len(requests)))
+    engine = model.engine(slots=min(decoding.slots, len(requests)), memory=decoding.memory)
     trajectories = engine.run(requests)
     correct = [is_correct(problem, answer) for (problem, _), answer in zip(asked, trajectories, strict=True)]
     rewards = torch.tensor(correct, dtype=torch.float32).view(-1, config.group_size)
@@ -217,7 +223,7 @@ def train(
     problems: Sequence[Problem],
     config: MemGenGrpoConfig,
     spec: GrpoSpec,
-    slots: int,
+    decoding: DecodingConfig,
     run: Run,
     development: Sequence[Problem] = (),
 ) -> None:
@@ -232,7 +238,7 @@ def train(
     for step in remaining_steps(title, run, total, optimization, config.checkpoint_every, model):
         batch = [problems[index] for _, index in batch_at(step.number, config.batch_size, len(problems), config.seed)]
         ids = [problem.id for problem in batch]
-        rollout = roll_out(model, distributed.share(batch), config, spec, slots, step.number)
+        rollout = roll_out(model, distributed.share(batch), config, spec, decoding, step.number)
         metrics = rollout_metrics(rollout)
         started = time.perf_counter()
         for update in range(updates):
@@ -245,7 +251,7 @@ def train(
             metrics |= {f"memgen_grpo/{name}": value for name, value in terms.items()}
         metrics["memgen_grpo/learning_seconds"] = time.perf_counter() - started
         if development and step.is_due(config.eval_every):
-            metrics |= greedy_metrics(model, development, config, slots)
+            metrics |= greedy_metrics(model, development, config, decoding)
             step.record_best(metrics, "memgen_grpo/greedy_accuracy", gt)
         step.log(metrics, f"reward {metrics['memgen_grpo/reward']:.2f}")
 
@@ -256,12 +262,13 @@ def has_gradient(spec: GrpoSpec) -> bool:
 
 
 def greedy_metrics(
-    model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, slots: int
+    model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, decoding: DecodingConfig
 ) -> dict[str, float]:
     """Greedy accuracy and blocks behind delimiters on development problems."""
     if not (mine := distributed.share(development)):
         return distributed.average({}, 0)
-    answers = MemGenReasoner("greedy", model, max_new_tokens=config.max_new_tokens, slots=slots).solve(mine)
+    longest, slots, memory = config.max_new_tokens, decoding.slots, decoding.memory
+    answers = MemGenReasoner("greedy", model, max_new_tokens=longest, slots=slots, memory=memory).solve(mine)
     correct = [is_correct(problem, answer) for problem, answer in zip(mine, answers, strict=True)]
     metrics = {
         "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
@@ -346,5 +353,5 @@ def _run(
     development = development_problems(config, settings)
     origin = origin_of(start, map(Problem.content, problems))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, problems, settings, spec, config.decoding.slots, directory, development)
+        train(model, problems, settings, spec, config.decoding, directory, development)
     return model

@@ -235,11 +235,10 @@ class MemGen:
             digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def engine(self, *, slots: int = 8, coalesce: int | None = None) -> MemGenEngine:
+    def engine(self, *, slots: int = 8, coalesce: int | None = None, memory: int | None = None) -> MemGenEngine:
         """A decoding engine of one's own over this model's present weights."""
-        return MemGenEngine(
-            self.backbone, self.settings.operators, self.weaver, self.trigger, slots=slots, coalesce=coalesce
-        )
+        parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
+        return MemGenEngine(*parts, slots=slots, coalesce=coalesce, memory=memory)
 
     def router(self, temperature: float = 0.0) -> AtDelimiters:
         """Where blocks go; the trigger is greedy at `temperature` 0."""
@@ -283,14 +282,19 @@ class MemGen:
         return reasoner.solve(problems)
 
     def stream(
-        self, problem: Question, *, sampling: Sampling | None = None, max_new_tokens: int = 2048
+        self,
+        problem: Question,
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 2048,
+        memory: int | None = None,
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
         sampling = sampling or Sampling()
         request = self.request(
             problem, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
         )
-        return self.shared_engine.events([request])
+        return self.shared_engine.events([request], memory=memory)
 
 
 @dataclass(frozen=True)
