@@ -15,7 +15,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4
 ACTIONS = 24
 
 

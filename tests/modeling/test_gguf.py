@@ -123,7 +123,7 @@ def test_a_backbone_is_a_gguf_file_as_it_is_the_folder_that_it_was_made_of(famil
     found.tokenizer.save_pretrained(tmp_path / "folder")
     saved = Backbone.load(str(tmp_path / "folder"), device="cpu")
     assert found.fingerprint() == saved.fingerprint()
-    assert torch.equal(logits(found.model), logits(saved.model))
+    assert torch.allclose(logits(found.model), logits(saved.model), atol=1e-4)
     text = "125 the\n\n1. <|im_end|> é😀"
     assert found.tokenizer(text).input_ids == saved.tokenizer(text).input_ids
     assert Backbone.load(str(path), dtype="bfloat16", device="cpu").fingerprints.rounded == found.fingerprints.rounded

@@ -34,7 +34,7 @@ def test_the_merged_folder_answers_as_the_fine_tuned_model_does(family: str, tmp
     after = Tyler.start(merged, (), prompt=model.prompt).solve(question, router=Never(), max_new_tokens=length)
     assert merged.fingerprint() != model.backbone.fingerprint()
     assert before.actions == after.actions != untouched.actions
-    assert before.logprobs == after.logprobs
+    assert before.logprobs == pytest.approx(after.logprobs, abs=1e-4)  # folded by another product on some processors
 
 
 def test_what_needs_its_operators_is_refused(tmp_path: Path) -> None:
