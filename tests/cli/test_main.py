@@ -15,9 +15,7 @@ import pytest
 import tyler
 from tyler.cli import doctor, main
 from tyler.config.files import presets
-from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.engine.trajectory import Invocation
 from tyler.evaluation.budget_matching import BudgetMatch
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
@@ -190,7 +188,8 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
     assert main.main(["eval", "model", "--memory", "4GB"]) == 0
     assert benchmarking.settings["memory"] == 4 * 10**9
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("tyler.reasoners.registry.stream", lambda *_, **settings: asked.update(settings) or iter(()))
+    answerer = SimpleNamespace(request=lambda *_: None, events=lambda _: iter(()))
+    monkeypatch.setattr("tyler.reasoners.registry.answerer", lambda *_, **settings: asked.update(settings) or answerer)
     assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
     assert asked["memory"] == 2**29
     for command in (["eval", "model"], ["solve", "model", "2+2?"]):
@@ -313,26 +312,6 @@ sys.exit(tyler.cli.main.main(["doctor"]))
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate(timeout=120)
     assert (process.returncode, shown) == (130, "tyler: interrupted\n")
-
-
-def test_solve_prints_tokens_and_operators_in_place(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    invocation = Invocation("global", position=0, num_latents=8, action=0)
-    trajectory: Any = SimpleNamespace(summary=lambda: "2 visible tokens; finished by eos")
-    asked: dict[str, Any] = {}
-
-    def stream(question: str, **settings: Any):
-        asked.update(settings, question=question)
-        yield InvocationEvent(0, invocation)
-        yield TokenEvent(0, 5, "So ")
-        yield TokenEvent(0, 6, "[b]4[/b]")
-        yield FinishEvent(0, trajectory)
-
-    loaded = SimpleNamespace(from_pretrained=lambda name: SimpleNamespace(stream=stream))
-    monkeypatch.setattr("tyler.reasoners.registry.Tyler", loaded)
-    assert main.main(["solve", "model", "2+2?", "--budget", "3"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("⟨global ×8⟩So [b]4[/b]\n2 visible tokens; finished by eos")
-    assert (asked["question"], asked["budget"], asked["router"], asked["max_new_tokens"]) == ("2+2?", 3, None, 2048)
 
 
 def test_doctor_names_every_part_of_the_machine_and_respects_offline(

@@ -175,8 +175,5 @@ def test_every_method_keeps_to_the_bound_on_memory(place: Path, method: str | No
     with pytest.raises(ValueError, match=r"needs [\d,]+ bytes of context and caches, and memory=10,000"):
         loaded.reasoner.solve([Problem("p", "jsonl", "How many x?", "5")])
     with pytest.raises(ValueError, match=r"memory=10,000"):
-        list(
-            registry.stream(
-                str(place / "backbone"), "How many x?", sampling=Sampling(), max_new_tokens=4, memory=10_000
-            )
-        )
+        answerer = registry.answerer(str(place / "backbone"), max_new_tokens=4, memory=10_000)
+        list(answerer.events([answerer.request("How many x?", Sampling())]))

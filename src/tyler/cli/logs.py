@@ -54,3 +54,16 @@ def quietly(quiet: bool) -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def loading(model: str) -> Iterator[None]:
+    """On a terminal a line says what is being loaded, and is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"loading {model} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -1,72 +1,232 @@
-"""`tyler solve`: one answer, printed as it comes."""
+"""`tyler solve`: one question, answered as one watches, or a file of them."""
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeNumber, memory_of, router_of
+from tyler.cli.logs import loading
+from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
+    from tyler.engine.sampling import Sampling
+    from tyler.reasoners.registry import Answerer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the model answers."""
+
+    budget: SomeNumber = None
+    """At most this many invocations; 0 is the model without operators; by default no limit."""
+    router: RouterName = None
+    """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together have this probability; 1 is all."""
+    top_k: int = 0
+    """Sample among this many of the likeliest tokens; 0 is all."""
+    seed: int = 0
+    """Seed of sampling."""
+    num_samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
+    """Answers to each question; their random streams follow from the seed."""
+    max_new_tokens: int = 2048
+    """At most this many actions."""
+    stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = ()
+    """Text before which an answer ends; may be repeated."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """How the answer is told."""
+
+    json: bool = False
+    """One JSON object for each answer, a line each."""
+    stream: bool = False
+    """With --json: one line for each token, invocation and end, as it happens."""
+    show: Literal["always", "never"] = "always"
+    """Whether operators stand in the text, with a line of counts below; never prints the text alone."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Many questions."""
+
+    input: SomeFile = None
+    """Questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if there is one."""
+    output: SomeFile = None
+    """Where their answers go, a line of JSON each; the same command resumes it."""
+    slots: int = 32
+    """Answers decoded at once; changes speed and memory, not the answers."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where the model computes."""
+
+    device: Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")] = None
+    """cpu, cuda, cuda:1 ...; by default a GPU where there is one."""
+    dtype: Annotated[str, arg(metavar="DTYPE")] = "auto"
+    """float32, bfloat16 or float16; auto is bfloat16 on a GPU that has it, else float32."""
+    memory: SomeBytes = None
+    """At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused."""
 
 
 def solve(
     model: ModelName,
-    question: Annotated[Positional[str], arg(metavar="QUESTION")],
-    budget: SomeNumber = None,
-    router: RouterName = None,
-    temperature: float = 0.0,
-    seed: int = 0,
-    max_new_tokens: int = 2048,
-    memory: SomeBytes = None,
+    question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
+    decoding: Annotated[Decoding, arg(name="")] = Decoding(),
+    telling: Annotated[Telling, arg(name="")] = Telling(),
+    files: Annotated[Files, arg(name="")] = Files(),
+    placing: Annotated[Placing, arg(name="")] = Placing(),
 ) -> None:
-    """Answer one question, printing tokens and operators as they come.
+    """Answer one question, printing tokens and operators as they come, or a file of questions.
 
     Args:
         model: A saved model, Tyler's or a baseline's, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a
             GGUF file or a Hub id.
         question: The question; "-" reads it from standard input.
-        budget: At most this many invocations; 0 is the model without operators; by default no limit.
-        router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
-        temperature: 0 is greedy.
-        seed: Seed of sampling.
-        max_new_tokens: At most this many actions.
-        memory: At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused.
     """
-    chosen, bound = router_of(router), memory_of(memory)
-    from tyler.engine.sampling import Sampling
-    from tyler.reasoners import registry
+    _check(question, decoding, telling, files)
+    router, bound = router_of(decoding.router), memory_of(placing.memory)
+    with loading(model):
+        from tyler.engine.sampling import Sampling
+        from tyler.reasoners import registry
 
-    events = registry.stream(
-        model,
-        sys.stdin.read() if question == "-" else question,
-        budget=budget,
-        router=chosen,
-        sampling=Sampling(temperature=temperature, seed=seed),
-        max_new_tokens=max_new_tokens,
-        memory=bound,
+        sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
+        answerer = registry.answerer(
+            model,
+            router=router,
+            budget=decoding.budget,
+            max_new_tokens=decoding.max_new_tokens,
+            stop=decoding.stop,
+            device=placing.device,
+            dtype=placing.dtype,
+            memory=bound,
+        )
+    if files.input is not None and files.output is not None:
+        _answer_file(answerer, files.input, files.output, decoding, sampling, files.slots)
+        return
+    asked = sys.stdin.read() if question == "-" else question
+    events = _events(answerer, asked, sampling, decoding.num_samples)
+    if telling.json:
+        _tell_json(events, {"model": model, "problem": asked}, telling.stream)
+    else:
+        _tell(events, operators=telling.show == "always", alone=decoding.num_samples == 1)
+
+
+def _check(question: str, decoding: Decoding, telling: Telling, files: Files) -> None:
+    if (files.input is None) != (files.output is None):
+        raise ValueError("--input and --output go together: a file of questions, and a file for their answers")
+    if bool(question) == (files.input is not None):
+        raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --output FILE; one, not both")
+    if files.input is not None and (telling.json or telling.stream):
+        raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
+    if telling.stream and not telling.json:
+        raise ValueError("--stream is for --json; text is printed as it comes anyway")
+    if decoding.num_samples < 1:
+        raise ValueError(f"-n {decoding.num_samples}: at least 1 answer is needed")
+    if decoding.num_samples > 1 and decoding.temperature == 0:
+        raise ValueError(
+            f"-n {decoding.num_samples} greedy answers would all be the same; give a --temperature above 0"
+        )
+
+
+def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: int) -> Iterator[Event]:
+    """What happens in each answer; an event's index is its sample."""
+    from tyler.model import spread
+
+    asked = spread([question], sampling, None if num_samples == 1 else num_samples)
+    return answerer.events([answerer.request(one, its) for one, its in asked])
+
+
+def _answer_file(
+    answerer: Answerer, questions: Path, output: Path, decoding: Decoding, sampling: Sampling, slots: int
+) -> None:
+    from tyler.evaluation import answers
+
+    settings = {
+        "router": decoding.router,
+        "budget": decoding.budget,
+        "max_new_tokens": decoding.max_new_tokens,
+        "stop": list(decoding.stop),
+    }
+    lines = answers.run(
+        answerer,
+        questions,
+        output,
+        sampling=sampling,
+        settings=settings,
+        num_samples=decoding.num_samples,
+        slots=slots,
     )
-    _show(events)
+    if failed := [line for line in lines if "error" in line]:
+        first = f"first line {failed[0]['line']}: {failed[0]['error']}"
+        logger.warning("%d of %d could not be asked, %s", len(failed), len(lines), first)
+    print(f"{len(lines) - len(failed)} answers are in {output}")
 
 
-def _show(events: Iterable[Event]) -> None:
-    """Print the tokens of one answer, and each operator where it was invoked, in its own colour."""
+def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> None:
+    """Print what happens, a JSON object a line; without `stream` the answers alone."""
+    from dataclasses import asdict
+
+    from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
+    from tyler.evaluation.answers import told
+
+    for event in events:
+        match event:
+            case TokenEvent(index=sample, token=token, text=text) if stream:
+                _print_json({"event": "token", "sample": sample, "token": token, "text": text})
+            case InvocationEvent(index=sample, invocation=invocation) if stream:
+                _print_json({"event": "invocation", "sample": sample, **asdict(invocation)})
+            case FinishEvent(index=sample, trajectory=trajectory):
+                kind = {"event": "finish"} if stream else {}
+                _print_json({**kind, **asked, "sample": sample, **told(trajectory)})
+
+
+def _print_json(line: dict[str, Any]) -> None:
+    print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
+    """Print text: of one answer as it comes, of several one after the other.
+
+    On a terminal control characters that a model wrote are shown and not obeyed; `operators` stand where they were
+    invoked, in their colours, with a line of counts below.
+    """
     from rich.console import Console
     from rich.text import Text
 
-    from tyler.engine.presentation import sign
+    from tyler.engine.presentation import as_text, escaped, sign
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 
     console = Console(highlight=False, soft_wrap=True)
+
+    def write(text: str) -> None:
+        console.file.write(escaped(text) if console.is_terminal else text)
+        console.file.flush()
+
     for event in events:
         match event:
-            case TokenEvent():
-                console.print(Text(event.text), end="")
-            case InvocationEvent(invocation=invocation):
+            case TokenEvent(text=text) if alone:
+                write(text)
+            case InvocationEvent(invocation=invocation) if alone and operators:
                 console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):
-                console.print(Text(f"\n{trajectory.summary()}", style="dim"))
+                if not alone:
+                    calls = trajectory.invocations if operators else ()
+                    console.print(as_text(trajectory.text, calls), end="")
+                write("\n")
+                if operators:
+                    console.print(Text(trajectory.summary(), style="dim"))

@@ -7,6 +7,7 @@ apart.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -18,6 +19,9 @@ COLOURS = {"global": "#007abf", "state": "#c15500", "procedure": "#008561"}
 """Of the paper's operators."""
 MORE_COLOURS = ("#bc4d8b", "#9d6c00", "#7c66c8", "#618020", "#6e7682")
 """For other operators, by their names."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing, and what turns the direction of writing; not a tab or a line's end."""
 
 
 class Placed(Protocol):
@@ -48,6 +52,11 @@ def pieces(text: str, calls: Sequence[Placed]) -> Iterator[str | Placed]:
     yield text[shown:]
 
 
+def escaped(text: str) -> str:
+    """The text with control characters written out, as in "\\x1b": whatever a model wrote, a terminal only shows it."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def label(call: Placed) -> str:
     """An operator and its number of latents, as in "global ×8"."""
     return f"{call.operator} ×{call.num_latents}"
@@ -64,10 +73,10 @@ def chip(call: Placed) -> Markup:
 
 
 def as_text(text: str, calls: Sequence[Placed]) -> Text:
-    """The text for a terminal, with every operator in its place."""
+    """The text for a terminal, with every operator in its place and control characters written out."""
     result = Text()
     for piece in pieces(text, calls):
-        result.append_text(Text(piece) if isinstance(piece, str) else sign(piece))
+        result.append_text(Text(escaped(piece)) if isinstance(piece, str) else sign(piece))
     return result
 
 

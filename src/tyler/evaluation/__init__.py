@@ -3,6 +3,7 @@
 pass_at_1.py        a reasoner answers problems; every answer is graded and kept
 command.py          `tyler eval`
 records.py          answers on disk, so that an evaluation resumes
+answers.py          answers to a file of questions, ungraded
 reports.py          tables of records
 html_report.py      a page of records
 comparison.py       two evaluations, problem by problem

@@ -9,18 +9,17 @@ evaluation/
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tyler.engine.trajectory import Invocation
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
+from tyler.runs.line_files import LineFile
 from tyler.runs.run import read_jsonl
 from tyler.tasks import Outcome
 
@@ -109,7 +108,7 @@ class RecordStore:
         it holds an evaluation under other settings."""
         self.folder, self.rank = folder, rank
         self._adding = threading.Lock()
-        self._file = _locked(folder, RECORDS if rank == 0 else f"records-{rank}.jsonl")
+        self._file = LineFile(folder / (RECORDS if rank == 0 else f"records-{rank}.jsonl"))
         try:
             _check_settings(folder / SETTINGS, settings, write=rank == 0)
             self.known = {record.key: record for file in _files(folder) for record in read_records(file)}
@@ -121,8 +120,7 @@ class RecordStore:
     def add(self, record: Record) -> None:
         """Keep a record: it is on its way to the disk when this returns."""
         with self._adding:
-            self._file.write(record.to_json() + "\n")
-            self._file.flush()
+            self._file.add(record.to_json())
             self.known[record.key] = record
 
     def merge(self, order: Sequence[Key]) -> list[Record]:
@@ -154,23 +152,6 @@ class RecordStore:
 def _files(folder: Path) -> list[Path]:
     """records.jsonl first, once the process of rank 0 has made it."""
     return [*folder.glob(RECORDS), *sorted(folder.glob("records-*.jsonl"))]
-
-
-def _locked(folder: Path, name: str) -> IO[str]:
-    """The file open for appending, this process's alone, without a last line that a kill cut short."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / name, "a", encoding="utf-8")  # noqa: SIM115 - closed by the store
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another directory (--output)") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RunError(f"another process is writing {folder / name}; wait for it or choose another --output") from None
-    whole = (folder / name).read_bytes().rfind(b"\n") + 1
-    os.truncate(folder / name, whole)
-    return file
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:

@@ -13,18 +13,19 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.config.files import read_value
-from tyler.engine.request import Event
+from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.memgen import MemGen, is_memgen
 from tyler.reasoners.memgen import method as memgen
-from tyler.reasoners.reasoner import Reasoner
+from tyler.reasoners.reasoner import Finished, Reasoner
 from tyler.reasoners.softcot import SoftCot
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.tasks.prompts import Prompt
+from tyler.tasks.prompts import Prompt, Question
 
 OWN = "tyler"
 """The model itself, as its last stage left it: Tyler after a stage, SFT, GRPO, or the plain backbone."""
@@ -38,11 +39,33 @@ METHODS: dict[str, ModuleType] = {
 }
 """Each has `Settings`, a frozen dataclass, `reasoner(model, settings, ...)`, and `KNOBS`."""
 
-SAVED: dict[str, tuple[Callable[[str], bool], Any]] = {
-    "softcot": (softcot.is_checkpoint, SoftCot),
-    "memgen": (is_memgen, MemGen),
+
+@dataclass(frozen=True)
+class Saved:
+    """A method with checkpoints of its own: what recognises one, the class that loads it, and how it is asked."""
+
+    recognises: Callable[[str], bool]
+    model: Any
+    request: Callable[[Any, Question, Sampling, int], Request]
+    """Of a model, a question, a sampling and the most actions."""
+
+
+SAVED = {
+    "softcot": Saved(
+        softcot.is_checkpoint,
+        SoftCot,
+        lambda model, question, sampling, longest: model.request(
+            question, model.wording.thoughts, sampling=sampling, max_new_tokens=longest
+        ),
+    ),
+    "memgen": Saved(
+        is_memgen,
+        MemGen,
+        lambda model, question, sampling, longest: model.request(
+            question, sampling=sampling, max_new_tokens=longest, trigger_temperature=sampling.temperature
+        ),
+    ),
 }
-"""The methods with checkpoints of their own: what recognises one, and the class that loads it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +107,7 @@ class Loaded:
 
 def kind_of(location: str) -> str | None:
     """The method whose checkpoint a location claims to be; None for a Tyler checkpoint, a backbone or a Hub id."""
-    return next((name for name, (recognises, _) in SAVED.items() if recognises(location)), None)
+    return next((name for name, saved in SAVED.items() if saved.recognises(location)), None)
 
 
 def load(
@@ -119,7 +142,7 @@ def load(
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings, module = settings_of(method, overrides), METHODS[method]
-    model = SAVED[kind][1].from_pretrained(location, device=device) if kind else None
+    model = SAVED[kind].model.from_pretrained(location, device=device) if kind else None
     model = model or cot.plain(Tyler.from_pretrained(location, device=device))
     shown = name if kind else f"{name}, {method}"
 
@@ -154,29 +177,61 @@ def own(
     )
 
 
-def stream(
+@dataclass(frozen=True)
+class Answerer:
+    """A model as it was trained, with everything about decoding decided but the sampling."""
+
+    request: Callable[[Question, Sampling], Request]
+    """What the engine is asked for a question. Raises ValueError for one that is empty or no question."""
+    engine: SharedEngine
+    weights: Callable[[], str]
+    """The hash of the weights."""
+    memory: int | None = None
+    """The bound on the engine's context and caches, in bytes."""
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError for a request that the engine will refuse."""
+        self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory)
+
+    def events(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """What happens in each answer, as it happens."""
+        return self.engine.events(requests, memory=self.memory)
+
+    def run(self, requests: Sequence[Request], *, slots: int, finished: Finished) -> None:
+        """Answer, telling of each answer as it is done."""
+        self.engine.run(requests, slots=slots, memory=self.memory, finished=finished)
+
+
+def answerer(
     location: str,
-    question: str,
     *,
     router: Router | None = None,
     budget: int | None = None,
-    sampling: Sampling,
-    max_new_tokens: int,
+    max_new_tokens: int = 2048,
+    stop: Sequence[str] = (),
+    device: str | None = None,
+    dtype: str = "auto",
     memory: int | None = None,
-) -> Iterator[Event]:
-    """Answer one question by the model at `location`, as it was trained, telling what happens as it happens.
-
-    Raises ValueError for an option that does not go with the model.
-    """
+) -> Answerer:
+    """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
-        model = SAVED[kind][1].from_pretrained(location)
-        events = model.stream(question, sampling=sampling, max_new_tokens=max_new_tokens, memory=memory)
-        return cast(Iterator[Event], events)
-    return Tyler.from_pretrained(location).stream(
-        question, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, memory=memory
-    )
+        saved = SAVED[kind]
+        model = saved.model.from_pretrained(location, device=device, dtype=dtype)
+
+        def request(question: Question, sampling: Sampling) -> Request:
+            return replace(saved.request(model, question, sampling, max_new_tokens), stop=tuple(stop))
+
+        return Answerer(request, model.shared_engine, model.fingerprint, memory)
+    tyler = Tyler.from_pretrained(location, device=device, dtype=dtype)
+
+    def asked(question: Question, sampling: Sampling) -> Request:
+        return tyler.request(
+            question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
+        )
+
+    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

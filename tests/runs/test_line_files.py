@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tyler.runs import line_files
+from tyler.runs.checkpoints import RunError
+from tyler.runs.line_files import LineFile
+
+
+def test_a_line_that_was_cut_short_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "lines.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"a": 1}\n{"a"')
+    file = LineFile(path)
+    file.add('{"a": "\u2028"}')
+    file.close()
+    assert path.read_text() == '{"a": 1}\n{"a": "\u2028"}\n'
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines.jsonl")
+    with pytest.raises(RunError, match=r"another process is writing .*; wait for it"):
+        LineFile(tmp_path / "lines.jsonl")
+    file.close()
+    LineFile(tmp_path / "lines.jsonl").close()
+
+
+def test_a_full_disk_leaves_whole_lines_and_says_how_to_resume(tmp_path: Path, monkeypatch) -> None:
+    file = LineFile(tmp_path / "lines.jsonl")
+    file.add("1")
+
+    def half(file, content: bytes) -> None:
+        file.write(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(line_files, "write_all", half)
+    with pytest.raises(RunError) as caught:
+        file.add("23")
+    assert str(caught.value) == (
+        f"the disk of {tmp_path} is full; every answer before is whole in lines.jsonl: make room and run the same "
+        "command again"
+    )
+    assert (tmp_path / "lines.jsonl").read_text() == "1\n"
+    file.close()
