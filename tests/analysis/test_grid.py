@@ -14,6 +14,8 @@ from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training, n
 from tyler.analysis.grid import Grid
 from tyler.analysis.interventions import PooledHead, intervene
 from tyler.analysis.studies import smollm2
+from tyler.analysis.training import placed
+from tyler.config.files import load_config
 from tyler.model import Tyler
 
 SHORT = ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]")
@@ -148,3 +150,12 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
     records.write(tmp_path / "one.json", {"row": "a", "text": "é"})
     assert json.loads((tmp_path / "one.json").read_text()) == {"row": "a", "text": "é"}
     assert records.read(tmp_path) == {"one": {"row": "a", "text": "é"}}
+
+
+def test_a_trainings_problems_are_looked_for_where_the_study_has_them() -> None:
+    config = load_config("smollm2-135m")
+    found = placed(config, Sources({"mawps": "files"}))
+    assert found == ["data.path=files", "data.development.path=files", "evaluation.path=files"]
+    resolved = load_config("smollm2-135m", found)
+    assert resolved.development_set is not None and str(resolved.development_set.path) == "files"
+    assert placed(config, Sources({})) == []

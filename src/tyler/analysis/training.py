@@ -34,13 +34,24 @@ def trained(training: Training, preset: str, seed: int, sources: Sources, models
 
 def _config(training: Training, preset: str, seed: int, sources: Sources, start: str) -> Config:
     """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
-    task = training.config(preset, seed).data.task
-    more = [f"data.path={sources.data[task]}"] if task in sources.data else []
+    more = placed(training.config(preset, seed), sources)
     if training.start is not None and training.start.method == "merge":
         more.append(f"backbone.id={start}")
     elif training.start is not None and (merged := merged_start(training.start)) is not None:
         more.append(f"backbone.id={Path(start).parent / name_of(merged.identity(preset, seed, sources))}")
     return training.config(preset, seed, more)
+
+
+def placed(config: Config, sources: Sources) -> list[str]:
+    """The overrides that say where the files of a config's tasks are: its training, development and reported problems."""
+    found = []
+    if path := sources.data.get(config.data.task):
+        found.append(f"data.path={path}")
+        if config.data.development is not None:
+            found.append(f"data.development.path={path}")
+    if path := sources.data.get(config.evaluation.task):
+        found.append(f"evaluation.path={path}")
+    return found
 
 
 def merged_start(training: Training) -> Training | None:
