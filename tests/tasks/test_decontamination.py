@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tyler.config.files import ConfigError, load_config, parse_config
+from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, gpqa, load_problems
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
+from tyler.training.loop import development_problems
 
 
 def problems(task: str, *prompts: str) -> list[Problem]:
@@ -100,7 +102,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return traces(tmp_path / "train.jsonl", "One", "Two", "Three"), traces(tmp_path / "test.jsonl", "two.")
 
 
-def config_of(training: str, held_out: str, **data: str) -> Config:
+def config_of(training: str, held_out: str, **data: object) -> Config:
     settings = {"task": "jsonl", "path": training, "held_out": [{"task": "jsonl", "path": held_out}], **data}
     return parse_config(json.dumps({"data": settings}))
 
@@ -159,10 +161,54 @@ def test_a_set_that_was_named_must_be_readable_and_a_default_one_is_warned_of(fi
     assert "training problems are not compared with jsonl: task 'jsonl': 'no.jsonl'" in caplog.text
 
 
-def test_stage_1_needs_no_development_problems(files, caplog):
-    config = load_config("mini", ["data.task=jsonl", f"data.path={files[0]}"])
-    assert len(load_training(config.training_set, config.held_out_sets, "refuse")) == 3
-    assert "training problems are not compared with jsonl dev: task 'jsonl' reads a file" in caplog.text
+def numbered(path: Path, count: int) -> str:
+    return traces(path, *(f"Problem {n}" for n in range(count)))
+
+
+@pytest.mark.parametrize(("count", "aside"), [(60, 6), (2000, 100), (9, 0)])
+def test_a_file_without_development_problems_sets_a_tenth_aside(tmp_path, caplog, count, aside):
+    """`--data.task jsonl --data.path FILE` over a preset whose own task has a split to develop with."""
+    caplog.set_level("INFO", "tyler")
+    config = load_config("mini", ["data.task=jsonl", f"data.path={numbered(tmp_path / 'mine.jsonl', count)}"])
+    training = load_training(config.training_set, config.held_out_sets, "refuse")
+    development = development_problems(config, config.stage1)
+    assert (len(training), len(development)) == (count - aside, aside)
+    assert not {problem.id for problem in training} & {problem.id for problem in development}
+    assert f"{aside} training problems are set aside as development problems" in caplog.text
+
+
+def test_a_task_without_the_split_sets_training_problems_aside_too(data_dir):
+    config = load_config(
+        "mini", ["data.task=gsm8k", f"data.path={data_dir}", "data.count=500", "evaluation.task=gsm8k"]
+    )
+    training = load_training(config.training_set, config.held_out_sets, "refuse")
+    development = development_problems(config, config.stage1)
+    assert (len(training), len(development)) == (450, 50)
+    assert find_overlap(training, development) == []
+
+
+def test_problems_that_are_held_out_are_not_developed_with(tmp_path):
+    training, held_out = numbered(tmp_path / "mine.jsonl", 100), numbered(tmp_path / "held.jsonl", 50)
+    config = config_of(training, held_out, development={"count": 100}, on_overlap="drop")
+    config = config.model_copy(update={"stage1": Stage1Config(eval_every=5)})
+    development = development_problems(config, config.stage1)
+    assert 0 < len(development) < 10
+    assert all(int(problem.prompt.split()[1]) >= 50 for problem in development)
+
+
+def test_a_split_of_the_task_is_found_where_the_training_problems_are(data_dir):
+    config = load_config("smollm2-135m", [f"data.path={data_dir / 'mawps_asdiv_train.csv'}"])
+    assert len(development_problems(config, config.stage1)) == 100
+
+
+def test_a_development_set_that_cannot_be_read_is_named_with_its_key(files):
+    config = load_config(
+        "mini", ["data.task=jsonl", f"data.path={files[0]}", "data.development={path: lost.jsonl, count: null}"]
+    )
+    with pytest.raises(
+        ValueError, match=r"'lost\.jsonl' is not a file.*data\.development\.path.*data\.development=null"
+    ):
+        development_problems(config, config.stage1)
 
 
 def test_the_presets_of_the_paper_hold_out_all_five_benchmarks():

@@ -5,6 +5,7 @@ A config is YAML over these sections. Whatever is misspelt or impossible is refu
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +36,7 @@ from tyler.config.sections import (
     suggest,
 )
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
-from tyler.tasks.decontamination import Selection
+from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
 
@@ -121,7 +122,10 @@ class Config(Section):
         data, development = self.data, self.data.development
         if development is None or all(loop.eval_every is None for loop in self.loops.values()):
             return None
-        return Selection(data.task, development.split, development.path, development.count, data.seed)
+        if development.path is None and development.split not in splits_of(data.task):
+            return replace(self.training_set, set_aside=sys.maxsize if development.count is None else development.count)
+        beside = () if data.path is None else (data.path, _folder(data.path))
+        return Selection(data.task, development.split, development.path, development.count, data.seed, beside=beside)
 
     @property
     def held_out_sets(self) -> list[Selection]:

@@ -67,11 +67,12 @@ class DevelopmentConfig(Section):
     """Problems to watch while training, and to choose by; never those that results are reported on."""
 
     split: str = "dev"
-    """A split of the training task."""
+    """A split of the training task; where it has none of this name and no path is given, training problems are set
+    aside instead."""
     path: str | None = None
-    """The file, or the folder that holds it; null for the Hub."""
+    """The file, or the folder that holds it; null for the folder of the data, else the Hub."""
     count: Count | None = 100
-    """How many problems are drawn; null takes all."""
+    """How many problems are drawn; null takes all. Of training problems at most a tenth is set aside."""
 
 
 class HeldOutConfig(Section):

@@ -50,21 +50,37 @@ class Selection:
     optional: bool = False
     """Of a held-out set: where it cannot be read, a warning stands for the check."""
     beside: tuple[str, ...] = ()
-    """Folders that may hold the task's official files, where no path is given."""
+    """Files and folders that may hold the split, where no path is given."""
+    set_aside: int | None = None
+    """Not the problems themselves but so many of them, at most a tenth, to develop with and not to train on."""
 
     @property
     def name(self) -> str:
         """The task and, where it has one, the split."""
-        task = find_task(self.task)
-        splits = task.splits if isinstance(task, Generated) else tuple(task.sources)
-        return " ".join([self.task, self.split or (splits or ("",))[0]]).strip()
+        name = " ".join([self.task, self.split or (splits_of(self.task) or ("",))[0]]).strip()
+        return name if self.set_aside is None else f"{name}, set aside"
 
     def load(self) -> list[Problem]:
         """The problems. Raises ValueError as `load_problems` does."""
+        if self.set_aside is not None:
+            return _tenth(replace(self, set_aside=None).load(), self.set_aside)
         for folder in self.beside if self.path is None else ():
             with suppress(ValueError):
                 return replace(self, path=folder).load()
         return load_problems(self.task, self.split, path=self.path, count=self.count, seed=self.seed)
+
+
+def splits_of(task: str) -> tuple[str, ...]:
+    """The splits that a task has by itself; none for one that reads any file."""
+    found = find_task(task)
+    return found.splits if isinstance(found, Generated) else tuple(found.sources)
+
+
+def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """`count` of the problems, at most a tenth: those whose id has the smallest hash, which no order changes."""
+    ranked = sorted(problems, key=lambda problem: hashlib.sha256(f"development {problem.id}".encode()).digest())
+    chosen = {problem.id for problem in ranked[: min(count, len(problems) // 10)]}
+    return [problem for problem in problems if problem.id in chosen]
 
 
 def fingerprint(text: str) -> bytes:
@@ -100,6 +116,8 @@ class HeldOut:
     name: str
     questions: Mapping[bytes, Twin]
     refusal: str = ""
+    set_aside: bool = False
+    """Whether they are training problems to develop with: they are left out, and nobody is to blame for them."""
 
     @property
     def note(self) -> int | str:
@@ -112,26 +130,44 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     problems = training.load()
     sets = read_held_out(held_out)
     _announce(sets)
-    kept = problems
+    kept, left_out = problems, 0
     for one in sets:
         overlaps = _overlap(kept, one.questions)
-        if on_overlap == "refuse":
+        if on_overlap == "refuse" and not one.set_aside:
             _refuse(problems, overlaps)
         dropped = {overlap.training_id for overlap in overlaps}
         kept = [problem for problem in kept if problem.id not in dropped]
-    if len(kept) < len(problems):
-        logger.info("left out %d of %d training problems: held out", len(problems) - len(kept), len(problems))
+        left_out += 0 if one.set_aside else len(dropped)
+    if left_out:
+        logger.info("left out %d of %d training problems: held out", left_out, len(problems))
     if not kept:
         raise ValueError(f"all {len(problems)} training problems are held out for evaluation; train on other problems")
     return kept
 
 
+def load_development(selection: Selection, held_out: Sequence[Selection]) -> list[Problem]:
+    """The development problems; of those set aside from training, the ones that no other set holds out."""
+    problems = selection.load()
+    if selection.set_aside is None:
+        return problems
+    others = [one.questions for one in read_held_out(held_out) if not one.set_aside]
+    return [problem for problem in problems if not any(_question(problem) in questions for questions in others)]
+
+
 def _announce(sets: Sequence[HeldOut]) -> None:
-    if compared := ", ".join(f"{one.name} ({len(one.questions):,})" for one in sets if not one.refusal):
-        logger.info("training problems are compared with %s", compared)
+    compared = [one for one in sets if not one.refusal and not one.set_aside]
+    if compared:
+        names = ", ".join(f"{one.name} ({len(one.questions):,})" for one in compared)
+        logger.info("training problems are compared with %s", names)
     for one in sets:
         if one.refusal:
             logger.warning("training problems are not compared with %s: %s", one.name, one.refusal)
+        if one.set_aside:
+            logger.info(
+                "%d training problems are set aside as development problems (%s names a file instead)",
+                len(one.questions),
+                "data.development.path",
+            )
 
 
 def read_held_out(selections: Sequence[Selection]) -> tuple[HeldOut, ...]:
@@ -155,7 +191,7 @@ def _changed_at(selection: Selection) -> int | None:
 
 def _read(selection: Selection) -> HeldOut:
     try:
-        return HeldOut(selection.name, _questions(selection.load()))
+        return HeldOut(selection.name, _questions(selection.load()), set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
             raise

@@ -24,7 +24,7 @@ from tyler.runs.progress import Bar, NoBar, bar
 from tyler.runs.run import CONFIG, FollowedRun, Run, open_run, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.runs.trackers import open_tracker
-from tyler.tasks.decontamination import read_held_out
+from tyler.tasks.decontamination import load_development, read_held_out
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.micro_batches import MicroBatches
@@ -75,9 +75,17 @@ class Step:
 
 
 def development_problems(config: Config, loop: OptimizationConfig) -> list[Problem]:
-    """The problems that a loop watches; none where it watches none."""
+    """The problems that a loop watches; none where it watches none. Raises ValueError where they cannot be read."""
     watched = config.development_set if loop.eval_every else None
-    return watched.load() if watched else []
+    if watched is None:
+        return []
+    try:
+        return load_development(watched, config.held_out_sets)
+    except ValueError as error:
+        raise ValueError(
+            f"the development problems cannot be read: {error}. Name their file with data.development.path, or set "
+            "data.development=null to watch none"
+        ) from error
 
 
 def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
