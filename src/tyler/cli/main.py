@@ -21,6 +21,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
+from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
@@ -133,6 +134,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "plan": plan,
     "solve": solve,
+    "chat": chat,
     "lens": lens,
     "eval": evaluate,
     "serve": serve,

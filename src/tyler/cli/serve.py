@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
 
 Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
 
@@ -51,8 +51,8 @@ class Decoding:
     """The most actions a request may ask for, and what it gets when it does not say."""
     slots: int = 32
     """Answers decoded at once."""
-    memory: Annotated[float | None, arg(metavar="GB", help_behavior_hint="")] = None
-    """Bound of contexts and caches; by default none."""
+    memory: SomeBytes = None
+    """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
@@ -86,7 +86,7 @@ def serve(
         model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
     """
-    router = router_of(decoding.router)
+    router, memory = router_of(decoding.router), memory_of(decoding.memory)
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'tyler-reasoning[serve]'")
     from tyler.reasoners import registry
@@ -100,7 +100,7 @@ def serve(
         api_key=None if key is None else server.key_in(key),
         name=name or Path(model).name,
         slots=decoding.slots,
-        memory=None if decoding.memory is None else int(decoding.memory * 1e9),
+        memory=memory,
         max_queue=decoding.max_queue,
         max_new_tokens=decoding.max_new_tokens,
         max_body=listening.max_body,

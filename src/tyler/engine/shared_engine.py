@@ -11,7 +11,7 @@ weights are watched (`weight_watch.py`): the first call after they changed finds
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -93,7 +93,7 @@ class SharedEngine:
         coalesce: int | None = None,
         memory: int | None = None,
         streamed: bool = True,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Decode requests, telling what happens as it happens; without `streamed` not of tokens.
 
         An event's index is the request's place in `requests`. At most `slots` of them are decoded at once. Who stops

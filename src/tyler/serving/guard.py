@@ -56,7 +56,7 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(answered.status)).inc()
-            logger.info("%s %s %s %s %s", id, scope["method"], route, answered.status, (scope["client"] or ["-"])[0])
+            logger.debug("%s %s %s %s %s", id, scope["method"], route, answered.status, (scope["client"] or ["-"])[0])
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Answered) -> None:
         try:

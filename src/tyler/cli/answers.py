@@ -1,0 +1,30 @@
+"""An answer in a terminal, as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from tyler.engine.presentation import sign
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
+from tyler.engine.trajectory import Trajectory
+
+
+def print_answer(events: Iterable[Event]) -> Trajectory | None:
+    """Print the tokens of one answer, and each operator where it was invoked, in its own colour.
+
+    Returns the trajectory, or None where the events end without one.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    for event in events:
+        match event:
+            case TokenEvent():
+                console.print(Text(event.text), end="")
+            case InvocationEvent(invocation=invocation):
+                console.print(sign(invocation), end="")
+            case FinishEvent(trajectory=trajectory):
+                console.print(Text(f"\n{trajectory.summary()}", style="dim"))
+                return trajectory
+    return None

@@ -1,0 +1,58 @@
+"""`tyler chat`: a conversation with a model in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import UseAppendAction, arg
+
+from tyler.cli.options import ModelName, RouterName, SomeNumber, router_of
+
+
+def chat(
+    model: ModelName,
+    budget: SomeNumber = None,
+    router: RouterName = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    max_new_tokens: int = 2048,
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
+) -> None:
+    """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
+
+    Args:
+        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
+        budget: At most this many invocations an answer; by default no limit.
+        router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
+        temperature: 0 is greedy.
+        seed: Seed of sampling.
+        max_new_tokens: At most this many actions an answer.
+        method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
+        method_set: Change one setting of the method: `--method-set min_p=0.01`.
+    """
+    chosen = router_of(router)
+    from typing import cast
+
+    from tyler.cli.conversation import Conversation, run
+    from tyler.engine.sampling import Sampling
+    from tyler.reasoners import registry
+    from tyler.reasoners.reasoner import AnswerSettings, Servable
+
+    settings = AnswerSettings(Sampling(temperature=temperature, seed=seed), max_new_tokens)
+    loaded = registry.load(
+        model,
+        method,
+        method_set,
+        name=Path(model).name,
+        router=chosen,
+        budget=budget,
+        max_new_tokens=max_new_tokens,
+    )
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  # arrow keys and a history of what was typed
+
+        print("/help names the commands, Ctrl-D ends")
+    run(Conversation(cast(Servable, loaded.reasoner), settings), lambda: input("> " if sys.stdin.isatty() else ""))

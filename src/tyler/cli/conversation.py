@@ -1,0 +1,127 @@
+"""A conversation in a terminal: what was said, how the next answer is decoded, and the commands that change both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from tyler.cli.answers import print_answer
+from tyler.engine.routing import router_named
+from tyler.engine.sampling import seed_of
+from tyler.reasoners.reasoner import AnswerSettings, Servable
+from tyler.tasks.prompts import Message
+
+HELP = """\
+/budget N        at most N invocations an answer; /budget alone: as the model was started
+/router ROUTER   learned, never, boundaries or boundaries:RATE; /router alone: as the model was started
+/temperature T   0 is greedy
+/system TEXT     what the model is told before the conversation; /system alone: nothing
+/new             forget what was said
+/again           take the last answer back and answer anew, under another seed
+/help            this list
+/quit            or Ctrl-D; Ctrl-C ends an answer"""
+
+
+class Conversation:
+    """One conversation with a model."""
+
+    def __init__(self, servable: Servable, settings: AnswerSettings) -> None:
+        self._servable, self.settings = servable, settings
+        self.turns: list[Message] = []
+        self._system: list[Message] = []
+        self._asked = 0
+        self._commands: dict[str, Callable[[str], str]] = {
+            "budget": self._set_budget,
+            "router": self._set_router,
+            "temperature": self._set_temperature,
+            "system": self._set_system,
+            "new": self._forget,
+            "again": self._again,
+            "help": lambda rest: HELP,
+        }
+
+    def take(self, line: str) -> str:
+        """Answer what was typed, or do what it commands; what is to be said about it.
+
+        Raises ValueError for a command that there is not, and for a question that cannot be answered.
+        """
+        if not line.startswith("/"):
+            return self._answer(line) if line.strip() else ""
+        name, _, rest = line[1:].partition(" ")
+        if name not in self._commands:
+            raise ValueError(f"there is no /{name}; there are {', '.join(f'/{one}' for one in self._commands)}, /quit")
+        return self._commands[name](rest.strip())
+
+    def _answer(self, question: str) -> str:
+        """Ask, and remember both sides. An answer that was interrupted is forgotten with its question."""
+        turns = [*self.turns, Message(role="user", content=question)]
+        request = self._servable.request([*self._system, *turns], self._seeded())
+        events = self._servable.model.shared_engine.events([request])
+        with contextlib.closing(events):  # an interrupt frees the row at once
+            try:
+                trajectory = print_answer(events)
+            except KeyboardInterrupt:
+                return "\ninterrupted"
+        assert trajectory is not None, "an answer that was not interrupted ends"
+        self.turns = [*turns, Message(role="assistant", content=trajectory.text)]
+        return ""
+
+    def _seeded(self) -> AnswerSettings:
+        """The settings with a seed of this answer's own, the same in every conversation that goes the same way."""
+        sampling = self.settings.sampling
+        own = sampling if not self._asked else replace(sampling, seed=seed_of(sampling.seed, self._asked))
+        self._asked += 1
+        return replace(self.settings, sampling=own)
+
+    def _again(self, rest: str) -> str:
+        if not self.turns:
+            raise ValueError("nothing has been asked yet")
+        *self.turns, question, _ = self.turns
+        return self._answer(question["content"])
+
+    def _set_budget(self, rest: str) -> str:
+        if rest and not rest.isdecimal():
+            raise ValueError(f"/budget {rest}: it is a whole number, 0 or more")
+        self.settings = replace(self.settings, budget=int(rest) if rest else None)
+        return f"budget: {rest or 'as started'}"
+
+    def _set_router(self, rest: str) -> str:
+        self.settings = replace(self.settings, router=router_named(rest) if rest else None)
+        return f"router: {rest or 'as started'}"
+
+    def _set_temperature(self, rest: str) -> str:
+        try:
+            sampling = replace(self.settings.sampling, temperature=float(rest))
+        except ValueError as error:
+            raise ValueError(f"/temperature {rest}: it is a number, 0 or more") from error
+        self.settings = replace(self.settings, sampling=sampling)
+        return f"temperature: {sampling.temperature:g}"
+
+    def _set_system(self, rest: str) -> str:
+        self._system = [Message(role="system", content=rest)] if rest else []
+        return "the model is told so" if rest else "the model is told nothing"
+
+    def _forget(self, rest: str) -> str:
+        self.turns = []
+        return "a new conversation"
+
+
+def run(conversation: Conversation, read: Callable[[], str]) -> None:
+    """Take lines until there are no more, or one of them is /quit."""
+    while True:
+        try:
+            line = read()
+        except EOFError:
+            return
+        except KeyboardInterrupt:  # at the prompt it only drops the line
+            print()
+            continue
+        if line.strip() in ("/quit", "/exit"):
+            return
+        try:
+            said = conversation.take(line)
+        except ValueError as error:
+            said = str(error).removeprefix("--")
+        if said:
+            print(said)
