@@ -43,7 +43,7 @@ def _config(training: Training, preset: str, seed: int, sources: Sources, start:
 
 
 def placed(config: Config, sources: Sources) -> list[str]:
-    """The overrides that say where the files of a config's tasks are: its training, development and reported problems."""
+    """Overrides that say where the files are of what a config trains on, watches and reports."""
     found = []
     if path := sources.data.get(config.data.task):
         found.append(f"data.path={path}")
