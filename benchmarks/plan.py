@@ -30,7 +30,7 @@ from tyler.planning.hardware import Device
 from tyler.planning.memory import Shape
 from tyler.planning.roofline import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.tasks.problem import Problem
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.loop import Passes
 from tyler.training.stage1 import accumulate_gradients
 from tyler.training.stage2 import Rollout, learn
 from tyler.training.teacher_forcing import Example, Insertion
@@ -93,7 +93,10 @@ def stage1_step(one: Setting) -> None:
     ]
     one.model.synthesizer.train()
     accumulate_gradients(
-        one.model, examples, MicroBatches.of(settings, one.model.backbone), settings.gradient_checkpointing
+        one.model,
+        examples,
+        Passes.of(settings, one.model.backbone, one.model.synthesizer),
+        settings.gradient_checkpointing,
     )
     one.model.synthesizer.zero_grad(set_to_none=True)
     one.model.synthesizer.eval()

@@ -134,7 +134,7 @@ def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     """Eight traces through the plain full graph, and as they are trained."""
     from training import build, full_graph, traces
     from tyler.training import stage1
-    from tyler.training.micro_batches import MicroBatches
+    from tyler.training.loop import Passes
 
     model, vocab = build(4, 256, 2048), 2048
     examples = traces(8, length, blocks, vocab, Random(0))
@@ -145,7 +145,7 @@ def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     floor = 2 * 2 * 2 * weights * (read + latents) / rate
     steps = {
         "plain full graph": lambda: full_graph(model, examples),
-        "ours": lambda: stage1.accumulate_gradients(model, examples, MicroBatches()),
+        "ours": lambda: stage1.accumulate_gradients(model, examples, Passes()),
     }
     return [one for way, step in steps.items() for one in figures(f"Stage 1, {way}", step, 1, floor)]
 

@@ -39,6 +39,7 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1, stage2
 from tyler.training.calibration import collect_decisions, fit_psi
+from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.stage2 import Rollout
@@ -154,7 +155,7 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
 
     def ours(pieces: MicroBatches, recompute: bool = False) -> Step:
         def step() -> None:
-            stage1.accumulate_gradients(model, examples, pieces, gradient_checkpointing=recompute)
+            stage1.accumulate_gradients(model, examples, Passes(pieces), gradient_checkpointing=recompute)
 
         return step
 

@@ -15,12 +15,11 @@ import tiny
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.modeling.architectures import PUBLISHED, biased_maps
-from tyler.modeling.backbone import Backbone
 from tyler.modeling.random_init import architecture, random_backbone, read_tokenizer
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
 from tyler.planning.memory import Shape
-from tyler.training import stage1
+from tyler.training.mixed_precision import MixedPrecision
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 
@@ -64,13 +63,13 @@ def test_the_stage_1_step_has_the_precision_of_the_config(
     autocast: bool, shape: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
-    mixed = stage1.mixed_precision
+    products = MixedPrecision.products
 
-    def noted(backbone: Backbone, autocast: bool) -> torch.autocast:
-        given.append(autocast)
-        return mixed(backbone, autocast)
+    def noted(precision: MixedPrecision) -> torch.autocast:
+        given.append(precision.autocast)
+        return products(precision)
 
-    monkeypatch.setattr(stage1, "mixed_precision", noted)
+    monkeypatch.setattr(MixedPrecision, "products", noted)
     settings = config_for(shape, "backbone.dtype=float32", f"stage1.autocast={str(autocast).lower()}")
     rehearse(settings, shape, length=200, device="cpu")
     assert set(given) == {autocast}

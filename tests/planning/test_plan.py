@@ -118,13 +118,13 @@ def test_the_operations_of_a_training_pass_are_those_torch_counts(family: str, r
 @pytest.mark.parametrize("gradients", [False, True])
 def test_the_operations_of_log_probabilities_are_those_torch_counts(gradients: bool) -> None:
     shape = Shape.of(tiny.config("qwen3"))
-    states, head = torch.randn(48, shape.dim, requires_grad=gradients), torch.randn(shape.vocab, shape.dim)
+    states, head = torch.randn(2048, shape.dim, requires_grad=gradients), torch.randn(shape.vocab, shape.dim)
     counter = FlopCounterMode(display=False)
     with counter, torch.set_grad_enabled(gradients):
-        chosen = chosen_logprobs(states, head, None, torch.zeros(48, dtype=torch.long), None, chunk_size=16).logprobs
+        chosen = chosen_logprobs(states, head, None, torch.zeros(2048, dtype=torch.long), None).logprobs
         if gradients:
             chosen.sum().backward()
-    assert log_probabilities(shape, 48, 4, gradients).operations == counter.get_total_flops()
+    assert log_probabilities(shape, 2048, 4, gradients).operations == counter.get_total_flops()
 
 
 def test_attention_without_a_mask_skips_half_and_chunks_see_what_came_before() -> None:
@@ -198,7 +198,7 @@ def test_a_step_of_stage_1_reads_every_trace_of_its_batch(config) -> None:
     lengths = Lengths(prompt=100, target=200, answer=1, calls=0)
     found = stage1_costs(SHAPE, config, lengths, 2)
     latents = 16 / 3
-    assert found["log-probabilities"].operations == 3 * 2 * 8 * 200 * 100 * 8
+    assert found["log-probabilities"].operations == 2 * 2 * 8 * 200 * 100 * 8
     read = round(100 + 100 + latents)
     assert found["synthesizer"] == roofline.training(SHAPE, Read(4, read, read), 2, config.lora, False) * 2
     more = stage1_costs(SHAPE, changed(config, {"stage1.gradient_checkpointing": True}), lengths, 2)
@@ -210,10 +210,10 @@ def test_learning_reads_every_rollout_with_the_policy_and_the_reference(config) 
     found = learning_costs(SHAPE, config, lengths, 2)
     rollouts, rows = 8 * 8, config.stage2.micro_batch_size
     assert found["reference"] == forward(SHAPE, Read(rows, 300, 300, masked=False), 2) * (rollouts / rows)
-    assert found["log-probabilities"].operations == (3 + 1) * 2 * rollouts * 200 * 100 * 8
+    assert found["log-probabilities"].operations == (2 + 1) * 2 * rollouts * 200 * 100 * 8
     alone = learning_costs(SHAPE, changed(config, {"grpo.kl_weight": 0.0}), lengths, 2)
     assert set(alone) == {"policy", "log-probabilities"} and alone["policy"] == found["policy"]
-    assert alone["log-probabilities"].operations == 3 * 2 * rollouts * 200 * 100 * 8
+    assert alone["log-probabilities"].operations == 2 * 2 * rollouts * 200 * 100 * 8
 
 
 def test_memory_and_costs_take_a_micro_batch_of_more_answers_than_a_step_has_prompts() -> None:

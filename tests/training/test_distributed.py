@@ -28,7 +28,7 @@ from tyler.config.sections import DevicesConfig
 from tyler.runs.run import read_jsonl
 from tyler.training import distributed, stage1, stage2
 from tyler.training.distributed import joined
-from tyler.training.loop import Step, opened_run
+from tyler.training.loop import Passes, Step, opened_run
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
@@ -194,7 +194,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
         if distributed.world() > 1:
             stage1.shard(model, ONE_BLOCK, 2)
-        losses = [stage1.accumulate_gradients(model, examples, MicroBatches(1), recompute) for _ in range(2)]
+        losses = [stage1.accumulate_gradients(model, examples, Passes(MicroBatches(1)), recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]

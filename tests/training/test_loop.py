@@ -7,23 +7,17 @@ import math
 from collections import Counter
 from operator import gt
 from pathlib import Path
-from typing import Any
 
 import pytest
-import test_stage1
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import tiny
 from tyler.config.files import parse_config
 from tyler.config.loops import OptimizationConfig, Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
-from tyler.training import stage1
-from tyler.training.loop import batch_at, check_finite, mixed_precision, opened_run, training_steps
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.loop import batch_at, check_finite, opened_run, training_steps
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -272,53 +266,6 @@ def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -
     load_state(tmp_path, parameters, optimization)
     for one, other in zip(parameters, before, strict=True):
         assert torch.equal(one, other)
-
-
-# -------------------------------------------------------------------------------------------- autocast
-
-
-def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
-    model = test_stage1.fresh()
-    examples = [example for _, example in stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)]
-    found = {}
-    for autocast in (False, True):
-        for recompute in (False, True):
-            model.synthesizer.zero_grad()
-            products = ProductDtypes()
-            with products:
-                loss = stage1.accumulate_gradients(model, examples, MicroBatches(2), recompute, autocast)
-            assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
-            gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
-            assert gradient.dtype == torch.float32
-            found[autocast, recompute] = (loss, gradient)
-    for recompute in (False, True):
-        (loss, gradient), (low_loss, low) = found[False, recompute], found[True, recompute]
-        assert low_loss == pytest.approx(loss, rel=0.01)
-        assert nn.functional.cosine_similarity(gradient, low, dim=0) > 0.995
-        assert (gradient - low).norm() < 0.1 * gradient.norm()
-    torch.testing.assert_close(found[True, True][1], found[True, False][1], rtol=1e-4, atol=1e-6)
-
-
-class ProductDtypes(TorchDispatchMode):
-    """The dtypes of the matrix products with a backbone's weights: the large ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.mm.default:
-            self.seen.add(args[0].dtype)
-        return func(*args, **(kwargs or {}))
-
-
-def test_autocast_over_other_weights_is_refused() -> None:
-    backbone = tiny.build_backbone("qwen3")
-    with mixed_precision(backbone, autocast=False):
-        assert not torch.is_autocast_enabled("cpu")
-    backbone.model.to(torch.bfloat16)
-    with pytest.raises(ValueError, match=r"autocast is for weights in float32, these are torch.bfloat16"):
-        mixed_precision(backbone, autocast=True)
 
 
 @pytest.mark.parametrize("epochs, batch, examples", [(2.0, 4, 10), (1.0, 8, 3), (1.5, 4, 9), (3.0, 5, 5)])

@@ -29,6 +29,7 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.stage1 import accumulate_gradients, development_loss, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
@@ -201,7 +202,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces:
     for rule in (MicroBatches(), pieces):
         for parameter in model.synthesizer.trainable():
             parameter.grad = None
-        loss = accumulate_gradients(model, examples, rule)
+        loss = accumulate_gradients(model, examples, Passes(rule))
         found.append((loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()]))
     whole, parts = found
     assert parts[0] == pytest.approx(whole[0], abs=1e-6)
@@ -358,8 +359,8 @@ def development_of(run: Path) -> dict[int, float]:
 def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_dropout() -> None:
     model = fresh(dropout=0.5)
     traces = traces_for(model)
-    found = development_loss(model, traces, WATCHED, MicroBatches(1))
-    assert found == development_loss(model, traces, WATCHED, MicroBatches(1)), "dropout would differ"
+    found = development_loss(model, traces, WATCHED, Passes(MicroBatches(1)))
+    assert found == development_loss(model, traces, WATCHED, Passes(MicroBatches(1))), "dropout would differ"
     assert all(module.training for module in model.synthesizer.modules()), "and training goes on with it"
     model.synthesizer.eval()
     total, count = 0.0, 0
@@ -371,7 +372,7 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
     assert found == pytest.approx(total / count, abs=1e-5)
     model.synthesizer.train()
     for pieces in (MicroBatches(), MicroBatches(positions=200)):
-        assert development_loss(model, traces, WATCHED, pieces) == pytest.approx(found, abs=1e-5)
+        assert development_loss(model, traces, WATCHED, Passes(pieces)) == pytest.approx(found, abs=1e-5)
 
 
 def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:

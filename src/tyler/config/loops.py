@@ -101,14 +101,19 @@ class OptimizationConfig(Section):
         return math.ceil(self.epochs * math.ceil(num_examples / self.batch_size))
 
 
-class Stage1Config(OptimizationConfig):
+class TracesConfig(OptimizationConfig):
+    """What loops that learn from traces share besides."""
+
+    autocast: bool = False
+    """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for them."""
+
+
+class Stage1Config(TracesConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
     epochs: Rate | None = 2.0
     latents: Literal["computed", "constant"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts one learned vector, repeated, in every context."""
-    autocast: bool = False
-    """Products in bfloat16 where the backbone is in float32."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""
@@ -130,12 +135,10 @@ class Stage1Config(OptimizationConfig):
         return self
 
 
-class SftConfig(OptimizationConfig):
+class SftConfig(TracesConfig):
     """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
 
     epochs: Rate | None = 2.0
-    autocast: bool = False
-    """Products in bfloat16 where the backbone is in float32."""
 
 
 class MemGenLoraConfig(LoraConfig):
@@ -145,7 +148,7 @@ class MemGenLoraConfig(LoraConfig):
     alpha: Count = 32
 
 
-class MemGenWeaverConfig(OptimizationConfig):
+class MemGenWeaverConfig(TracesConfig):
     """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
 
     epochs: Rate | None = 2.0
@@ -193,7 +196,7 @@ class MemGenConfig(Section):
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
 
 
-class SoftCotConfig(OptimizationConfig):
+class SoftCotConfig(TracesConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
     epochs: Rate | None = 10.0

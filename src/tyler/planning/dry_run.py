@@ -36,7 +36,7 @@ from tyler.planning.plan import parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
-from tyler.training.loop import check_finite
+from tyler.training.loop import Passes, check_finite
 from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.stage1 import accumulate_gradients, draw_insertions
@@ -206,10 +206,8 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     settings = config.stage1
     optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
     model.synthesizer.train()
-    pieces = MicroBatches.of(settings, model.backbone)
-    loss = accumulate_gradients(
-        model, examples, pieces.or_rows(settings.batch_size), settings.gradient_checkpointing, settings.autocast
-    )
+    passes = Passes.of(settings, model.backbone, model.synthesizer)
+    loss = accumulate_gradients(model, examples, passes, settings.gradient_checkpointing)
     check_finite(loss, 0, ["the dry run's"])
     optimization.step(0)
     model.synthesizer.eval()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
 
 FLOAT32 = 4
 """Bytes of a trained parameter, and of its gradient; AdamW keeps two moments of the same size."""
+BFLOAT16 = 2
+"""Bytes of a weight's copy for autocast."""
 LOGIT_COPIES = 3
 """float32 tensors of a chunk's logits alive at once: in the backward pass the log-softmax and two gradients."""
 
@@ -256,7 +258,7 @@ Parts = dict[str, int]
 
 def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
     """A Stage 1 step: weights, Phi with gradients and Adam, what both passes keep, and the larger of one layer at work
-    and one chunk of logits. The prefix leaves its keys and values: 2 L k e n.
+    and one chunk of logits. The prefix leaves its keys and values: 2 L k e n. Autocast holds copies of the weights.
     """
     counts = count_parameters(shape, config.lora, config.operators)
     on = config.stage1.gradient_checkpointing
@@ -265,7 +267,7 @@ def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) ->
     kept += 2 * shape.layers * shape.key_value * element * work.prefix.positions
     layer = max(at_work(shape, work.synthesis, element, config.lora), at_work(shape, work.suffix, element, None))
     return {
-        "weights": counts.backbone * element,
+        "weights": counts.backbone * (element + (BFLOAT16 if config.stage1.autocast else 0)),
         **trained(counts.stage1),
         "activations": kept,
         **busiest(layer, logits(shape, work.targets, element)),

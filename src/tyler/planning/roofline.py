@@ -127,12 +127,13 @@ def training(shape: Shape, read: Read, element: int, lora: LoraConfig | None, re
 
 
 def log_probabilities(shape: Shape, positions: int, element: int, gradients: bool) -> Cost:
-    """Logits and their log-softmax in chunks; with gradients they are computed again and carried back."""
-    passes = 3 if gradients else 1
+    """Logits and their log-softmax in chunks; with gradients all but the last are computed again, and carried back."""
+    chunks = math.ceil(positions / positions_at_once(shape.vocab))
+    passes = 3 - 1 / chunks if gradients else 1
     logits = positions * shape.vocab
     return Cost(
         operations=passes * 2 * logits * shape.dim,
-        weights=passes * math.ceil(positions / positions_at_once(shape.vocab)) * shape.vocab * shape.dim * element,
+        weights=passes * chunks * shape.vocab * shape.dim * element,
         traffic=passes * logits * (element + FLOAT32 * LOGIT_COPIES),
     )
 

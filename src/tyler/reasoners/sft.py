@@ -18,9 +18,8 @@ from tyler.modeling.lora import LoraSettings
 from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import development_problems, mixed_precision, opened_run, origin_of
-from tyler.training.micro_batches import MicroBatches
-from tyler.training.objectives import chosen_logprobs
+from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.objectives import token_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.traces import Trace, load_traces, traces_of
 
@@ -39,7 +38,7 @@ def batch_loss(
         for row, trace in enumerate(traces)
     ]
     targets = torch.tensor([token for trace in traces for token in trace.target_ids], device=device)
-    return -chosen_logprobs(torch.cat(states), model.backbone.head, None, targets, None).logprobs.sum() / num_targets
+    return -token_logprobs(torch.cat(states), model.backbone.head, targets).sum() / num_targets
 
 
 def spec(model: Tyler, config: SftConfig) -> SupervisedSpec[Trace]:
@@ -47,15 +46,14 @@ def spec(model: Tyler, config: SftConfig) -> SupervisedSpec[Trace]:
     assert model.policy.lora is not None
 
     def part_loss(traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
-        with mixed_precision(model.backbone, config.autocast):
-            return batch_loss(model, traces, num_targets, config.gradient_checkpointing)
+        return batch_loss(model, traces, num_targets, config.gradient_checkpointing)
 
     return SupervisedSpec(
         title="SFT",
         metrics="sft",
         module=model.policy.lora,
         model=model,
-        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
+        passes=Passes.of(config, model.backbone, model.policy.lora),
         batch_loss=part_loss,
         num_targets=lambda trace: len(trace.target_ids),
         num_tokens=num_tokens,

@@ -52,9 +52,8 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids, target_ids
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import development_problems, opened_run, origin_of
-from tyler.training.micro_batches import MicroBatches
-from tyler.training.objectives import chosen_logprobs
+from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.objectives import token_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 
 logger = logging.getLogger(__name__)
@@ -411,7 +410,7 @@ def batch_loss(
     hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
     states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
     targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
-    return -chosen_logprobs(torch.cat(states), backbone.head, None, targets, None).logprobs.sum() / num_targets
+    return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
 
 
 def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
@@ -421,7 +420,7 @@ def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
         metrics="softcot",
         module=model.projection,
         model=model,
-        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
+        passes=Passes.of(config, model.backbone, model.projection),
         batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
         num_targets=lambda example: len(example.target_ids),
         num_tokens=len,

@@ -7,16 +7,16 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tyler.config.files import dump
-from tyler.config.loops import OptimizationConfig
+from tyler.config.loops import OptimizationConfig, TracesConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.runs.checkpoints import RunError, checkpoint_step
@@ -28,6 +28,7 @@ from tyler.tasks.decontamination import load_development, read_held_out
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.micro_batches import MicroBatches
+from tyler.training.mixed_precision import MixedPrecision
 from tyler.training.optimizer import REMEDY, Optimization
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -206,10 +207,24 @@ def training_steps(
                 )
 
 
+@dataclass(frozen=True)
+class Passes:
+    """How a batch of traces is read: which rows at once, and in which precision."""
+
+    pieces: MicroBatches = field(default_factory=MicroBatches)
+    precision: MixedPrecision = field(default_factory=MixedPrecision)
+
+    @classmethod
+    def of(cls, config: TracesConfig, backbone: Backbone, learner: nn.Module) -> Passes:
+        """What a loop's config says of training `learner` on the backbone. Raises ValueError as `MixedPrecision.of`."""
+        pieces = MicroBatches.of(config, backbone).or_rows(config.batch_size)
+        return cls(pieces, MixedPrecision.of(backbone, learner, config.autocast))
+
+
 def accumulate(
     batch_loss: Callable[[Sequence[Item]], Tensor],
     examples: Sequence[Item],
-    pieces: MicroBatches,
+    passes: Passes,
     length: Callable[[Item], int],
 ) -> float:
     """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's loss.
@@ -218,21 +233,28 @@ def accumulate(
     `length` is what an example is padded by.
     """
     mine, total = distributed.share(examples), 0.0
-    for places in pieces.cut([length(one) for one in mine]):
-        loss = batch_loss([mine[place] for place in places])
-        loss.backward()
-        total += float(loss.detach())
+    with passes.precision.weights():
+        for places in passes.pieces.cut([length(one) for one in mine]):
+            with passes.precision.products():
+                loss = batch_loss([mine[place] for place in places])
+            loss.backward()
+            total += float(loss.detach())
     return sum(distributed.gather(total))
 
 
-def mixed_precision(backbone: Backbone, autocast: bool) -> torch.autocast:
-    """Products in bfloat16 over float32 weights, where a config asks for it; sums, norms and softmax stay float32.
-
-    Raises ValueError for weights that are not float32: their products are in their own dtype, and adapters in float32.
-    """
-    if autocast and backbone.dtype != torch.float32:
-        raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
-    return torch.autocast(backbone.device.type, torch.bfloat16, enabled=autocast)
+@torch.no_grad()
+def measure(
+    batch_loss: Callable[[Sequence[Item]], Tensor],
+    examples: Sequence[Item],
+    passes: Passes,
+    length: Callable[[Item], int],
+) -> float:
+    """The loss alone, of development examples: as `accumulate`, without gradients."""
+    mine = distributed.share(examples)
+    with passes.precision.weights(), passes.precision.products():
+        parts = passes.pieces.cut([length(one) for one in mine])
+        total = sum(float(batch_loss([mine[place] for place in places])) for places in parts)
+    return sum(distributed.gather(total))
 
 
 def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:

@@ -12,8 +12,9 @@ micro-batches add up to the loss of the batch, and their gradients to its gradie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -229,6 +230,10 @@ def stage2_loss(
 # ------------------------------------------------------------------------------------------------ log-probabilities
 
 
+Chunk = TypeVar("Chunk")
+"""What is computed of one chunk of positions."""
+
+
 class ChosenLogprobs(NamedTuple):
     """log p of each chosen action over V' (with gradient), and the entropy of its distribution (detached), in nats."""
 
@@ -253,35 +258,85 @@ def chosen_logprobs(
     before the softmax, as in the rollout. Both are None where there are no operators (Stage 1, plain baselines).
     An action that was not allowed comes back as -inf: the masks of replay and rollout differ.
 
-    Logits exist for `chunk_size` positions at a time (None: `positions_at_once`), forward and backward (each chunk is
-    recomputed in the backward pass). As in `Policy.logits`, the head's product runs in its stored dtype (under autocast
-    in that of autocast) and psi's in float32 or wider, so that a
-    replayed log-probability is the sampled one; everything from the logits on is float32 or wider. Gradients reach
-    `hidden` and psi exactly as without chunks; psi's is accumulated in float32 or wider.
+    Logits exist for `chunk_size` positions at a time (None: `positions_at_once`), forward and backward (each chunk but
+    the last is recomputed in the backward pass). As in `Policy.logits`, the head's product runs in its stored dtype
+    (under autocast in that of autocast) and psi's in float32 or wider, so that a replayed log-probability is the
+    sampled one; everything from the logits on is float32 or wider. Gradients reach `hidden` and psi exactly as without
+    chunks; psi's is accumulated in float32 or wider.
     Raises ValueError for a temperature or chunk size that is not positive, and for psi without masks or the reverse.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}; greedy decoding has no log-probabilities")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1 position, got {chunk_size}")
+    _check(temperature, chunk_size)
     if (operator_rows is None) != (allowed is None):
         raise ValueError("operator_rows (psi) and allowed go together: give both, or None for both where V' is V")
-    if torch.is_autocast_enabled(hidden.device.type):  # once, and not in every chunk
-        lower = torch.get_autocast_dtype(hidden.device.type)
-        hidden, head_weight = hidden.to(lower), head_weight.to(lower)
+    hidden, head_weight = _in_autocast(hidden, head_weight)
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     if operator_rows is None or allowed is None:
         operator_rows = head_weight.new_empty(0, head_weight.shape[1])
         allowed = torch.empty(len(actions), 0, dtype=torch.bool, device=hidden.device)
     rows = operator_rows.to(dtype)
     size = chunk_size or positions_at_once(len(head_weight) + len(rows))
-    pieces = [
-        checkpoint(
-            _chunk_logprobs, *chunk, head_weight, rows, temperature, use_reentrant=False, preserve_rng_state=False
-        )
-        for chunk in zip(*(torch.split(whole, size) for whole in (hidden, actions, allowed)), strict=True)
-    ]
+    pieces = _in_chunks(_chunk_logprobs, (hidden, actions, allowed), size, head_weight, rows, temperature)
     return ChosenLogprobs(*(torch.cat(parts) for parts in zip(*pieces, strict=True)))
+
+
+def token_logprobs(
+    hidden: Float[Tensor, "positions dim"],
+    head_weight: Float[Tensor, "vocab dim"],
+    tokens: Int[Tensor, " positions"],
+    *,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+) -> Float[Tensor, " positions"]:
+    """log p_theta(y_t) over V, in float32 or wider: `chosen_logprobs` without operators, bit by bit, and no entropy.
+
+    Raises ValueError for a temperature or chunk size that is not positive.
+    """
+    _check(temperature, chunk_size)
+    hidden, head_weight = _in_autocast(hidden, head_weight)
+    size = chunk_size or positions_at_once(len(head_weight))
+    return torch.cat(_in_chunks(_chunk_token_logprobs, (hidden, tokens), size, head_weight, temperature))
+
+
+def _check(temperature: float, chunk_size: int | None) -> None:
+    """Raise ValueError for a temperature or a chunk size that is not positive."""
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}; greedy decoding has no log-probabilities")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1 position, got {chunk_size}")
+
+
+def _in_autocast(hidden: Tensor, head_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the dtype of autocast, where that is on: once, and not in every chunk."""
+    if not torch.is_autocast_enabled(hidden.device.type):
+        return hidden, head_weight
+    lower = torch.get_autocast_dtype(hidden.device.type)
+    return hidden.to(lower), head_weight.to(lower)
+
+
+def _in_chunks(compute: Callable[..., Chunk], wholes: tuple[Tensor, ...], size: int, *shared: object) -> list[Chunk]:
+    """What `compute` gives of `size` positions at a time. Each chunk is computed again in the backward pass, but the
+    last: that pass begins with it, when no other logits exist.
+    """
+    *chunks, last = zip(*(torch.split(whole, size) for whole in wholes), strict=True)
+    recomputed = [
+        cast(Chunk, checkpoint(compute, *chunk, *shared, use_reentrant=False, preserve_rng_state=False))
+        for chunk in chunks
+    ]
+    return [*recomputed, compute(*last, *shared)]
+
+
+def _chunk_token_logprobs(
+    hidden: Float[Tensor, "chunk dim"],
+    tokens: Int[Tensor, " chunk"],
+    head_weight: Float[Tensor, "vocab dim"],
+    temperature: float,
+) -> Float[Tensor, " chunk"]:
+    """Log-probability of the token at each position of one chunk."""
+    logits = hidden @ head_weight.T
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logprobs = torch.log_softmax(logits.div_(temperature), dim=1)
+    del logits
+    return logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
 def _chunk_logprobs(
@@ -301,7 +356,7 @@ def _chunk_logprobs(
     del logits
     chosen = logprobs.gather(1, actions.unsqueeze(1)).squeeze(1)
     # Last, because checkpointing recomputes only up to the last tensor that the backward pass needs; and in place,
-    # because these tensors are the largest of a training step.
+    # because these tensors are the largest of a training step. 0 log 0, of an operator that was not allowed, is 0.
     probabilities = logprobs.detach().exp()
-    entropy = torch.special.entr(probabilities, out=probabilities).sum(dim=1)
+    entropy = -probabilities.mul_(logprobs.detach()).nan_to_num_(0.0).sum(dim=1)
     return chosen, entropy

@@ -29,15 +29,15 @@ from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import (
+    Passes,
     accumulate,
     batch_at,
     check_finite,
-    mixed_precision,
+    measure,
     opened_run,
     origin_of,
     remaining_steps,
 )
-from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import stage1_loss
 from tyler.training.optimizer import Optimization
 from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
@@ -71,20 +71,18 @@ def train(
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     steps = remaining_steps("Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"))
-    pieces = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
+    passes = Passes.of(config, model.backbone, model.synthesizer)
     model.synthesizer.train()
     for step in steps:
         started = time.perf_counter()
         batch = draw_batch(traces, config, step.number)
-        loss = accumulate_gradients(
-            model, [example for _, example in batch], pieces, config.gradient_checkpointing, config.autocast
-        )
+        loss = accumulate_gradients(model, [example for _, example in batch], passes, config.gradient_checkpointing)
         check_finite(loss, step.number, [id for id, _ in batch])
         norm, rate = optimization.step(step.number, [id for id, _ in batch])
         metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
         metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
         if development and step.is_due(config.eval_every):
-            metrics["stage1/development_loss"] = development_loss(model, development, config, pieces)
+            metrics["stage1/development_loss"] = development_loss(model, development, config, passes)
             step.record_best(metrics, "stage1/development_loss", lt)
         step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
@@ -115,22 +113,19 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
 def accumulate_gradients(
     model: Tyler,
     examples: Sequence[Example],
-    pieces: MicroBatches,
+    passes: Passes,
     gradient_checkpointing: bool = False,
-    autocast: bool = False,
 ) -> float:
     """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
     num_targets = sum(len(example.target_ids) for example in examples)
 
     def part_loss(part: Sequence[Example]) -> Tensor:
-        with mixed_precision(model.backbone, autocast):
-            return batch_loss(model, part, num_targets, gradient_checkpointing)
+        return batch_loss(model, part, num_targets, gradient_checkpointing)
 
-    return accumulate(part_loss, examples, pieces, lambda example: num_positions(example, model.heads))
+    return accumulate(part_loss, examples, passes, lambda example: num_positions(example, model.heads))
 
 
-@torch.no_grad()
-def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config, pieces: MicroBatches) -> float:
+def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config, passes: Passes) -> float:
     """L_stage1 over development traces, without dropout; latents go to the same places every time."""
     examples = [
         Example(
@@ -142,11 +137,14 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
     ]
     num_targets = sum(len(example.target_ids) for example in examples)
     model.synthesizer.eval()
-    mine = distributed.share(examples)
-    parts = pieces.cut([num_positions(example, model.heads) for example in mine])
-    losses = [batch_loss(model, [mine[place] for place in places], num_targets) for places in parts]
+    loss = measure(
+        lambda part: batch_loss(model, part, num_targets),
+        examples,
+        passes,
+        lambda example: num_positions(example, model.heads),
+    )
     model.synthesizer.train()
-    return sum(distributed.gather(float(sum(losses))))
+    return loss
 
 
 def load_backbone(config: Config) -> Backbone:

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from operator import lt
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from tyler.config.loops import OptimizationConfig
 from tyler.runs.run import Run
-from tyler.training import distributed
-from tyler.training.loop import Saved, accumulate, batch_at, check_finite, remaining_steps
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.loop import Passes, Saved, accumulate, batch_at, check_finite, measure, remaining_steps
 from tyler.training.optimizer import Optimization
 
 Item = TypeVar("Item")
@@ -34,8 +31,8 @@ class SupervisedSpec(Generic[Item]):
     """The module that learns: its parameters that want a gradient, in its training mode."""
     model: Saved
     """What its checkpoints hold."""
-    pieces: MicroBatches
-    """What is read at once."""
+    passes: Passes
+    """How its batches are read."""
     batch_loss: Callable[[Sequence[Item], int], Tensor]
     """The loss of some examples of a batch that has so many targets in all."""
     num_targets: Callable[[Item], int]
@@ -50,18 +47,16 @@ class SupervisedSpec(Generic[Item]):
 def accumulate_gradients(spec: SupervisedSpec[Item], batch: Sequence[Item]) -> float:
     """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
     num_targets = sum(map(spec.num_targets, batch))
-    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, spec.pieces, spec.num_tokens)
+    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, spec.passes, spec.num_tokens)
 
 
-@torch.no_grad()
 def development_loss(spec: SupervisedSpec[Item], examples: Sequence[Item]) -> float:
     """The loss of development examples, without dropout."""
-    num_targets, mine = sum(map(spec.num_targets, examples)), distributed.share(examples)
-    parts = spec.pieces.cut([spec.num_tokens(one) for one in mine])
+    num_targets = sum(map(spec.num_targets, examples))
     spec.module.eval()
-    loss = sum(float(spec.batch_loss([mine[place] for place in part], num_targets)) for part in parts)
+    loss = measure(lambda part: spec.batch_loss(part, num_targets), examples, spec.passes, spec.num_tokens)
     spec.module.train()
-    return sum(distributed.gather(loss))
+    return loss
 
 
 def train(

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.synthesis import Heads
 from tyler.training.gradient_checkpointing import ChunkCache
-from tyler.training.objectives import chosen_logprobs
+from tyler.training.objectives import token_logprobs
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,7 @@ def target_logprobs(
         after = [position - splits[row] for position in positions[len(before) :]]
         states.append(torch.cat([prefix[row, before], suffix[row, after]]))
     targets = torch.tensor([token for example in examples for token in example.target_ids], device=backbone.device)
-    chosen = chosen_logprobs(
-        torch.cat(states), backbone.head, None, targets, None, temperature=temperature, chunk_size=chunk_size
-    ).logprobs
+    chosen = token_logprobs(torch.cat(states), backbone.head, targets, temperature=temperature, chunk_size=chunk_size)
     lengths = [len(example.target_ids) for example in examples]
     logprobs = pad_sequence(list(chosen.split(lengths)), batch_first=True)
     mask = torch.arange(max(lengths), device=backbone.device) < torch.tensor(lengths, device=backbone.device)[:, None]

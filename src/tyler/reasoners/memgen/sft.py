@@ -19,8 +19,7 @@ from tyler.reasoners.memgen.routing import training_insertions
 from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import development_problems, opened_run, origin_of
-from tyler.training.micro_batches import MicroBatches
+from tyler.training.loop import Passes, development_problems, opened_run, origin_of
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
@@ -78,7 +77,7 @@ def spec(model: MemGen, config: MemGenWeaverConfig) -> SupervisedSpec[Named]:
         metrics="memgen_weaver",
         module=model.weaver,
         model=model,
-        pieces=MicroBatches.of(config, model.backbone).or_rows(config.batch_size),
+        passes=Passes.of(config, model.backbone, model.weaver),
         batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
         num_targets=lambda named: len(named[1].target_ids),
         num_tokens=lambda named: num_positions(named[1], model.weaver.mapping()),
