@@ -15,7 +15,7 @@ help:
 	@echo "make test        run the tests"
 	@echo "make check       everything CI checks: format, lint, types, layers, tests"
 	@echo "make format      format the code and fix what can be fixed"
-	@echo "make docs        write the references of commands and settings from their sources"
+	@echo "make docs        write the generated pages, then the docs as a site: build/docs/index.html"
 
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart
@@ -38,6 +38,7 @@ format: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python scripts/cli_reference.py
 	$(BIN)/python scripts/config_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
@@ -52,5 +53,5 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,docs]'
 	@touch $@ $(VENV)/installed

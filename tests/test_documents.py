@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import shlex
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -14,6 +15,8 @@ import pytest
 from pydantic import BaseModel
 
 import tyler
+from tyler.boundaries import rules
+from tyler.cli.main import main as command_line
 from tyler.config.files import dump, load_config, parse_config, presets
 from tyler.config.schema import Config
 
@@ -154,6 +157,49 @@ def test_blocks_are_found_run_in_order_and_left_out_when_marked(tmp_path: Path) 
     text += "- list\n  ```python\n  y = x\n  ```\n"
     (tmp_path / "README.md").write_text(text)
     assert blocks(tmp_path) == [("line 2", "x = 1"), ("line 13", "y = x")]
+
+
+# --------------------------------------------------------------------------------------- the tutorials
+
+TUTORIALS = ("data", "backbone", "operator")
+STEP = re.compile(r'^```(python|bash|yaml title="([^"]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
+
+
+def follow(text: str, page: str) -> None:
+    """Does what a tutorial says, in order and in this folder: python, commands of tyler, files by their title.
+
+    A block with another word behind its language (`python no-run`) is only read.
+    """
+    namespace: dict[str, Any] = {"__name__": "tutorial"}
+    for match in STEP.finditer(text):
+        where = f"{page}, line {text[: match.start()].count(chr(10)) + 1}"
+        if match[2]:
+            Path(match[2]).write_text(match[3])
+        elif match[1] == "python":
+            exec(compile(match[3], where, "exec"), namespace)
+        else:
+            for line in match[3].replace("\\\n", " ").splitlines():
+                program, *arguments = shlex.split(line, comments=True)
+                assert program == "tyler" and command_line(arguments) == 0, f"{where}: {line}"
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_as_printed(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = dict(rules.RULES)
+    try:
+        follow((root / "docs" / "guides" / f"{name}.md").read_text(), f"docs/guides/{name}.md")
+    finally:
+        rules.RULES.clear()
+        rules.RULES.update(known)
+
+
+def test_a_tutorial_that_fails_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from pathlib import Path\nx = Path('a.yaml').read_text()\n"
+    follow(f'```yaml title="a.yaml"\nextends: mini\n```\n```python\n{text}```\n', "a page")
+    with pytest.raises(AssertionError, match="a page, line 2: tyler nonsense"):
+        follow("text\n```bash\ntyler nonsense\n```\n", "a page")
 
 
 # -------------------------------------------------------------------------------------- configs, names
