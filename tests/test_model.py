@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import tiny
 from tyler import AtBoundaries, FinishEvent, Forced, InvocationEvent, Learned, Never, Sampling, TokenEvent, Tyler
+from tyler.engine.request import Request
+from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
 from tyler.modeling.interventions import remove, share, zero
@@ -101,12 +104,26 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"max_new_tokens": 0}, "max_new_tokens=0; it must be at least 1"),
-        ({"budget": -1}, "budget=-1; it must be 0 or more, or None"),
+        *(
+            ({"max_new_tokens": value}, f"max_new_tokens={value!r}; it must be a whole number, at least 1")
+            for value in (0, 20.5, True, "9")
+        ),
+        *(
+            ({"budget": value}, f"budget={value!r}; it must be a whole number, 0 or more, or None")
+            for value in (-1, 1.5, float("nan"), True)
+        ),
         ({"stop": ("",)}, "a stop string is empty"),
         ({"router": Forced({0: ("planning",)})}, "operator 'planning'; this model has global, state, procedure"),
         ({"router": AtBoundaries(only=("planning",))}, "operator 'planning'; this model has global, state, procedure"),
-        ({"slots": 0}, "slots=0; at least 1 is needed"),
+        *(({"slots": value}, f"slots={value!r}; at least 1 is needed") for value in (0, 1.5, True)),
+        *(({"coalesce": value}, f"coalesce={value!r}; it is a whole number of steps") for value in (-1, 0.5)),
+        *(({"memory": value}, f"memory={value!r}; it is a number of bytes") for value in (0, 1e9)),
+        ({"stop": (3,)}, "a stop string is 3; it must be text"),
+        ({"router": Never}, r"router=Never is a class; write Never\(\)"),
+        ({"router": 3}, "router=3 is no router; give Learned"),
+        ({"router": "nowhere"}, "router 'nowhere' is none of: learned, never, boundaries"),
+        ({"sampling": {}}, r"sampling=\{\}; write Sampling\(temperature"),
+        ({"sampling": 0.7}, r"sampling=0.7; write Sampling\(temperature"),
     ],
 )
 def test_impossible_settings_are_refused_with_what_is_possible(settings: dict, message: str, model: Tyler) -> None:
@@ -140,6 +157,52 @@ def test_a_stop_string_ends_the_answer_before_it(model: Tyler) -> None:
     stop = text[4:7]
     stopped = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=(stop,))
     assert (stopped.text, stopped.finish_reason) == (text[: text.index(stop)], "stop")
+
+
+def test_a_plain_string_is_one_stop_string_everywhere(model: Tyler) -> None:
+    text = model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS).text
+    stop = text[4:7]
+    expected = text[: text.index(stop)]
+    assert model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=stop).text == expected
+    *_, end = model.stream(tiny.MEDIUM, max_new_tokens=ACTIONS, stop=stop)
+    assert isinstance(end, FinishEvent) and end.trajectory.text == expected
+    assert model.request(tiny.MEDIUM, stop=stop).stop == (stop,)
+    assert Request([1], stop=stop).stop == (stop,) and Request([1], stop=[stop, "x"]).stop == (stop, "x")
+
+
+@pytest.mark.parametrize("name, router", [("never", Never()), ("boundaries:0.25", AtBoundaries(0.25))])
+def test_a_router_may_be_given_by_its_name(name: str, router: Router, model: Tyler) -> None:
+    assert model.request(tiny.SHORT, router=name).router == router
+
+
+@pytest.mark.parametrize("question", [5, b"", b"2 + 2", None, 1.5, {"a": 1}])
+def test_what_is_no_question_is_refused_by_its_type(question: Any, model: Tyler) -> None:
+    with pytest.raises(ValueError, match=rf"a {type(question).__name__}; give a text, a problem of a task, or a list"):
+        model.solve(question)
+    with pytest.raises(ValueError, match="give a text, a problem of a task, or a list of messages"):
+        model.solve([tiny.SHORT, question])
+
+
+@pytest.mark.parametrize("text", ["caf\udce9", "half \ud83d of a pair"])
+def test_text_that_was_not_utf8_is_refused_with_the_place(text: str, model: Tyler) -> None:
+    place = next(index for index, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
+    for question in (text, [{"role": "user", "content": text}], Problem("p", "jsonl", text, "5")):
+        with pytest.raises(ValueError, match=f"at character {place}, which is no character: its text was not UTF-8"):
+            model.solve(question)  # type: ignore[call-overload]
+
+
+def test_a_stage_that_is_none_is_refused_at_once(model: Tyler) -> None:
+    with pytest.raises(ValueError, match="stage 'x' is none of: backbone, stage1, stage2, sft, grpo"):
+        model.at_stage("x")
+
+
+def test_an_engine_in_two_threads_is_refused_in_words(model: Tyler) -> None:
+    engine = model.engine()
+    engine.add_request(model.request(tiny.SHORT, max_new_tokens=4))
+    with engine._sole_user, pytest.raises(RuntimeError, match="taking a step in another thread; give each thread an"):
+        engine.step()
+    while engine.waiting or engine.rows:
+        engine.step()
 
 
 def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast, overload
+from typing import overload
 
 import torch
 
 from tyler.boundaries.rules import check_rules
+from tyler.engine.checks import check_whole
 from tyler.engine.engine import Engine
-from tyler.engine.request import Event, Request
-from tyler.engine.routing import AtBoundaries, Learned, Never, Router
+from tyler.engine.request import A_SAMPLING, Event, Request
+from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.soft_sampling import Sampler
@@ -31,7 +32,7 @@ from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, Synthesizer
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Message, Prompt, Question, is_conversation, prompt_ids
+from tyler.tasks.prompts import Message, Prompt, Question, as_questions, is_conversation, prompt_ids
 
 DEFAULT_ROUTERS: dict[str, Router] = {
     "backbone": Never(),
@@ -148,6 +149,9 @@ class Tyler:
         return replace(self, heads=dict(heads))
 
     def at_stage(self, stage: str) -> Tyler:
+        """The same weights as the outcome of another stage. Raises ValueError for a stage that is none."""
+        if stage not in checkpoint.STAGES:
+            raise ValueError(f"stage {stage!r} is none of: {', '.join(checkpoint.STAGES)}")
         return replace(self, stage=stage)
 
     def engine(
@@ -167,10 +171,10 @@ class Tyler:
         problem: Question,
         *,
         budget: int | None = None,
-        router: Router | None = None,
+        router: Router | str | None = None,
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         sampler: Sampler | None = None,
     ) -> Request:
         """What the engine is asked for one problem: its text, a task's, which may have an instruction of its own, or a
@@ -180,13 +184,20 @@ class Tyler:
         """
         return Request(
             prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
-            router=router or DEFAULT_ROUTERS[self.stage],
-            sampling=sampling or Sampling(),
+            router=self.routed(router),
+            sampling=Sampling() if sampling is None else sampling,
             budget=budget,
             max_new_tokens=max_new_tokens,
-            stop=tuple(stop),
+            stop=stop,
             sampler=sampler,
         )
+
+    def routed(self, router: Router | str | None) -> Router:
+        """Who decides about operators: a router, one by its name ("never", "boundaries:0.25"), or by default the one
+        that the last stage trained for. Raises ValueError for a name that is none."""
+        if router is None:
+            return DEFAULT_ROUTERS[self.stage]
+        return router_named(router) if isinstance(router, str) else router
 
     @overload
     def solve(
@@ -194,10 +205,10 @@ class Tyler:
         problems: str | Problem | list[Message],
         *,
         budget: int | None = ...,
-        router: Router | None = ...,
+        router: Router | str | None = ...,
         sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
-        stop: Sequence[str] = ...,
+        stop: str | Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
@@ -210,10 +221,10 @@ class Tyler:
         problems: str | Problem | list[Message],
         *,
         budget: int | None = ...,
-        router: Router | None = ...,
+        router: Router | str | None = ...,
         sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
-        stop: Sequence[str] = ...,
+        stop: str | Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
@@ -226,10 +237,10 @@ class Tyler:
         problems: list[str] | list[Problem] | list[list[Message]],
         *,
         budget: int | None = ...,
-        router: Router | None = ...,
+        router: Router | str | None = ...,
         sampling: Sampling | Sequence[Sampling] | None = ...,
         max_new_tokens: int = ...,
-        stop: Sequence[str] = ...,
+        stop: str | Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
@@ -242,10 +253,10 @@ class Tyler:
         problems: list[str] | list[Problem] | list[list[Message]],
         *,
         budget: int | None = ...,
-        router: Router | None = ...,
+        router: Router | str | None = ...,
         sampling: Sampling | Sequence[Sampling] | None = ...,
         max_new_tokens: int = ...,
-        stop: Sequence[str] = ...,
+        stop: str | Sequence[str] = ...,
         slots: int = ...,
         coalesce: int | None = ...,
         memory: int | None = ...,
@@ -257,10 +268,10 @@ class Tyler:
         problems: Question | Sequence[Question],
         *,
         budget: int | None = None,
-        router: Router | None = None,
+        router: Router | str | None = None,
         sampling: Sampling | Sequence[Sampling] | None = None,
         max_new_tokens: int = 2048,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         slots: int = 32,
         coalesce: int | None = None,
         memory: int | None = None,
@@ -270,15 +281,16 @@ class Tyler:
 
         A problem is a text, a task's problem, or a conversation: a list of messages.
         `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage
-        2, every boundary after Stage 1, never on a plain backbone); `sampling` is greedy by default, and may be one for
-        each problem of a list; `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at
-        once, and `memory` bounds the bytes of context and caches of all that is being answered.
+        2, every boundary after Stage 1, never on a plain backbone), or is the name of one, "boundaries:0.25";
+        `sampling` is greedy by default, and may be one for each problem of a list; `stop` is a string or several that
+        end an answer; `max_new_tokens` counts actions; `slots` is how many of these answers are decoded at once, and
+        `memory` bounds the bytes of context and caches of all that is being answered.
         With `num_samples` each problem has a list of that many answers, each from a random stream of its own: its seed
         is that of (the sampling's seed, the problem's place in the list, the sample's). Without it equal problems
         under one seed have equal answers. Raises ValueError for samplings that are not one for each problem.
         """
         alone = isinstance(problems, str | Problem) or is_conversation(problems)
-        asked = [cast(Question, problems)] if alone else list(cast(Sequence[Question], problems))
+        asked = as_questions(problems)
         if not asked:
             return []
         requests = [
@@ -296,10 +308,10 @@ class Tyler:
         problem: Question,
         *,
         budget: int | None = None,
-        router: Router | None = None,
+        router: Router | str | None = None,
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         memory: int | None = None,
     ) -> Iterator[Event]:
         """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
@@ -316,11 +328,13 @@ def spread(
 
     Raises ValueError for samplings that are not one for each problem, and for fewer samples than one.
     """
+    if not isinstance(sampling, Sampling | Sequence | None):
+        raise ValueError(f"sampling={sampling!r}; {A_SAMPLING}")
     samplings = [sampling or Sampling()] * len(problems) if isinstance(sampling, Sampling | None) else list(sampling)
     if len(samplings) != len(problems):
         raise ValueError(f"{len(samplings)} samplings for {len(problems)} problems; give one for all, or one for each")
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples={num_samples}; it must be at least 1, or None for one answer that is no list")
+    if num_samples is not None:
+        check_whole("num_samples", num_samples, 1, "it must be at least 1, or None for one answer that is no list")
     for index, (problem, one) in enumerate(zip(problems, samplings, strict=True)):
         if num_samples is None:
             yield problem, one

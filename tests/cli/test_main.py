@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import tyler
 from tyler.cli import doctor, main
@@ -235,6 +237,47 @@ def test_a_users_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFix
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert "did you mean 'kl_weight'?" in shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 640 bytes"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+)
+@pytest.mark.parametrize("command", ["stage1", "solve"])
+def test_running_out_of_memory_says_which_command_and_what_to_lower(
+    error: Exception, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(main.COMMANDS, command, fail)
+    assert main.main([command]) == 2
+    told = capsys.readouterr().err
+    assert f"tyler {command} ran out of memory" in told and "more" not in told.splitlines()[0]
+    for word in ("decoding.slots", "micro_batch_size", "`tyler plan CONFIG`"):
+        assert word in told
+
+
+def test_another_runtime_error_is_a_bug_and_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setitem(main.COMMANDS, "solve", fail)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        main.main(["solve"])
+
+
+def test_an_argument_that_is_not_utf8_is_one_line() -> None:
+    command = [sys.executable, "-m", "tyler", "solve", "mini", b"caf\xe9"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
+    assert done.returncode == 2
+    assert b"at character 3, which is no character: its text was not UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_tyler_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -279,3 +280,14 @@ def test_the_routers_numbers_are_not_the_samplers() -> None:
     """Else whether an operator is placed would be tied to which token is drawn."""
     numbers = [Sampling(seed=1).stream(purpose).random(100) for purpose in (0, 1)]
     assert abs(float(np.corrcoef(*numbers)[0, 1])) < 0.4
+
+
+@pytest.mark.parametrize("position", [-1, 1.5, True, "3"])
+def test_a_forced_position_that_is_none_is_refused(position: Any) -> None:
+    with pytest.raises(ValueError, match=f"position={position!r}; Forced counts visible tokens: whole numbers from 0"):
+        Forced({position: ("state",)})
+
+
+def test_forced_operators_are_a_tuple_and_no_string() -> None:
+    with pytest.raises(ValueError, match=r"give the operators as a tuple, \('state',\)"):
+        Forced({3: "state"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,10 +151,20 @@ def test_greedy_logprobs_are_recorded_at_temperature_one() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": -0.1}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"seed": -3}],
+    [
+        *({"temperature": value} for value in (-0.1, float("nan"), float("inf"), 1e-40, 9e-7, True, "0.7", None)),
+        *({"top_k": value} for value in (-1, 1.5, True, "3")),
+        *({"top_p": value} for value in (0.0, 1.1, float("nan"), "1", True)),
+        *({"seed": value} for value in (-3, 1.0, None)),
+    ],
     ids=lambda settings: next(iter(settings)) + "=" + str(next(iter(settings.values()))),
 )
-def test_impossible_settings_are_refused_by_name(settings: dict[str, float]) -> None:
+def test_impossible_settings_are_refused_by_name_with_what_is_possible(settings: dict[str, Any]) -> None:
     (name, value) = next(iter(settings.items()))
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        Sampling(**settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=rf"{name}={value!r}; it must be"):
+        Sampling(**settings)
+
+
+def test_the_extremes_that_are_possible_are_taken() -> None:
+    assert Sampling(1e-6).temperature == 1e-6 and Sampling(1e300).scale == 1e300
+    assert Sampling(np.float32(0.5), top_k=np.int64(3), seed=np.uint64(2**63)).top_k == 3

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import torch
 from tests import tiny
 from tests.serving.served import NAME, Served, serving
 
@@ -96,6 +97,19 @@ def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: T
         waiting.join(timeout=30)
         assert not waiting.is_alive()
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
+
+
+def test_an_answer_whose_logits_are_not_finite_is_an_error_and_the_next_one_is_none() -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    with torch.no_grad():
+        model.policy.psi.fill_(float("nan"))
+    with serving(model) as served:
+        lost = served.post("/v1/chat/completions", SHORT | {"tyler": {"router": "learned"}})
+        assert lost.status_code == 500 and lost.json()["error"]["code"] == "engine_failed"
+        assert "the logits of step 1 are not finite" in lost.json()["error"]["message"]
+        assert served.post("/v1/chat/completions", SHORT).status_code == 200
+        assert served.metric("request_failed_total") == 1
+        served.wait_until_idle()
 
 
 # ------------------------------------------------------------------------------------------------ engines that fail

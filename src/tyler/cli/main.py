@@ -161,6 +161,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("TYLER_DEBUG"):
             traceback.print_exc()
         return _refuse(str(error) or type(error).__name__)
+    except (RuntimeError, MemoryError) as error:
+        from tyler.modeling.memory_errors import is_out_of_memory
+
+        if not is_out_of_memory(error) or os.environ.get("TYLER_DEBUG"):
+            raise
+        return _refuse(_without_memory(list(sys.argv[1:] if argv is None else argv), str(error)))
+
+
+def _without_memory(argv: Sequence[str], error: str) -> str:
+    """What to do where a command ran out of memory."""
+    said = f": {error.strip().splitlines()[0]}" if error.strip() else ""
+    remedy = {
+        "solve": "shorten the question or lower --max-new-tokens",
+        "eval": "lower --slots or --max-new-tokens",
+        "plan": "give a device by its name instead of measuring this one",
+    }.get(
+        argv[0],
+        "lower micro_batch_size in the command's section, lower decoding.slots where answers are rolled out, and set "
+        "gradient_checkpointing: true",
+    )
+    return (
+        f"tyler {argv[0]} ran out of memory{said}\n{remedy[0].upper()}{remedy[1:]}; in a config these are "
+        "decoding.slots and micro_batch_size. `tyler plan CONFIG` says what needs how much on which device."
+    )
 
 
 def _dispatch(argv: list[str]) -> int:

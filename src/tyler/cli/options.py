@@ -108,4 +108,7 @@ def router_of(text: str | None) -> Router | None:
     """The router that `--router` names; None where it names none."""
     from tyler.engine.routing import router_named
 
-    return None if text is None else router_named(text)
+    try:
+        return None if text is None else router_named(text)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error

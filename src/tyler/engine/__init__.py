@@ -17,5 +17,6 @@ paged.py          rows in pages, on a GPU
 fused_decoder.py  the forward pass that decoding runs
 cuda_graphs.py    recorded programs for passes of few positions
 overlap.py        launching a step while the host still reads the last one
+checks.py         what settings may be
 sizes.py          how much is held or computed at once
 """

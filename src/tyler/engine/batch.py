@@ -137,7 +137,10 @@ class Batch:
         return embeds
 
     def leave(self, slot: int) -> None:
-        """Let a row go; the last one takes its place."""
+        """Let a row go; the last one takes its place. What is not finite must not stay behind: 0 times NaN is NaN."""
+        if self.rows[slot].error is not None:
+            for reader in (self.policy_reader, self.synthesis_reader):
+                reader.wipe(slot)
         self.swap(slot, len(self.rows) - 1)
         self.rows.pop()
         self.forget(len(self.rows), 0)

@@ -123,6 +123,10 @@ class Reader(ABC):
         """Exchange two rows."""
 
     @abstractmethod
+    def wipe(self, row: int) -> None:
+        """Overwrite with zeros what has been read of a row."""
+
+    @abstractmethod
     def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
         """The last hidden states from each row's start to its end, the last one repeated in shorter rows."""
 

@@ -19,8 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.engine.batch import Batch
+from tyler.engine.checks import check_sizes
+from tyler.engine.fair_lock import SoleUser
 from tyler.engine.overlap import InFlightStep
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
 from tyler.engine.sampling import choose, constants, masked_logits
@@ -63,10 +65,7 @@ class Engine:
         memory: int | None = None,
         ahead: bool | None = None,
     ) -> None:
-        if slots < 1:
-            raise ValueError(f"slots={slots}; at least 1 is needed")
-        if memory is not None and memory < 1:
-            raise ValueError(f"memory={memory}; it is a number of bytes, or None for no bound")
+        check_sizes(slots, coalesce, memory)
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
         self.synthesizer = synthesizer
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
@@ -83,6 +82,7 @@ class Engine:
         self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
         self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
+        self._sole_user = SoleUser()
 
     def add_request(self, request: Request) -> int:
         """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
@@ -114,13 +114,13 @@ class Engine:
         for request in requests:
             self.add_request(request)
         while self.waiting or self.rows:
-            yield from self.step()
+            yield from checked(self.step())
 
     def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
         """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
         self.waiting += [self.prepare(request, streamed=False) for request in requests]
         while self.waiting or self.rows:
-            yield from (event for event in self.step() if isinstance(event, FinishEvent))
+            yield from (event for event in checked(self.step()) if isinstance(event, FinishEvent))
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
@@ -129,12 +129,16 @@ class Engine:
         return [finished[first + offset] for offset in range(len(requests))]
 
     def step(self) -> list[Event]:
-        """Admit waiting requests, serve operator calls that are due, let every running row act once."""
-        events: list[Event] = [*self._act_once()]
-        events += [event for row in self.rows if row.streamed for event in row.emit()]
-        events += self._retire()
-        self._read_running()
-        return events
+        """Admit waiting requests, serve operator calls that are due, let every running row act once.
+
+        Raises RuntimeError while another thread takes a step.
+        """
+        with self._sole_user:
+            events: list[Event] = [*self._act_once()]
+            events += [event for row in self.rows if row.streamed for event in row.emit()]
+            events += self._retire()
+            self._read_running()
+            return events
 
     def abort(self, index: int) -> None:
         """End a waiting or running request; the next step tells of its end, with the reason "abort".
@@ -379,8 +383,10 @@ class Engine:
             self.context.append_each([running[place] for place in read], choices.embeds[read])
 
     def _act(self, slot: int, action: int, logprob: float, appended: list[tuple[int, int]]) -> None:
-        """Carry out one action of one row."""
+        """Carry out one action of one row; numbers that are not finite end it, whatever they would have chosen."""
         row = self.rows[slot]
+        if row.is_lost(logprob, f"the logits of step {len(row.actions) + 1}"):
+            return
         if action >= self._vocab_size:
             row.park(Call(len(row.visible), self.operators[action - self._vocab_size].name), logprob)
         elif action in self._eos_ids:
@@ -424,12 +430,12 @@ class Engine:
     def _retire(self) -> list[FinishEvent]:
         """Give finished rows' places to the last ones."""
         ended, self._aborted = self._aborted, []
-        finished = [FinishEvent(row.index, row.trajectory(self._vocab_size)) for row in ended]
+        finished = [row.finished(self._vocab_size) for row in ended]
         for slot in reversed(range(len(self.rows))):
             row = self.rows[slot]
             if row.finish_reason:
                 self.batch.leave(slot)
-                finished.append(FinishEvent(row.index, row.trajectory(self._vocab_size)))
+                finished.append(row.finished(self._vocab_size))
         return finished
 
     def _read_running(self) -> None:

@@ -1,4 +1,4 @@
-"""A lock that its holder cannot take again before those who wait for it."""
+"""A lock that its holder cannot take again before those who wait for it, and a guard that lets nobody wait."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ class FairLock:
     def release(self) -> None:
         """Give back what `try_acquire` took."""
         self._room.release()
+
+
+class SoleUser:
+    """A guard around what only one thread at a time may do: a second one gets a RuntimeError instead of a mixture."""
+
+    def __init__(self) -> None:
+        self._taken = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._taken.acquire(blocking=False):
+            raise RuntimeError(
+                "this Engine is taking a step in another thread; give each thread an engine of its own, or call "
+                "`solve` and `stream` of the model, which threads may share"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._taken.release()

@@ -113,6 +113,10 @@ class PagedContext(Context):
         count = pages_for(length)
         states[:, self._pages[row][:count]] = states[:, self._pages[source][:count]]
 
+    def wipe(self, states: Tensor, row: int) -> None:
+        """Overwrite a row's pages of a cache [layers, pages, ...], as far as the cache has them, with zeros."""
+        states[:, [page for page in self._pages[row] if page < states.shape[1]]] = 0
+
     def truncate(self, row: int, length: int) -> None:
         """Forget what lies beyond `length`, and take its pages back."""
         super().truncate(row, length)
@@ -258,6 +262,11 @@ class PagedReader(Reader):
     def swap(self, first: int, second: int) -> None:
         """Exchange what is known of two rows, whose pages the context exchanges."""
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
+
+    def wipe(self, row: int) -> None:
+        """Overwrite the pages of a row with zeros, before they are another's."""
+        for states in (self.keys, self.values):
+            self.pages.wipe(states, row)
 
     @property
     def memory(self) -> tuple[Tensor, Tensor]:

@@ -213,6 +213,11 @@ class RaggedReader(Reader):
             self.cache.swap(first, second, length)
         self.read_to[first], self.read_to[second] = self.read_to[second], self.read_to[first]
 
+    def wipe(self, row: int) -> None:
+        """Overwrite the entries of a row with zeros."""
+        for states in (self.cache.keys, self.cache.values):
+            states[:, row : row + 1] = 0
+
     def _read_piece(self, rows: range, starts: list[int], ends: list[int]) -> Float[Tensor, "rows seq dim"]:
         metadata = AttentionMetadata(self.cache, rows, starts, ends)
         return self.fused(self.inputs(column(rows, self.context.embeds.device), metadata.positions), metadata)

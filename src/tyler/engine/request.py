@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.routing import Learned, Never, Router
+from tyler.engine.checks import check_whole
+from tyler.engine.routing import Learned, Never, Router, check_router
 from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Invocation, Trajectory
@@ -16,6 +17,9 @@ from tyler.engine.trajectory import Invocation, Trajectory
 
 class PromptTooLong(ValueError):
     """A prompt does not fit the model's context."""
+
+
+A_SAMPLING = "write Sampling(temperature=0.7, seed=1), for instance"
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,9 @@ class SoftPrompt:
 class Request:
     """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
 
-    `sampler` replaces the rule by which tokens and their embeddings are chosen (`soft_sampling.py`), and goes without
-    operators; `soft_prompt` replaces embeddings of the prompt.
+    `stop` ends the answer: one string or several. `sampler` replaces the rule by which tokens and their embeddings are
+    chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the prompt. Raises
+    ValueError, with what is allowed, for any setting that is none.
     """
 
     prompt_ids: Sequence[int]
@@ -39,21 +44,33 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     budget: int | None = None
     max_new_tokens: int = 2048
-    stop: tuple[str, ...] = ()
+    stop: str | Sequence[str] = ()
     sampler: Sampler | None = None
     soft_prompt: SoftPrompt | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise ValueError("the prompt is empty; give at least one token")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens}; it must be at least 1")
-        if self.budget is not None and self.budget < 0:
-            raise ValueError(f"budget={self.budget}; it must be 0 or more, or None for no cap")
-        if "" in self.stop:
-            raise ValueError("a stop string is empty; remove it")
+        check_whole("max_new_tokens", self.max_new_tokens, 1, "it must be a whole number, at least 1")
+        if self.budget is not None:
+            check_whole("budget", self.budget, 0, "it must be a whole number, 0 or more, or None for no cap")
+        if not isinstance(self.sampling, Sampling):
+            raise ValueError(f"sampling={self.sampling!r}; {A_SAMPLING}")
+        check_router(self.router)
+        object.__setattr__(self, "stop", stop_strings(self.stop))
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
+
+
+def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """The stop strings as a tuple; a plain string is one of them. Raises ValueError for what is no text, or empty."""
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    for string in strings:
+        if not isinstance(string, str):
+            raise ValueError(f"a stop string is {string!r}; it must be text")
+    if "" in strings:
+        raise ValueError("a stop string is empty; remove it")
+    return strings
 
 
 @dataclass(frozen=True)
@@ -76,10 +93,24 @@ class InvocationEvent:
 
 @dataclass(frozen=True)
 class FinishEvent:
-    """Request `index` is done."""
+    """Request `index` is done, or could not be finished because of `error`: the trajectory ends where that came."""
 
     index: int
     trajectory: Trajectory
+    error: str | None = None
+
+    def check(self) -> None:
+        """Raise FloatingPointError for an answer that could not be finished."""
+        if self.error is not None:
+            raise FloatingPointError(f"answer {self.index}: {self.error}")
 
 
 Event = TokenEvent | InvocationEvent | FinishEvent
+
+
+def checked(events: Iterable[Event]) -> Iterator[Event]:
+    """The events; raises FloatingPointError at the end of an answer that could not be finished."""
+    for event in events:
+        if isinstance(event, FinishEvent):
+            event.check()
+        yield event

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.detokenizer import IncrementalDetokenizer
-from tyler.engine.request import Event, Request, TokenEvent
+from tyler.engine.request import Event, FinishEvent, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
@@ -52,6 +53,7 @@ class RequestState:
         self.saved_context: Tensor | None = None  # the context of a preempted row, until it resumes
         self.finish_reason = ""
         self.limited_by: str | None = None  # which limit ended it, where its finish_reason is "length"
+        self.error: str | None = None  # why it could not be finished
         self.stopped_at: int | None = None  # characters before the stop string
         self.queued, self.started = time.perf_counter(), 0.0  # when it was asked, and when it was admitted
         self.engine_seconds = 0.0  # of the passes that served it, split over their rows
@@ -102,6 +104,20 @@ class RequestState:
             del history[len(history) - len(held) :]
         return held, start
 
+    def fail(self, error: str) -> None:
+        """End the answer here, because of an error."""
+        self.finish_reason, self.call, self.error = "error", None, error
+
+    def is_lost(self, logprob: float, where: str) -> bool:
+        """Whether what was drawn has no finite log-probability; then the answer ends with an error that says where."""
+        if math.isfinite(logprob):
+            return False
+        self.fail(
+            f"{where} are not finite (the log-probability of what was drawn is {logprob}): a weight or an activation "
+            "overflowed. Check the weights; instead of float16, decode in bfloat16 or float32"
+        )
+        return True
+
     def find_stop(self) -> None:
         """Finish when the visible text contains a stop string; only the text's tail is searched."""
         if not self.request.stop or not len(self.visible):
@@ -143,6 +159,10 @@ class RequestState:
             kept -= 1
             end -= len(self.visible[kept])
         return kept
+
+    def finished(self, vocab_size: int) -> FinishEvent:
+        """What is told of its end."""
+        return FinishEvent(self.index, self.trajectory(vocab_size), self.error)
 
     def trajectory(self, vocab_size: int) -> Trajectory:
         text = self.visible.text if self.stopped_at is None else "".join(self.visible)[: self.stopped_at]

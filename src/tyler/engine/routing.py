@@ -10,11 +10,12 @@ import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from tyler.boundaries.placement import RULES, Boundary, BoundaryScanner
+from tyler.engine.checks import check_whole
 from tyler.modeling.operators import Operator
 
 EVERYTHING = sys.maxsize
@@ -41,6 +42,7 @@ class Schedule(Protocol):
         """Visible tokens before this index can no longer be preceded by a new call."""
 
 
+@runtime_checkable
 class Router(Protocol):
     """Who decides about operators. `learned`: they are actions of the policy; else a schedule places them."""
 
@@ -89,6 +91,12 @@ class Forced:
 
     calls: Mapping[int, Sequence[str]]
     learned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        for position, names in self.calls.items():
+            check_whole("position", position, 0, "Forced counts visible tokens: whole numbers from 0")
+            if isinstance(names, str):
+                raise ValueError(f"Forced({{{position}: {names!r}}}); give the operators as a tuple, ({names!r},)")
 
     def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
         known = [operator.name for operator in operators]
@@ -197,8 +205,16 @@ class BoundarySchedule:
                     insort(self._found, (position, index))
 
 
+def check_router(router: object) -> None:
+    """Raise ValueError for what cannot route: a class instead of an object, or anything else."""
+    if isinstance(router, type):
+        raise ValueError(f"router={router.__name__} is a class; write {router.__name__}()")
+    if not isinstance(router, Router):
+        raise ValueError(f"router={router!r} is no router; give Learned(), Never(), AtBoundaries(), Forced({{...}})")
+
+
 def router_named(text: str) -> Router:
-    """The router that a command line asks for: learned, never, boundaries, or boundaries:RATE with 0 <= RATE <= 1.
+    """The router of a name: learned, never, boundaries, or boundaries:RATE with 0 <= RATE <= 1.
 
     Raises ValueError for any other text.
     """
@@ -207,10 +223,10 @@ def router_named(text: str) -> Router:
         try:
             return AtBoundaries(rate=float(rate or 1))
         except ValueError as error:
-            raise ValueError(f"--router {text!r}: {error}") from error
+            raise ValueError(f"router {text!r}: {error}") from error
     named: dict[str, Router] = {"learned": Learned(), "never": Never()}
     if text not in named:
-        raise ValueError(f"--router {text!r} is none of: learned, never, boundaries, boundaries:RATE (0 to 1)")
+        raise ValueError(f"router {text!r} is none of: learned, never, boundaries, boundaries:RATE (0 to 1)")
     return named[text]
 
 

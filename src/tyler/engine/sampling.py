@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tyler.engine.checks import check_real, check_whole
+
 NEVER = float("-inf")
+COLDEST = 1e-6
+"""The lowest temperature but 0: what is divided by less overflows, and is greedy anyway."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,15 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature}; it must be 0 (greedy) or more")
-        if self.top_k < 0:
-            raise ValueError(f"top_k={self.top_k}; it must be 0 (off) or more")
+        allowed = f"it must be 0 (greedy) or a finite number from {COLDEST} on"
+        check_real("temperature", self.temperature, allowed)
+        if self.temperature != 0 and not COLDEST <= self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature}; {allowed}")
+        check_whole("top_k", self.top_k, 0, "it must be a whole number, 0 (off) or more")
+        check_real("top_p", self.top_p, "it must be above 0 and at most 1 (off)")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}; it must be above 0 and at most 1 (off)")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}; it must be 0 or more")
+        check_whole("seed", self.seed, 0, "it must be a whole number, 0 or more")
 
     @property
     def greedy(self) -> bool:

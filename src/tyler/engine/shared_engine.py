@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from tyler.engine.checks import check_sizes
 from tyler.engine.engine import Engine
 from tyler.engine.fair_lock import FairLock
-from tyler.engine.request import Event, FinishEvent, Request
+from tyler.engine.request import Event, FinishEvent, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
 from tyler.engine.weight_watch import WeightWatch
@@ -97,8 +98,9 @@ class SharedEngine:
         """Decode requests, telling what happens as it happens; without `streamed` not of tokens.
 
         An event's index is the request's place in `requests`. At most `slots` of them are decoded at once. Who stops
-        listening aborts what is left. Raises ValueError for a request that the engine refuses, before any begins, and
-        DecodingError when the engine failed in another caller's hands.
+        listening aborts what is left. Raises ValueError for a request that the engine refuses, before any begins,
+        FloatingPointError for an answer whose logits are not finite, and DecodingError when the engine failed in
+        another caller's hands.
         """
         arrived, errors = deque[Event](), list[str]()
         call = self.begin(
@@ -113,7 +115,7 @@ class SharedEngine:
         try:
             while True:
                 while arrived:
-                    yield arrived.popleft()
+                    yield from checked([arrived.popleft()])
                 if errors:
                     raise DecodingError(errors[0])
                 if call.done:
@@ -157,8 +159,7 @@ class SharedEngine:
 
         `deliver` and `failed` are quick and never raise. Raises ValueError for a request that the engine refuses.
         """
-        if slots < 1:
-            raise ValueError(f"slots={slots}; at least 1 is needed")
+        check_sizes(slots, coalesce, memory)
         while True:
             with self._turn():
                 if (engine := self._fitting(slots, memory)) is not None:

@@ -21,10 +21,10 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from tyler.engine.request import FinishEvent, Request
-from tyler.engine.routing import Never, Router, router_named
+from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.evaluation.command import LONGEST_WAIT
-from tyler.model import DEFAULT_ROUTERS, Tyler
+from tyler.model import Tyler
 from tyler.tasks.prompts import written_turns
 
 try:
@@ -96,7 +96,7 @@ class TylerLM(TemplateLM):
         if isinstance(pretrained, str):
             own = str(self.state.device) if self.world_size > 1 else device
             pretrained = Tyler.from_pretrained(pretrained, backbone=backbone, dtype=dtype, device=own)
-        self.router = router_named(router) if isinstance(router, str) else router or DEFAULT_ROUTERS[pretrained.stage]
+        self.router = pretrained.routed(router)
         self.budget, self.max_new_tokens, self.seed = budget, max_new_tokens, seed
         self.slots = slots or slots_of(batch_size)
         calls = budget != 0 and not isinstance(self.router, Never)

@@ -14,6 +14,7 @@ random_init.py    an architecture with random weights, for dry runs and tests
 projections.py    which maps of a layer read the same input
 lora.py           two views of one set of weights, each with a LoRA of its own
 digests.py        sha256 of files, without torch
+memory_errors.py  what running out of memory looks like
 manifest.py       what checkpoints of every kind share: which backbone, and digests of the files
 tensor_files.py   safetensors files, read with every name, shape and number checked
 checkpoint.py     a Tyler directory: written atomically, read with every key checked

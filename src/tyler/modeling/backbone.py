@@ -36,6 +36,7 @@ from tyler.modeling.architectures import FAMILIES, check_family, located
 from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
+from tyler.modeling.memory_errors import is_out_of_memory
 from tyler.modeling.tokenizer import load_tokenizer
 
 WHAT_TO_GIVE = (
@@ -209,7 +210,7 @@ def translated_errors(id: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, torch.OutOfMemoryError):  # nothing is wrong with the model
+        if is_out_of_memory(error):  # nothing is wrong with the model
             raise
         raise FileNotFoundError(
             f"backbone {id!r} could not be loaded: {first_line(error)}\n{remedy(id, error)}"

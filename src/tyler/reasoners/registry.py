@@ -208,7 +208,7 @@ def answerer(
     router: Router | None = None,
     budget: int | None = None,
     max_new_tokens: int = 2048,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     device: str | None = None,
     dtype: str = "auto",
     memory: int | None = None,
@@ -221,7 +221,7 @@ def answerer(
         model = saved.model.from_pretrained(location, device=device, dtype=dtype)
 
         def request(question: Question, sampling: Sampling) -> Request:
-            return replace(saved.request(model, question, sampling, max_new_tokens), stop=tuple(stop))
+            return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
         return Answerer(request, model.shared_engine, model.fingerprint, memory)
     tyler = Tyler.from_pretrained(location, device=device, dtype=dtype)

@@ -184,12 +184,15 @@ class Dispatcher:
             wait = False
 
     def _begin(self, answering: Answering) -> None:
-        def deliver(event: Event) -> None:
-            answering.watches[event.index].see(event, time.perf_counter())
-            self._outbox.append((answering, event))
-
         def failed(reason: str) -> None:
             self._outbox.append((answering, DecodingError(reason)))
+
+        def deliver(event: Event) -> None:
+            if isinstance(event, FinishEvent) and event.error is not None:
+                failed(event.error)
+                return
+            answering.watches[event.index].see(event, time.perf_counter())
+            self._outbox.append((answering, event))
 
         answering.call = self._engine.begin(
             answering.requests, deliver=deliver, failed=failed, slots=self._slots, memory=self._memory

@@ -59,6 +59,7 @@ class Prompt:
             return [Message(role="user", content=self.text(question))]
         if isinstance(question, Problem):
             return self.of_problem(question).turns(question.prompt)
+        check_question(question)
         turns = checked(question)
         return [turn | {"content": self.text(turn["content"])} if turn["role"] == "user" else turn for turn in turns]
 
@@ -67,6 +68,34 @@ class Prompt:
         if not problem.strip():
             raise ValueError(f"the problem is empty ({problem!r}); give its text")
         return f"{problem}\n\n{self.instruction}" if self.instruction else problem
+
+
+def check_question(question: object) -> None:
+    """Raise ValueError for what nobody can be asked."""
+    if not isinstance(question, str | Problem | Sequence) or isinstance(question, bytes | bytearray):
+        raise ValueError(
+            f"a question is {question!r:.80}, a {type(question).__name__}; give a text, a problem of a task, or a list "
+            "of messages"
+        )
+
+
+def as_questions(asked: Question | Sequence[Question]) -> list[Question]:
+    """One question, or several, as a list. Raises ValueError for what is neither."""
+    if isinstance(asked, str | Problem) or is_conversation(asked):
+        return [cast(Question, asked)]
+    check_question(asked)
+    return list(cast(Sequence[Question], asked))
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for text that no tokenizer takes: half a surrogate pair, as bytes leave that are not UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the problem has {text[error.start]!r} at character {error.start}, which is no character: its text was "
+            "not UTF-8, or was cut within a character; give it in UTF-8"
+        ) from error
 
 
 def is_conversation(question: object) -> bool:
@@ -105,7 +134,12 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: P
 
 
 def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], thinking: bool = False) -> str:
-    """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text."""
+    """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text.
+
+    Raises ValueError for text that is none, and for what the template refuses.
+    """
+    for turn in turns:
+        check_text(turn["content"])
     if tokenizer.chat_template is None:
         return "".join(turn["content"] + "\n" for turn in turns)
     return written_turns(tokenizer, cast(list[dict[str, str]], list(turns)), thinking)

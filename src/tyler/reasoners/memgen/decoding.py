@@ -84,6 +84,7 @@ class MemGenEngine(Engine):
             for row, choice in zip(rows, self.trigger.logits(self.trigger_context.read(rows)), strict=True):
                 schedule = schedule_of(row)
                 decision, logprob = decide(choice, schedule.router.temperature, schedule.random)
+                row.is_lost(logprob, f"the trigger's logits after {len(row.visible)} visible tokens")
                 self.consultations[row.index].append(Consultation(len(row.visible), decision, logprob))
                 schedule.answer(decision == YES)
 

@@ -1,0 +1,26 @@
+"""What a setting of decoding may be, said in one sentence where it is something else."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+
+def check_whole(name: str, value: object, lowest: int, meaning: str) -> None:
+    """Raise ValueError unless a setting is a whole number from `lowest` on; `meaning` says what is allowed."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
+        raise ValueError(f"{name}={value!r}; {meaning}")
+
+
+def check_real(name: str, value: object, meaning: str) -> None:
+    """Raise ValueError unless a setting is a number; `meaning` says what is allowed."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name}={value!r}; {meaning}")
+
+
+def check_sizes(slots: object, coalesce: object, memory: object) -> None:
+    """Raise ValueError for a number of rows, of steps to wait, or of bytes that an engine cannot have."""
+    check_whole("slots", slots, 1, "at least 1 is needed, a whole number")
+    if coalesce is not None:
+        check_whole("coalesce", coalesce, 0, "it is a whole number of steps, 0 or more, or None to choose")
+    if memory is not None:
+        check_whole("memory", memory, 1, "it is a number of bytes, or None for no bound")
