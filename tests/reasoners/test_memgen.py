@@ -497,6 +497,7 @@ SOLUTIONS = (
 )
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
 SMALL = MemGenWeaverConfig(steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2)
+DECODING = DecodingConfig(slots=4)
 GRPO = MemGenGrpoConfig(
     steps=4, batch_size=2, learning_rate=0.02, group_size=3, max_new_tokens=10, checkpoint_every=2, temperature=0.9
 )
@@ -634,7 +635,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
 
 def rolled_out(model: MemGen, spec: grpo.GrpoSpec, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
     """A rollout whose rewards differ, whatever the answers are."""
-    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, DecodingConfig(slots=4), step=0)
+    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, DECODING, step=0)
     return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
 
 
@@ -766,7 +767,7 @@ def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: 
     config = TRIGGER if kind == "trigger" else GRPO
     before = parameters_of(model)
     with open_new(tmp_path) as run:
-        grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run)
+        grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run)
     changed = moved(before, parameters_of(model))
     assert changed == {f"{kind}.{name}" for name in trainable_names(getattr(model, kind))}
     entries = read_jsonl(tmp_path / "metrics.jsonl")
@@ -784,7 +785,7 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
     for name, development in (("watched", PROBLEMS[1:]), ("unwatched", [])):
         model = build("qwen2", trigger=kind == "trigger")
         with open_new(tmp_path / name) as run:
-            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run, development)
+            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run, development)
         kept.append(parameters_of(model))
     assert not moved(*kept), "watching changes no weight"
     key = "memgen_grpo/greedy_accuracy"
@@ -820,7 +821,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
             weave(model, SMALL, run)
         else:
             config = TRIGGER if kind == "trigger" else GRPO
-            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), 4, run)
+            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run)
 
     whole, cut, resumed = (
         build("qwen2", trigger=kind == "trigger", dropout=0.3 if kind == "sft" else 0.0) for _ in range(3)
@@ -844,7 +845,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
     reward_commas(monkeypatch)
     model = build("qwen2", dropout=0.5)
     with open_new(tmp_path / "grpo") as run:
-        grpo.train(model, PROBLEMS, GRPO, learner_of("weaver", model, GRPO), 4, run)
+        grpo.train(model, PROBLEMS, GRPO, learner_of("weaver", model, GRPO), DECODING, run)
     gaps = [entry["memgen_grpo/replay_gap"] for entry in read_jsonl(tmp_path / "grpo" / "metrics.jsonl")]
     assert max(gaps) < 5e-5
     losses = []
@@ -868,10 +869,10 @@ def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(
     with open_new(tmp_path) as run:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size - 1))
         with pytest.raises(RunError, match="4 checkpoints of"):
-            grpo.train(model, PROBLEMS, config, spec, 4, run)
+            grpo.train(model, PROBLEMS, config, spec, DECODING, run)
         assert read_jsonl(tmp_path / "metrics.jsonl") == []
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size))
-        grpo.train(model, PROBLEMS, config, spec, 4, run)
+        grpo.train(model, PROBLEMS, config, spec, DECODING, run)
     checkpoint = tmp_path / "checkpoints" / "step-1"
     files = [path for path in checkpoint.rglob("*.safetensors") if path.name != "state.safetensors"]
     assert model.saved_bytes() == sum(tensor.nbytes for path in files for tensor in load_file(path).values())
@@ -894,7 +895,7 @@ def train_together(path: Path, kind: str) -> dict[str, Any]:
         )
         spec = learner_of("weaver" if weaver else "trigger", model, config)
         with opened_run(Config(devices=test_distributed.QUICK), path) as run:
-            grpo.train(model, PROBLEMS, config, spec, 4, run, PROBLEMS)
+            grpo.train(model, PROBLEMS, config, spec, DECODING, run, PROBLEMS)
     part = model.weaver if weaver else model.trigger
     assert part is not None
     return {name: one.detach().numpy() for name, one in part.named_parameters() if one.requires_grad}
