@@ -79,6 +79,20 @@ def test_a_client_that_goes_frees_its_row_streaming_or_not(slow: None, endless: 
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
 
 
+def test_a_quiet_stream_is_kept_alive_by_comments_that_clients_skip(
+    endless: dict, model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda self: time.sleep(0.2) or step(self))
+    body = endless | {"max_tokens": 3, "stream": True}
+    with serving(model, ping_seconds=0.05) as served:
+        lines = served.post("/v1/chat/completions", body).text.split("\n\n")
+        assert lines.count(": ping") >= 3 and lines[-2] == "data: [DONE]"
+        extra = {"extra_body": {"tyler": body.pop("tyler")}}
+        chunks = list(served.openai.chat.completions.create(**body, **extra))
+        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+
+
 def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: Tyler) -> None:
     body = endless
     with serving(model, max_new_tokens=200, slots=1, max_queue=1) as served:

@@ -35,6 +35,8 @@ class Answering:
         self.call: Call | None = None
         self.unfinished = len(self.requests)
         self.failed = False
+        self.every_step = True
+        """Whether somebody wants to hear of every step, or only of ends: waking up takes time."""
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """Everything that happened since the last look, until all requests are finished.
@@ -59,7 +61,8 @@ class Answering:
     def take(self, item: Event | DecodingError) -> None:
         """Note what happened; in the event loop."""
         self._arrived.append(item)
-        self._news.set()
+        if self.every_step or isinstance(item, FinishEvent | DecodingError):
+            self._news.set()
 
     def close(self) -> None:
         """Abort what is unfinished; nothing where all is done."""

@@ -71,28 +71,36 @@ class EventStream(Response):
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._source, self._close, self._ping_seconds = source, close, ping_seconds
+        self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        listening = asyncio.create_task(until_disconnect(receive))
-        coming = asyncio.create_task(self._next())
+        tasks = [
+            asyncio.create_task(work) for work in (self._stream(send), self._ping(send), until_disconnect(receive))
+        ]
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            while not listening.done():
-                await asyncio.wait({coming, listening}, timeout=self._ping_seconds, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    await send({"type": "http.response.body", "body": PING, "more_body": True})
-                    continue
-                if (event := coming.result()) is None:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
-                coming = asyncio.create_task(self._next())
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
         except OSError:
             pass  # the client went while it was sent something
         finally:
-            await cancelled(coming, listening)
+            await cancelled(*tasks)
             await self._source.aclose()
             await self._close()
 
-    async def _next(self) -> bytes | None:
-        return await anext(self._source, None)
+    async def _stream(self, send: Send) -> None:
+        """Everything there is to say, and the end."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in self._source:
+            self._quiet = False
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _ping(self, send: Send) -> None:
+        """A comment whenever nothing was said for a while."""
+        while True:
+            self._quiet = True
+            await asyncio.sleep(self._ping_seconds)
+            if self._quiet:
+                await send({"type": "http.response.body", "body": PING, "more_body": True})
