@@ -357,3 +357,13 @@ def test_an_answer_cut_off_says_by_which_limit(model: Tyler) -> None:
     room = model.backbone.max_positions - len(model.request(tiny.MEDIUM).prompt_ids) - 12
     full = model.solve(tiny.MEDIUM + " 1" * (room // 2), max_new_tokens=200, router=Never())
     assert (full.finish_reason, full.limited_by) == ("length", "context")
+
+
+@pytest.mark.parametrize("num_samples", [None, 3])
+@pytest.mark.parametrize(("problem", "message"), [("x " * 600, "the prompt has"), (" ", "the problem is empty")])
+def test_a_problem_of_a_list_that_cannot_be_asked_is_named_by_its_place(problem, message, num_samples):
+    model = tiny.tyler("qwen3")
+    with pytest.raises(ValueError, match=rf"^problems\[2\]: {message}"):
+        model.solve(["one", "two", problem, "four"], max_new_tokens=2, num_samples=num_samples)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        model.solve(problem, max_new_tokens=2, num_samples=num_samples)

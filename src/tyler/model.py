@@ -14,7 +14,7 @@ import torch
 from tyler.boundaries.rules import check_rules
 from tyler.engine.checks import check_whole
 from tyler.engine.engine import Engine
-from tyler.engine.request import A_SAMPLING, Event, Request
+from tyler.engine.request import A_SAMPLING, Event, PromptTooLong, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.shared_engine import SharedEngine
@@ -287,17 +287,25 @@ class Tyler:
         `memory` bounds the bytes of context and caches of all that is being answered.
         With `num_samples` each problem has a list of that many answers, each from a random stream of its own: its seed
         is that of (the sampling's seed, the problem's place in the list, the sample's). Without it equal problems
-        under one seed have equal answers. Raises ValueError for samplings that are not one for each problem.
+        under one seed have equal answers. Raises ValueError for samplings that are not one for each problem and,
+        by its place in the list, for a problem that cannot be asked; PromptTooLong (a ValueError) for one that is too
+        long.
         """
         alone = isinstance(problems, str | Problem) or is_conversation(problems)
         asked = as_questions(problems)
         if not asked:
             return []
+        if not alone:
+            check_each(self.prompt, asked)
         requests = [
             self.request(one, budget=budget, router=router, sampling=its, max_new_tokens=max_new_tokens, stop=stop)
             for one, its in spread(asked, sampling, num_samples)
         ]
-        trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
+        try:
+            trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
+        except PromptTooLong as error:
+            which = "" if alone else f"problems[{error.places[0] // (num_samples or 1)}]: "
+            raise PromptTooLong(f"{which}{error}", error.places) from error
         if num_samples is None:
             return trajectories[0] if alone else trajectories
         groups = [trajectories[first : first + num_samples] for first in range(0, len(trajectories), num_samples)]
@@ -319,6 +327,15 @@ class Tyler:
             problem, budget=budget, router=router, sampling=sampling, max_new_tokens=max_new_tokens, stop=stop
         )
         return self.shared_engine.events([request], memory=memory)
+
+
+def check_each(prompt: Prompt, problems: Sequence[Question]) -> None:
+    """Raises ValueError for a problem that cannot be asked, by its place."""
+    for place, problem in enumerate(problems):
+        try:
+            prompt.turns(problem)
+        except ValueError as error:
+            raise ValueError(f"problems[{place}]: {error}") from error
 
 
 def spread(

@@ -266,3 +266,18 @@ def test_a_random_router_draws_anew_for_every_problem() -> None:
     reasoner = TylerReasoner("half", model, AtBoundaries(rate=0.5, only=("global",)), max_new_tokens=4, slots=4)
     called = [trajectory.num_invocations for trajectory in reasoner.solve(problems)]
     assert {0, 1} <= set(called), "one problem 24 times: its first boundary is taken in some answers and not in others"
+
+
+@pytest.mark.parametrize("long", [(1,), (0, 2), (0, 1, 2)])
+def test_a_problem_that_is_too_long_is_kept_as_wrong_and_stops_nothing(tmp_path: Path, long: tuple[int, ...]) -> None:
+    """Every reasoner decodes in an engine, which refuses a prompt before it decodes anything."""
+    model = tiny.tyler("qwen3")
+    texts = ["x " * 600 if place in long else f"what is {place}?" for place in range(3)]
+    problems = [Problem(f"p{place}", "jsonl", text, "5") for place, text in enumerate(texts)]
+    reasoner = TylerReasoner("tiny", model, Never(), max_new_tokens=5)
+    with RecordStore(tmp_path, SETTINGS) as store:
+        report = evaluate(reasoner, problems, store=store)
+    assert [one.outcome is Outcome.TOO_LONG for one in report.records] == [place in long for place in range(3)]
+    assert not any(one.correct or one.completion for one in report.records if one.outcome is Outcome.TOO_LONG)
+    assert all(one.visible_tokens == 5 for one in report.records if one.outcome is not Outcome.TOO_LONG)
+    assert sorted(read_records(tmp_path), key=lambda one: one.id) == list(report.records)

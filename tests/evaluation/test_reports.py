@@ -98,8 +98,18 @@ def test_gold_answers_that_cannot_be_read_are_told(report: Report) -> None:
     assert warnings([report]) == []
     broken = changed(changed(report, 1, outcome=Outcome.GOLD_ERROR), 2, outcome=Outcome.GOLD_ERROR)
     assert warnings([broken]) == [
-        "Scripted Reasoner: 2 gold answers could not be read (p1, p2); these cannot be solved"
+        "Scripted Reasoner: gold answers that could not be read: 2 (p1, p2); these cannot be solved"
     ]
+
+
+def test_problems_that_are_too_long_are_named(report: Report) -> None:
+    long = changed(report, 1, outcome=Outcome.TOO_LONG)
+    line = (
+        "Scripted Reasoner: problems that leave no room for an answer in the model's context: 1 (p1); "
+        "they count as wrong"
+    )
+    assert warnings([long]) == [line]
+    assert line in markdown([long]) and "too_long" in html([long], "x")
 
 
 def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Report) -> None:

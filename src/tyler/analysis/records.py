@@ -11,7 +11,7 @@ from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome
 
-OUTCOMES = {outcome: letter for outcome, letter in zip(Outcome, "cwntuxg", strict=False)}
+OUTCOMES = {outcome: letter for outcome, letter in zip(Outcome, "cwntuxgl", strict=True)}
 
 
 def compact(records: tuple[Record, ...]) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class Engine:
         """What a request starts as; `waiting` takes it whenever it is to begin.
 
         `streamed` says whether its tokens are told as they come, or only its end. `coalesce` is how long its own calls
-        may wait, where it is not the engine's. Raises ValueError when the prompt does not fit the model's context, or
-        the answer never fits `memory`.
+        may wait, where it is not the engine's. Raises PromptTooLong (a ValueError) when the prompt does not fit the
+        model's context, and ValueError when the answer never fits `memory`.
         """
         limit = self._max_positions - self._longest_action
         if len(request.prompt_ids) > limit:

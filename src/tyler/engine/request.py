@@ -16,7 +16,11 @@ from tyler.engine.trajectory import Invocation, Trajectory
 
 
 class PromptTooLong(ValueError):
-    """A prompt does not fit the model's context."""
+    """Prompts leave no room for an answer in the model's context; `places` says which of the requests they are of."""
+
+    def __init__(self, message: str, places: tuple[int, ...] = (0,)) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 A_SAMPLING = "write Sampling(temperature=0.7, seed=1), for instance"

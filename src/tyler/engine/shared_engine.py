@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from tyler.engine.checks import check_sizes
 from tyler.engine.engine import Engine
 from tyler.engine.fair_lock import FairLock
-from tyler.engine.request import Event, FinishEvent, Request, checked
+from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
 from tyler.engine.weight_watch import WeightWatch
@@ -157,13 +157,14 @@ class SharedEngine:
     ) -> Call:
         """Queue requests; `deliver` is called within the step in which something happens, in whatever thread takes it.
 
-        `deliver` and `failed` are quick and never raise. Raises ValueError for a request that the engine refuses.
+        `deliver` and `failed` are quick and never raise. Raises ValueError for a request that the engine
+        refuses, PromptTooLong with the places of all that are too long.
         """
         check_sizes(slots, coalesce, memory)
         while True:
             with self._turn():
                 if (engine := self._fitting(slots, memory)) is not None:
-                    rows = [engine.prepare(request, streamed=streamed, coalesce=coalesce) for request in requests]
+                    rows = prepared(engine, requests, streamed=streamed, coalesce=coalesce)
                     call = Call(rows, slots, deliver, failed)
                     self._feed(engine, call)
                     return call
@@ -305,3 +306,21 @@ class SharedEngine:
             call.waiting.clear()
             call.places.clear()
             call.failed(message)
+
+
+def prepared(
+    engine: Engine, requests: Sequence[Request], *, streamed: bool, coalesce: int | None
+) -> list[RequestState]:
+    """What the requests start as. Raises ValueError as `Engine.prepare`; PromptTooLong has the places of all that are
+    too long, and says what is wrong with the first."""
+    rows: list[RequestState] = []
+    refusals: dict[int, PromptTooLong] = {}
+    for place, request in enumerate(requests):
+        try:
+            rows.append(engine.prepare(request, streamed=streamed, coalesce=coalesce))
+        except PromptTooLong as error:
+            refusals[place] = error
+    if refusals:
+        first = next(iter(refusals.values()))
+        raise PromptTooLong(str(first), tuple(refusals)) from first
+    return rows

@@ -13,13 +13,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.records import Key, Record, RecordStore
 from tyler.evaluation.reports import Report
 from tyler.reasoners.reasoner import Reasoner
 from tyler.runs.progress import NoBar, bar
 from tyler.runs.signals import Interrupted
-from tyler.tasks import Problem, find_task, grade
+from tyler.tasks import Outcome, Problem, Verdict, find_task, grade
 from tyler.tasks.task import GradeOptions
 
 GRADERS = min(4, os.cpu_count() or 1)
@@ -43,6 +44,17 @@ def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, cloc
     verdict = grade(
         problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated, **dataclasses.asdict(options)
     )
+    return record_of(problem, verdict, trajectory, clock)
+
+
+def unasked(problem: Problem, clock: Clock) -> Record:
+    """The record of a problem that is too long for the model to be asked."""
+    nothing = Trajectory([], [], [], [], (), [], "", Outcome.TOO_LONG.value, vocab_size=0, offered=())
+    return record_of(problem, Verdict(Outcome.TOO_LONG), nothing, clock)
+
+
+def record_of(problem: Problem, verdict: Verdict, trajectory: Trajectory, clock: Clock) -> Record:
+    """What is kept of one answer."""
     private = find_task(problem.task).private
     return Record(
         task=problem.task,
@@ -120,6 +132,7 @@ def _answer(
         return
     one_by_one = threading.Lock()
     verdicts: list[Future[None]] = []
+    too_long: tuple[int, ...] = ()
 
     def finish(problem: Problem, trajectory: Trajectory) -> None:
         answered = record(problem, trajectory, options, clock)
@@ -134,9 +147,17 @@ def _answer(
             trajectory.latents = []  # no record holds them, and they would stay on the device to the end
             verdicts.append(graders.submit(partial(finish, problems[index], trajectory)))
 
-        reasoner.solve(problems, finished)
+        try:
+            reasoner.solve(problems, finished)
+        except PromptTooLong as error:  # before anything is decoded
+            too_long = error.places
     for verdict in verdicts:
         verdict.result()
+    if too_long:
+        for place in too_long:
+            graded(unasked(problems[place], clock))
+        fitting = [problem for place, problem in enumerate(problems) if place not in too_long]
+        _answer(reasoner, fitting, options, clock, graded)
 
 
 def _clock(store: RecordStore | None) -> Clock:

@@ -135,15 +135,22 @@ def mean_accuracy(reports: Sequence[Report]) -> str | None:
     return f"mean accuracy of {len(reports)}, unweighted: {percent(fmean(report.accuracy for report in reports))}"
 
 
+UNSOLVABLE = {
+    Outcome.GOLD_ERROR: ("gold answers that could not be read", "these cannot be solved"),
+    Outcome.TOO_LONG: ("problems that leave no room for an answer in the model's context", "they count as wrong"),
+}
+
+
 def warnings(reports: Sequence[Report]) -> list[str]:
-    """What a reader must know before believing the numbers: gold answers that the grader could not read, and answers
-    on which math-verify says otherwise."""
-    unread = (
-        f"{report.name}: {len(ids)} gold answers could not be read ({', '.join(ids[:5])}); these cannot be solved"
+    """What a reader must know before believing the numbers: gold answers that the grader could not read, problems that
+    were too long to be asked, and answers on which math-verify says otherwise."""
+    unsolved = (
+        f"{report.name}: {kind}: {len(ids)} ({', '.join(ids[:5])}); {so}"
         for report in reports
-        if (ids := [record.id for record in report.records if record.outcome is Outcome.GOLD_ERROR])
+        for outcome, (kind, so) in UNSOLVABLE.items()
+        if (ids := [record.id for record in report.records if record.outcome is outcome])
     )
-    return [*unread, *(line for report in reports if (line := second_opinion(report)))]
+    return [*unsolved, *(line for report in reports if (line := second_opinion(report)))]
 
 
 def second_opinion(report: Report) -> str | None:

@@ -42,6 +42,8 @@ class Outcome(StrEnum):
     UNPARSABLE = "unparsable"
     TIMEOUT = "timeout"
     GOLD_ERROR = "gold_error"
+    TOO_LONG = "too_long"
+    """The problem leaves no room for an answer in the model's context, and was not asked."""
 
 
 @dataclass(frozen=True)
