@@ -178,8 +178,10 @@ def measured(data: Path) -> str:
                 "| texts | tokens | any held | more than 1 | more than 4 | more than 8 | most |",
                 (held(name, sets[name], split) for name in (HELD_OUT, MATH, CODE)),
             ),
-            f"## Examples\n\n{', '.join(f'{mark} is {rule}' for rule, mark in MARKS.items())}.",
+            f'## Examples\n\n<details markdown="1"><summary>{len(EXAMPLES)} texts with their boundaries</summary>',
+            f"{', '.join(f'{mark} is {rule}' for rule, mark in MARKS.items())}.",
             *(f"{name}, line {line + 1}:\n\n~~~~text\n{marked(sets[name][line])}\n~~~~" for name, line in EXAMPLES),
+            "</details>",
         ]
     )
 
