@@ -269,6 +269,7 @@ def greedy_metrics(
         return distributed.average({}, 0)
     longest, slots, memory = config.max_new_tokens, decoding.slots, decoding.memory
     answers = MemGenReasoner("greedy", model, max_new_tokens=longest, slots=slots, memory=memory).solve(mine)
+    model.shared_engine.release()  # the learner, whose turn is next, needs its memory
     correct = [is_correct(problem, answer) for problem, answer in zip(mine, answers, strict=True)]
     metrics = {
         "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
