@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,28 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         AuditLog(tmp_path, Metrics(), max_bytes=100, files=1)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tyler.serving.audit_log import AuditLog
+from tyler.serving.metrics import Metrics
+metrics = Metrics()
+log = AuditLog(Path(sys.argv[1]), metrics, max_bytes=10**9, files=1)
+for number in range(10**9):
+    log.add({"number": number})
+    print(int(metrics.log_lines._value.get()), flush=True)
+"""
+
+
+def test_lines_that_were_counted_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    counted = 0
+    while counted < 200:
+        counted = int(process.stdout.readline())
+    process.kill()
+    process.communicate()
+    assert [line["number"] for line in lines_of(path)[:counted]] == list(range(counted))
