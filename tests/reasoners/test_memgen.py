@@ -924,7 +924,7 @@ def watch_together(count: int) -> dict[str, float]:
     """What is said of development problems of which the first alone is answered correctly."""
     with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo, "is_correct", lambda problem, answer: problem.id == "p0")
-        return grpo.greedy_metrics(build("qwen2"), PROBLEMS[:count], GRPO, 4)
+        return grpo.greedy_metrics(build("qwen2"), PROBLEMS[:count], GRPO, DECODING)
 
 
 @pytest.mark.parametrize("count", [1, 3])
