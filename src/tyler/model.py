@@ -88,27 +88,34 @@ class Tyler:
 
     @classmethod
     def from_pretrained(
-        cls, location: str, *, backbone: str | None = None, dtype: str = "auto", device: str | None = None
+        cls,
+        location: str | Path,
+        *,
+        backbone: str | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
     ) -> Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
         A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" is a trained
         Tyler that ships inside the package.
 
-        `backbone` overrides where a checkpoint's backbone is found. Raises CheckpointError (a ValueError) for a
-        checkpoint that does not fit and FileNotFoundError for a model that is not there.
+        `backbone` is where a checkpoint's backbone is found, if not where it was. `dtype` is "auto" (bfloat16 on a GPU
+        that has it, else float32), "float32", "bfloat16", "float16" or torch's own; `device` by default a GPU where
+        there is one. Raises CheckpointError (a ValueError) for a checkpoint that does not fit, and FileNotFoundError
+        for a model that is not there.
         """
-        folder = shipped(location) or latest_checkpoint(location) or Path(location)
+        folder = shipped(str(location)) or latest_checkpoint(location) or Path(location)
         if not checkpoint.is_checkpoint(folder):
+            if backbone is not None:
+                raise ValueError(f"{location} is no checkpoint, so it has no other backbone; leave backbone= away")
             return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
         manifest = Manifest.read(folder)
         try:
             check_rules(manifest.operators)
         except ValueError as error:
             raise CheckpointError(f"{folder / checkpoint.MANIFEST}: {error}") from error
-        loaded = Backbone.load(
-            backbone or manifest.backbone.id, revision=manifest.backbone.revision, dtype=dtype, device=device
-        )
+        loaded = manifest.backbone.load(folder, instead=backbone, dtype=dtype, device=device)
         synthesizer, policy = checkpoint.load(folder, manifest, loaded)
         heads = synthesizer.mapping()
         return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)

@@ -171,6 +171,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
         "max_new_tokens": 2048,
         "slots": 32,
         "memory": None,
+        "backbone": None,
         "options": GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
         "match": None,
         "output": None,

@@ -57,6 +57,46 @@ def test_a_local_folder_of_every_family_loads_in_the_dtype_that_is_asked_for(
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_dtype_may_be_torchs_own(dtype: torch.dtype, folder: Path) -> None:
+    assert Backbone.load(str(folder), dtype=dtype, device="cpu").dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", "half", "", torch.int8, torch.float64, 32])
+def test_another_dtype_is_refused_with_those_that_are_allowed(dtype: Any, folder: Path) -> None:
+    with pytest.raises(ValueError, match=rf"dtype {dtype!r} is not known; use 'auto', 'float32', 'bfloat16', 'float"):
+        Backbone.load(str(folder), dtype=dtype, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("nosuch", "device 'nosuch' is not known; use 'cpu', 'cuda' or 'cuda:1'"),
+        ("cuda", "device 'cuda' was asked for, and torch finds no CUDA device here; `tyler doctor`"),
+        ("cuda:3", "device 'cuda:3' was asked for, and torch finds no CUDA device here"),
+        ("mps", "device 'mps' was asked for, and torch finds no Apple GPU here; use 'cpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_in_a_sentence(
+    device: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=message):
+        Backbone.load(str(folder), device=device)
+
+
+def test_running_out_of_memory_is_not_said_to_be_the_weights_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(backbone.AutoModelForCausalLM, "from_pretrained", refuse)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        Backbone.load(str(folder), device="cpu")
+
+
 def test_a_pickled_checkpoint_is_refused_with_what_to_do(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()

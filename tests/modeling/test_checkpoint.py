@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,49 @@ def test_a_loaded_checkpoint_of_format_1_is_saved_in_the_new_format(
     caplog.clear()
     load(tmp_path / "again", backbones)
     assert not caplog.text
+
+
+def on_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run in `folder` whose backbone was given as "bb" there; its newest checkpoint."""
+    model = tiny.tyler("qwen3")
+    model_folder(model.backbone, folder / "bb")
+    monkeypatch.chdir(folder)
+    checkpoint = folder / "runs" / "a" / "checkpoints" / "step-4"
+    replace(model, backbone=Backbone.load("bb", device="cpu")).save_pretrained(checkpoint)
+    return checkpoint
+
+
+def test_a_model_on_a_folder_loads_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = on_a_relative_path(tmp_path / "project", monkeypatch)
+    record = json.loads((checkpoint / "tyler.json").read_text())["backbone"]
+    assert (record["id"], record["folder"]) == ("bb", str(tmp_path / "project" / "bb"))
+    monkeypatch.chdir(tmp_path)
+    loaded = Tyler.from_pretrained("project/runs/a")
+    assert loaded.backbone.id == "bb"
+    loaded.save_pretrained(tmp_path / "again")
+    assert Tyler.from_pretrained(tmp_path / "again").fingerprint() == loaded.fingerprint()
+
+
+def test_an_older_model_on_a_folder_finds_it_beside_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = on_a_relative_path(tmp_path / "project", monkeypatch)
+    make_old(checkpoint / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
+    assert Tyler.from_pretrained("runs/a").backbone.id == "bb"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").rename(tmp_path / "moved")
+    assert Tyler.from_pretrained("moved/runs/a").backbone.place == str(tmp_path / "moved" / "bb")
+
+
+def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = on_a_relative_path(tmp_path / "project", monkeypatch)
+    (tmp_path / "project" / "bb").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        FileNotFoundError, match=r"step-4 was trained on it\. If it is elsewhere now, give .*--backbone"
+    ):
+        Tyler.from_pretrained(checkpoint)
+    loaded = Tyler.from_pretrained(checkpoint, backbone=str(tmp_path / "elsewhere"))
+    assert loaded.backbone.id == str(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="elsewhere is no checkpoint, so it has no other backbone"):
+        Tyler.from_pretrained(tmp_path / "elsewhere", backbone="mini")
 
 
 @pytest.mark.parametrize(

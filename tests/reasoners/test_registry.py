@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tyler.evaluation import command
 from tyler.evaluation.records import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.softcot import SoftCot, Wording
@@ -162,6 +164,32 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
     if kind != "backbone":
         assert main.main(["solve", str(folder), "x", "--budget", "1"]) == 2
         assert f"a {kind} checkpoint without operators; leave --router and --budget" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["softcot", "memgen", "stage1", "sft"])
+def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, tmp_path: Path, capsys) -> None:
+    at = Path(shutil.copytree(place / "backbone", tmp_path / "before"))
+    theta, prompt, folder = Backbone.load(str(at)), Prompt(instruction=""), tmp_path / "saved"
+    if kind == "softcot":
+        SoftCot.start(theta, theta, prompt, Wording("{problem}", "", 3)).save_pretrained(folder)
+    elif kind == "memgen":
+        MemGen.start(theta, prompt=prompt).save_pretrained(folder)
+    else:
+        operators = () if kind == "sft" else tiny.OPERATORS
+        model = Tyler.start(theta, operators, prompt=prompt).at_stage(kind)
+        if kind == "sft":
+            model.policy.add_lora(LoraSettings(rank=2))
+        model.save_pretrained(folder)
+    at.rename(tmp_path / "after")
+    there = ["--backbone", str(tmp_path / "after")]
+    evaluation = ["--task", "jsonl", "--data-dir", str(place / "test.jsonl"), "--count", "1", "--max-new-tokens", "2"]
+    commands = [["solve", str(folder), "x?", "--max-new-tokens", "2"], ["eval", str(folder), *evaluation]]
+    commands[1] += ["--output", str(tmp_path / "out")]
+    commands += [["merge", str(folder), str(tmp_path / "merged")]] if kind == "sft" else []
+    for words in commands:
+        assert main.main(words) == 2
+        assert "was trained on it. If it is elsewhere now, give its place: --backbone" in capsys.readouterr().err
+        assert main.main([*words, *there]) == 0, capsys.readouterr().err
 
 
 def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:

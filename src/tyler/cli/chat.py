@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeNumber, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeNumber, router_of
 
 
 def chat(
@@ -20,6 +20,7 @@ def chat(
     max_new_tokens: int = 2048,
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
+    backbone: SomeBackbone = None,
 ) -> None:
     """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
 
@@ -32,6 +33,7 @@ def chat(
         max_new_tokens: At most this many actions an answer.
         method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
         method_set: Change one setting of the method: `--method-set min_p=0.01`.
+        backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.
     """
     chosen = router_of(router)
     from typing import cast
@@ -47,6 +49,7 @@ def chat(
         method,
         method_set,
         name=Path(model).name,
+        backbone=backbone,
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,

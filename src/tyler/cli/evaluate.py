@@ -69,6 +69,7 @@ def _evaluate(
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
         memory=memory,
+        backbone=answering.backbone,
         options=GradeOptions(**vars(grading)),
         match=None if match is None else BudgetMatch(match, matching.match_split, match_data),
         output=output,

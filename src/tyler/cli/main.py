@@ -25,7 +25,16 @@ from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
-from tyler.cli.options import ConfigName, Folder, ModelName, Overrides, SomeFile, SomeNumber, load_settings
+from tyler.cli.options import (
+    ConfigName,
+    Folder,
+    ModelName,
+    Overrides,
+    SomeBackbone,
+    SomeFile,
+    SomeNumber,
+    load_settings,
+)
 from tyler.cli.serve import serve
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
@@ -90,16 +99,18 @@ def plan(
 def merge(
     model: ModelName,
     output: Annotated[Positional[Path], arg(metavar="OUTPUT")],
+    backbone: SomeBackbone = None,
 ) -> None:
     """Write a fine-tuned model (sft or grpo) as an ordinary model folder, its LoRA added to the weights.
 
     Args:
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
+        backbone: Where its backbone is, if it is not where it was: a folder, a GGUF file or a Hub id.
     """
     from tyler.training import merging
 
-    merging.run(model, output)
+    merging.run(model, output, backbone)
 
 
 def fetch(

@@ -21,6 +21,7 @@ SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
+SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
 
@@ -56,6 +57,8 @@ class Answering:
     """Answers decoded at once; changes speed and memory, not the answers."""
     memory: SomeBytes = None
     """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
+    backbone: SomeBackbone = None
+    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
 
 Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
 
@@ -55,6 +55,8 @@ class Decoding:
     """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
+    backbone: SomeBackbone = None
+    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
     """Where chats show invocations as reasoning: where they happen, all before the text, or not at all."""
 
@@ -118,6 +120,7 @@ def serve(
         decoding.method,
         decoding.method_set,
         name=settings.name,
+        backbone=decoding.backbone,
         router=router,
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,

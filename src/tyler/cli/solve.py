@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -81,6 +81,8 @@ class Placing:
     """float32, bfloat16 or float16; auto is bfloat16 on a GPU that has it, else float32."""
     memory: SomeBytes = None
     """At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused."""
+    backbone: SomeBackbone = None
+    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
 
 
 def solve(
@@ -111,6 +113,7 @@ def solve(
             budget=decoding.budget,
             max_new_tokens=decoding.max_new_tokens,
             stop=decoding.stop,
+            backbone=placing.backbone,
             device=placing.device,
             dtype=placing.dtype,
             memory=bound,

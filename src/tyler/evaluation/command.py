@@ -45,6 +45,7 @@ def run(
     max_new_tokens: int = 2048,
     slots: int = 32,
     memory: int | None = None,
+    backbone: str | None = None,
     options: GradeOptions | None = None,
     match: BudgetMatch | None = None,
     output: Path | None = None,
@@ -54,7 +55,8 @@ def run(
     `method` is one of `reasoners.methods` (None: the model itself, as it was trained), with `method_settings` such as
     "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
     `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
-    each process answers its share, and `memory` bounds the bytes of context and caches in each. Answers are kept in
+    each process answers its share, and `memory` bounds the bytes of context and caches in each. `backbone` is where a
+    checkpoint's backbone is found, if elsewhere now. Answers are kept in
     `output` (by default `runs/NAME-eval`) as they come; the same call resumes after a kill. Raises ValueError for what
     cannot be evaluated, RunError for an unusable `output`.
     """
@@ -77,6 +79,7 @@ def run(
         method,
         method_settings,
         name=Path(model).name,
+        backbone=backbone,
         device=str(state.device) if state.num_processes > 1 else None,
         router=router,
         budget=budget,

@@ -53,6 +53,8 @@ class Backbone:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     revision: str | None = None
+    place: str | None = None
+    """Where its folder or file is, if that is not the id."""
 
     def __post_init__(self) -> None:
         check_supported(self.id, self.model.config)
@@ -68,23 +70,30 @@ class Backbone:
 
     @classmethod
     def load(
-        cls, id: str, *, revision: str | None = None, dtype: str = "auto", device: str | torch.device | None = None
+        cls,
+        id: str,
+        *,
+        revision: str | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
+        place: str | None = None,
     ) -> Backbone:
         """Load `mini`, a fetched model, a folder, a GGUF file or a Hub id. No pickle is read, no remote code is run.
 
-        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32) or a torch dtype's name; a GGUF file is
-        dequantised to it. Raises ValueError for an unsupported architecture, missing weights or a tokenizer that does
-        not fit, and FileNotFoundError, with what to do, when the model cannot be found or read.
+        `dtype` is "auto" (bfloat16 on a GPU that has it, else float32), a torch dtype or its name; a GGUF file is
+        dequantised to it. `place` is the folder or file of an `id` that is a path seen from elsewhere. Raises
+        ValueError for an unsupported architecture, missing weights, a tokenizer that does not fit, and a dtype or
+        device that cannot be had, and FileNotFoundError, with what to do, when the model cannot be found or read.
         """
-        device = torch.device(device) if device is not None else best_device()
+        device = resolve_device(device)
         weights_dtype = resolve_dtype(dtype, device)
         if id.endswith(SUFFIX):
-            model, tokenizer = read_gguf(id, weights_dtype)
+            model, tokenizer = read_gguf(place or id, weights_dtype)
         else:
-            model, tokenizer = read_saved(id, revision, weights_dtype)
+            model, tokenizer = read_saved(id, place, revision, weights_dtype)
         cast(nn.Module, model).to(device)
         align(model)
-        return cls(id=id, model=model, tokenizer=tokenizer, revision=revision)
+        return cls(id=id, model=model, tokenizer=tokenizer, revision=revision, place=place)
 
     @property
     def device(self) -> torch.device:
@@ -153,9 +162,11 @@ class Backbone:
         return fingerprint_of(self.model)
 
 
-def read_saved(id: str, revision: str | None, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def read_saved(
+    id: str, place: str | None, revision: str | None, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
-    location = located(id)
+    location = place or located(id)
     arguments = {"revision": revision, "trust_remote_code": False}
     with translated_errors(id):
         config = AutoConfig.from_pretrained(location, **arguments)
@@ -282,14 +293,36 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The torch dtype of a config's name. Raises ValueError for a name that is none."""
-    if name == "auto":
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device that is asked for, by default the best one. Raises ValueError for one that torch does not find."""
+    if device is None:
+        return best_device()
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda' or 'cuda:1'") from error
+    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+        there = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        raise ValueError(
+            f"device {str(found)!r} was asked for, and torch finds {there} here; `tyler doctor` says what there is, "
+            "and where no device is named the best one is taken"
+        )
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device 'mps' was asked for, and torch finds no Apple GPU here; use 'cpu'")
+    return found
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """A torch dtype by its name, or as it is. Raises ValueError for one that weights cannot be in."""
+    if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"dtype {name!r} is not known; use 'auto', 'float32', 'bfloat16' or 'float16'")
-    return dtype
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ValueError(f"dtype {dtype!r} is not known; use 'auto', {', '.join(map(repr, DTYPES))}, or torch's own")
+    return cast(torch.dtype, found)
 
 
 def first_line(error: Exception) -> str:

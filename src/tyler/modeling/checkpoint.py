@@ -148,10 +148,9 @@ def operator_shapes(operators: Sequence[Operator], dim: int) -> dict[str, list[i
 def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
     """Phi and {eta, psi} as saved; everything is checked before anything is made of it.
 
-    CheckpointError for a wrong backbone or operators that it cannot have, for a tensor that is missing, extra,
-    misshapen or not finite, for a LoRA of another kind, and for a file that was changed.
+    `backbone` is the one that `manifest.backbone` names. CheckpointError for operators that it cannot have, for a
+    tensor that is missing, extra, misshapen or not finite, for a LoRA of another kind, and for a file that was changed.
     """
-    manifest.backbone.check(backbone, folder)
     try:
         check_heads(manifest.operators, backbone)
     except ValueError as error:

@@ -19,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
-from tyler.modeling.architectures import MINI
+from tyler.modeling.architectures import FETCHABLE, MINI
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.digests import changed_files, digests_of
 from tyler.modeling.fingerprint import old_fingerprint
@@ -29,6 +30,9 @@ from tyler.modeling.fingerprint import old_fingerprint
 FORMAT = 3
 DIGESTS, SEALED_SINCE = "digests", 3
 PACKAGES = ("torch", "transformers", "peft")
+
+NAMES = (MINI, *FETCHABLE)
+"""Ids that are found by name, wherever one is."""
 
 Kind = TypeVar("Kind")
 
@@ -57,9 +61,39 @@ class BackboneRecord:
     @classmethod
     def of(cls, backbone: Backbone) -> BackboneRecord:
         """What a checkpoint on this backbone says of it."""
-        found, path = backbone.fingerprints, Path(backbone.id)
-        folder = str(path.resolve()) if backbone.id != MINI and path.exists() else None
+        found, path = backbone.fingerprints, Path(backbone.place or backbone.id)
+        folder = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
         return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype_name(backbone), folder)
+
+    def load(
+        self, folder: Path, *, instead: str | None, dtype: str | torch.dtype, device: str | torch.device | None
+    ) -> Backbone:
+        """The backbone of the checkpoint in `folder`, from where it was, or from the id or place given `instead`.
+
+        Raises CheckpointError for other weights, and FileNotFoundError, naming what to give, where there is none.
+        """
+        if instead is not None:
+            revision = self.revision if instead == self.id else None
+            backbone = Backbone.load(instead, revision=revision, dtype=dtype, device=device)
+        else:
+            try:
+                place = self.place(folder)
+                backbone = Backbone.load(self.id, revision=self.revision, dtype=dtype, device=device, place=place)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(
+                    f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
+                    "or backbone= in Python"
+                ) from error
+        self.check(backbone, folder)
+        return backbone
+
+    def place(self, folder: Path) -> str | None:
+        """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
+        if self.id in NAMES:
+            return None
+        seen = [Path(self.folder)] if self.folder else []
+        seen += [Path(self.id), *(parent / self.id for parent in folder.resolve().parents)]
+        return next((str(path) for path in seen if path.is_file() or (path / "config.json").is_file()), None)
 
     def check(self, backbone: Backbone, folder: Path) -> None:
         """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.

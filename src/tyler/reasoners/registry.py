@@ -116,6 +116,7 @@ def load(
     overrides: Sequence[str] = (),
     *,
     name: str,
+    backbone: str | None = None,
     device: str | None = None,
     router: Router | None = None,
     budget: int | None = None,
@@ -125,7 +126,8 @@ def load(
 ) -> Loaded:
     """The model at `location` under a method, by default its own, with overrides such as `min_p=0.01` of its settings.
 
-    Raises ValueError for a method, a setting or an option that does not go with the model.
+    `backbone` is where a checkpoint's backbone is found, if elsewhere now. Raises ValueError for a method, a setting
+    or an option that does not go with the model.
     """
     kind = kind_of(location)
     method = method or kind or OWN
@@ -138,12 +140,14 @@ def load(
     if method == OWN:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-        return own(location, name, device, router, budget, max_new_tokens, slots, memory)
+        model = Tyler.from_pretrained(location, backbone=backbone, device=device)
+        return own(model, name, router, budget, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings, module = settings_of(method, overrides), METHODS[method]
-    model = SAVED[kind].model.from_pretrained(location, device=device) if kind else None
-    model = model or cot.plain(Tyler.from_pretrained(location, device=device))
+    source = SAVED[kind].model if kind else Tyler
+    found = source.from_pretrained(location, backbone=backbone, device=device)
+    model = found if kind else cot.plain(found)
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
@@ -154,9 +158,8 @@ def load(
 
 
 def own(
-    location: str,
+    model: Tyler,
     name: str,
-    device: str | None,
     router: Router | None,
     budget: int | None,
     max_new_tokens: int,
@@ -164,7 +167,6 @@ def own(
     memory: int | None,
 ) -> Loaded:
     """A model as its last stage left it."""
-    model = Tyler.from_pretrained(location, device=device)
     routed = router or DEFAULT_ROUTERS[model.stage]
 
     def build(settings: SavedPolicy, longest: int) -> Reasoner:
@@ -209,6 +211,7 @@ def answerer(
     budget: int | None = None,
     max_new_tokens: int = 2048,
     stop: str | Sequence[str] = (),
+    backbone: str | None = None,
     device: str | None = None,
     dtype: str = "auto",
     memory: int | None = None,
@@ -218,13 +221,13 @@ def answerer(
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
         saved = SAVED[kind]
-        model = saved.model.from_pretrained(location, device=device, dtype=dtype)
+        model = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
 
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
         return Answerer(request, model.shared_engine, model.fingerprint, memory)
-    tyler = Tyler.from_pretrained(location, device=device, dtype=dtype)
+    tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
 
     def asked(question: Question, sampling: Sampling) -> Request:
         return tyler.request(

@@ -219,16 +219,26 @@ class SoftCot:
         write_manifest(folder / MANIFEST, content, [WEIGHTS])
 
     @classmethod
-    def from_pretrained(cls, location: str | Path, *, dtype: str = "auto", device: str | None = None) -> SoftCot:
-        """Load a checkpoint, or the newest one of a run. Raises CheckpointError for one that does not fit."""
+    def from_pretrained(
+        cls,
+        location: str | Path,
+        *,
+        backbone: str | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
+    ) -> SoftCot:
+        """Load a checkpoint, or the newest one of a run. `backbone` is where its backbone is found, if elsewhere now.
+
+        Raises CheckpointError for one that does not fit.
+        """
         folder = folder_of(location)
         told, sealed = read_sections(folder / MANIFEST, SECTIONS, {"placeholders": 2})
-        backbone = load_backbone(told["backbone"], folder, dtype, device)
-        alone = told["assistant"] == told["backbone"]
-        assistant = backbone if alone else load_backbone(told["assistant"], folder, dtype, device)
-        holders = told.get("placeholders") or paddings(backbone, assistant)
-        projection = nn.Linear(assistant.dim, backbone.dim).to(backbone.device)
-        model = cls(backbone, assistant, projection, told["prompt"], told["wording"], holders)
+        theta = told["backbone"].load(folder, instead=backbone, dtype=dtype, device=device)
+        alone, record = told["assistant"] == told["backbone"], told["assistant"]
+        assistant = theta if alone else record.load(folder, instead=None, dtype=dtype, device=device)
+        holders = told.get("placeholders") or paddings(theta, assistant)
+        projection = nn.Linear(assistant.dim, theta.dim).to(theta.device)
+        model = cls(theta, assistant, projection, told["prompt"], told["wording"], holders)
         expected = {name: tensor.shape for name, tensor in tensors_of(projection).items()}
         found = read_tensors(folder / WEIGHTS, expected)
         check_files(folder / MANIFEST, sealed, [WEIGHTS])
@@ -301,13 +311,6 @@ def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
 def paddings(backbone: Backbone, assistant: Backbone) -> Placeholders:
     """What held places in checkpoints of format 1."""
     return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))
-
-
-def load_backbone(record: BackboneRecord, folder: Path, dtype: str, device: str | None) -> Backbone:
-    """One of the two models. Raises CheckpointError when it is not the one of the training."""
-    backbone = Backbone.load(record.id, revision=record.revision, dtype=dtype, device=device)
-    record.check(backbone, folder)
-    return backbone
 
 
 # --- answering ------------------------------------------------------------------------------------------------------

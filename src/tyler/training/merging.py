@@ -35,7 +35,10 @@ def merge(model: Tyler, folder: Path) -> None:
     os.replace(partial, folder)
 
 
-def run(location: str, folder: Path) -> None:
-    """Merge the checkpoint at `location` into `folder`, and say what it is good for."""
-    merge(Tyler.from_pretrained(location), folder)
+def run(location: str, folder: Path, backbone: str | None = None) -> None:
+    """Merge the checkpoint at `location` into `folder`, and say what it is good for.
+
+    `backbone` is where its backbone is found, if elsewhere now.
+    """
+    merge(Tyler.from_pretrained(location, backbone=backbone), folder)
     print(f"{folder} is an ordinary model now: load it in transformers, or set backbone.id to it")

@@ -167,9 +167,14 @@ class MemGen:
 
     @classmethod
     def from_pretrained(
-        cls, location: str, *, backbone: str | None = None, dtype: str = "auto", device: str | None = None
+        cls,
+        location: str,
+        *,
+        backbone: str | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device | None = None,
     ) -> MemGen:
-        """Load a checkpoint, or the newest one of a run. `backbone` overrides where its backbone is found.
+        """Load a checkpoint, or the newest one of a run. `backbone` is where its backbone is found, if elsewhere now.
 
         Raises CheckpointError (a ValueError) for a checkpoint that does not fit, naming every missing, extra or
         misshapen tensor, and FileNotFoundError for one that is not there.
@@ -178,9 +183,7 @@ class MemGen:
         if not is_memgen(folder):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
         manifest = Manifest.read(folder)
-        place = manifest.backbone
-        loaded = Backbone.load(backbone or place.id, revision=place.revision, dtype=dtype, device=device)
-        place.check(loaded, folder)
+        loaded = manifest.backbone.load(folder, instead=backbone, dtype=dtype, device=device)
         for adapter in manifest.adapters:
             check_adapter(loaded.model, folder / adapter)
         found = read_tensors(folder / TENSORS, manifest.shapes(loaded.dim))
