@@ -36,10 +36,11 @@ from tyler.config.schema import Config
 from tyler.evaluation import budget_matching
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.statistics import Paired
-from tyler.reasoners import registry, softcot
+from tyler.reasoners import registry
 from tyler.reasoners.memgen import grpo as memgen_grpo
 from tyler.reasoners.memgen import sft as memgen_sft
 from tyler.reasoners.registry import Loaded
+from tyler.reasoners.softcot import sft as softcot
 from tyler.tasks import load_problems
 
 RECORDS = Path("docs/results/baselines")

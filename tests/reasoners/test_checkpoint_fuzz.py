@@ -22,7 +22,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import NOTES, LoraSettings
 from tyler.modeling.operators import Operator
 from tyler.reasoners.memgen import MemGen
-from tyler.reasoners.softcot import SoftCot, Wording
+from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.prompts import Prompt
 
 WRONG = (None, True, 0, -1, 1.5, 10**18, "bogus", [], {"x": 1})

@@ -21,7 +21,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
-from tyler.reasoners.softcot import SoftCot, Wording
+from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 

@@ -24,8 +24,12 @@ from tyler.config.sections import BackboneConfig, DataConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import CheckpointError
-from tyler.reasoners import registry, softcot
-from tyler.reasoners.softcot import Example, SoftCot, Wording
+from tyler.reasoners import registry
+from tyler.reasoners.softcot import method
+from tyler.reasoners.softcot import model as parts
+from tyler.reasoners.softcot import sft as training
+from tyler.reasoners.softcot.model import SoftCot, Wording
+from tyler.reasoners.softcot.sft import Example
 from tyler.runs.run import Run, read_jsonl
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
@@ -112,8 +116,8 @@ def greedy(model: SoftCot, problem: Problem, number: int, length: int) -> list[i
 def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots: int) -> None:
     model = fresh(family, alone)
     for number in (1, 4):
-        settings = softcot.Settings(thoughts=number)
-        solver = softcot.reasoner(model, settings, name="s", sampling=Sampling(), max_new_tokens=16, slots=slots)
+        settings = method.Settings(thoughts=number)
+        solver = method.reasoner(model, settings, name="s", sampling=Sampling(), max_new_tokens=16, slots=slots)
         found = solver.solve(PROBLEMS)
         with torch.no_grad():
             assert [one.actions for one in found] == [greedy(model, one, number, 16) for one in PROBLEMS]
@@ -124,7 +128,7 @@ def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots:
 
 def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() -> None:
     model = fresh()
-    solver = softcot.reasoner(model, softcot.Settings(), name="s", sampling=Sampling(), max_new_tokens=16, slots=4)
+    solver = method.reasoner(model, method.Settings(), name="s", sampling=Sampling(), max_new_tokens=16, slots=4)
     first = solver.solve(PROBLEMS)
     assert {one.num_latents for one in first} == {WORDING.thoughts}
     with torch.no_grad():
@@ -134,7 +138,7 @@ def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() ->
 
 def test_a_problem_that_names_the_placeholder_moves_nothing() -> None:
     model = fresh()
-    problem = Problem("p", "jsonl", f"What is <eos>{softcot.HERE} and <|box_start|>?", "5")
+    problem = Problem("p", "jsonl", f"What is <eos>{parts.HERE} and <|box_start|>?", "5")
     ids, places = model.prompt_with_places(problem, 4)
     words = model.backbone.tokenizer
     box = words.get_vocab()["<|box_start|>"], words.get_vocab()["<|box_end|>"]
@@ -153,7 +157,7 @@ def test_a_tokenizer_without_template_and_markers_has_its_placeholder_around_the
     assert words.decode(ids[places[-1] + 2 :]) == "\n"
     words.pad_token = words.unk_token = words.eos_token = None
     with pytest.raises(ValueError, match="no pad, unk or eos"):
-        softcot.placeholder(words)
+        parts.placeholder(words)
 
 
 def test_a_problems_own_instruction_goes_before_the_prompts() -> None:
@@ -167,9 +171,9 @@ def test_the_placeholder_is_the_releases_where_the_tokenizer_has_it() -> None:
     """Qwen's `<|endoftext|>` and Llama's `<|end_of_text|>`, not whatever pads: SmolLM3 pads with its end of turn."""
     for name in ("<|endoftext|>", "<|end_of_text|>"):
         words = copy.deepcopy(soft.tokenizer())
-        assert words.pad_token == words.eos_token and softcot.placeholder(words) == words.eos_token_id
+        assert words.pad_token == words.eos_token and parts.placeholder(words) == words.eos_token_id
         words.add_tokens([name])
-        assert softcot.placeholder(words) == words.get_vocab()[name]
+        assert parts.placeholder(words) == words.get_vocab()[name]
 
 
 # ------------------------------------------------------------------------------------------ training
@@ -200,24 +204,24 @@ def test_the_assistants_header_is_learned_as_in_the_release_or_left_out(template
     for problem in PROBLEMS:
         ids, labels = labels_of_the_release(model, problem, 5)
         target = words.encode(problem.solution, add_special_tokens=False)
-        one = softcot.tokenize(model, problem, 5, learn_header=True)
+        one = training.tokenize(model, problem, 5, learn_header=True)
         last = len(ids) - ids[::-1].index(words.get_vocab()["<|end|>"]) - 1  # where ours has the end token
         assert one.prompt_ids + one.target_ids == [*ids[:last], words.eos_token_id]
         assert one.target_ids[:-1] == [id for id in labels[:last] if id != -100]
         assert len(one.target_ids) > len(target) + 1
-        bare = softcot.tokenize(model, problem, 5, learn_header=False)
+        bare = training.tokenize(model, problem, 5, learn_header=False)
         assert bare.target_ids == [*target, words.eos_token_id]
         assert bare.prompt_ids + bare.target_ids == one.prompt_ids + one.target_ids
 
 
 def test_without_a_chat_template_there_is_no_header_to_learn() -> None:
     model = fresh(template=None)
-    given = [softcot.tokenize(model, PROBLEMS[0], 2, learn_header=learned) for learned in (True, False)]
+    given = [training.tokenize(model, PROBLEMS[0], 2, learn_header=learned) for learned in (True, False)]
     assert given[0] == given[1]
 
 
 def examples_of(model: SoftCot, number: int = 5) -> list[Example]:
-    return [softcot.tokenize(model, problem, number, learn_header=False) for problem in PROBLEMS]
+    return [training.tokenize(model, problem, number, learn_header=False) for problem in PROBLEMS]
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -225,9 +229,9 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
     model = fresh(family)
     examples = examples_of(model)
     count = sum(len(example.target_ids) for example in examples)
-    softcot.batch_loss(model, examples, count).backward()
+    training.batch_loss(model, examples, count).backward()
     ours = [parameter.grad.clone() for parameter in model.projection.parameters()]
-    loss = softcot.batch_loss(model, examples, count)
+    loss = training.batch_loss(model, examples, count)
     model.projection.zero_grad()
     table = model.backbone.model.get_input_embeddings().weight
     expected = torch.zeros(())
@@ -252,7 +256,7 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
     for size, again in ((1, recomputed), (4, False)):
         model = fresh()
         config = {"batch_size": 4, "micro_batch_size": size, "gradient_checkpointing": again}
-        spec = softcot.spec(model, SMALL.model_copy(update=config))
+        spec = training.spec(model, SMALL.model_copy(update=config))
         loss = supervised.accumulate_gradients(spec, examples_of(model))
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
     assert bool(layers) == recomputed
@@ -262,12 +266,12 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
 
 
 def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence[Example] = ()) -> None:
-    supervised.train(softcot.spec(model, config), examples_of(model), config, run, development)
+    supervised.train(training.spec(model, config), examples_of(model), config, run, development)
 
 
 def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
     model = fresh()
-    before = {name: tensor.clone() for name, tensor in softcot.tensors_of(model.projection).items()}
+    before = {name: tensor.clone() for name, tensor in parts.tensors_of(model.projection).items()}
     frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
     with Run.create(tmp_path, "softcot: {}\n") as run:
         learn(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_of(model)[1:])
@@ -275,7 +279,7 @@ def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
     assert set(lines[1]) - {"step"} == documented_metrics(root, "softcot")
     losses = [line["softcot/loss"] for line in lines]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    after = softcot.tensors_of(model.projection)
+    after = parts.tensors_of(model.projection)
     assert all(not torch.equal(before[name], after[name]) for name in before)
     for old, one in zip(frozen, (model.backbone, model.assistant), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(old, one.model.parameters(), strict=True))
@@ -283,8 +287,8 @@ def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
 
 def test_the_development_loss_is_the_mean_over_targets() -> None:
     model = fresh()
-    spec, examples = softcot.spec(model, SMALL), examples_of(model)
-    losses = [float(softcot.batch_loss(model, [example], 1).detach()) for example in examples]
+    spec, examples = training.spec(model, SMALL), examples_of(model)
+    losses = [float(training.batch_loss(model, [example], 1).detach()) for example in examples]
     expected = sum(losses) / sum(len(example.target_ids) for example in examples)
     assert supervised.development_loss(spec, examples) == pytest.approx(expected, abs=1e-5)
     assert all(parameter.grad is None for parameter in model.projection.parameters())
@@ -310,7 +314,7 @@ def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path
         nn.init.zeros_(resumed.projection.weight)
     with Run.resume(tmp_path / "cut", "softcot: {}\n") as run:
         learn(resumed, SMALL, run)
-    ours, theirs = softcot.tensors_of(whole.projection), softcot.tensors_of(resumed.projection)
+    ours, theirs = parts.tensors_of(whole.projection), parts.tensors_of(resumed.projection)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -334,17 +338,21 @@ def place_of(folder: Path) -> Config:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SoftCot]:
     folder = tmp_path_factory.mktemp("softcot")
-    return folder, softcot.run(place_of(folder), output=folder / "run")
+    return folder, training.run(place_of(folder), output=folder / "run")
 
 
 def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, SoftCot]) -> None:
     folder, model = trained
     assert len(read_jsonl(folder / "run" / "metrics.jsonl")) == 2
-    (saved,) = (folder / "run" / "checkpoints").glob(f"step-2/{softcot.WEIGHTS}")
+    (saved,) = (folder / "run" / "checkpoints").glob(f"step-2/{parts.WEIGHTS}")
     assert model.saved_bytes() == sum(tensor.nbytes for tensor in load_file(saved).values())
     loaded = registry.load(str(folder / "run"), name="x", max_new_tokens=12, slots=2)
-    assert (loaded.method, loaded.settings, loaded.weights) == ("softcot", softcot.Settings(), model.fingerprint())
-    again = softcot.reasoner(model, softcot.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
+    assert (loaded.method, loaded.settings, loaded.weights) == (
+        "softcot",
+        method.Settings(),
+        model.fingerprint(),
+    )
+    again = method.reasoner(model, method.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
     more = registry.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)
@@ -370,9 +378,9 @@ def test_the_fingerprint_names_the_linear() -> None:
 def test_tensors_that_do_not_fit_are_refused_by_name(trained: tuple[Path, SoftCot], tmp_path: Path, damage, message):
     _, model = trained
     model.save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / softcot.WEIGHTS)
+    tensors = load_file(tmp_path / parts.WEIGHTS)
     damage(tensors)
-    save_file(tensors, tmp_path / softcot.WEIGHTS)
+    save_file(tensors, tmp_path / parts.WEIGHTS)
     with pytest.raises(CheckpointError, match=message):
         SoftCot.from_pretrained(tmp_path)
 
@@ -380,14 +388,14 @@ def test_tensors_that_do_not_fit_are_refused_by_name(trained: tuple[Path, SoftCo
 def test_weights_that_changed_since_they_were_saved_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
     _, model = trained
     model.save_pretrained(tmp_path)
-    change(tmp_path / softcot.WEIGHTS, lambda tensors: nudge(tensors["bias"]))
+    change(tmp_path / parts.WEIGHTS, lambda tensors: nudge(tensors["bias"]))
     with pytest.raises(CheckpointError, match=r"softcot\.safetensors changed since"):
         SoftCot.from_pretrained(tmp_path)
 
 
 def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tmp_path: Path) -> None:
     _, model = trained
-    path = tmp_path / softcot.MANIFEST
+    path = tmp_path / parts.MANIFEST
     with pytest.raises(CheckpointError, match=r"softcot\.json is missing"):
         SoftCot.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path)
@@ -408,7 +416,7 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
     with pytest.raises(CheckpointError, match="fingerprint 0"):
         SoftCot.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path)
-    (tmp_path / softcot.WEIGHTS).unlink()
+    (tmp_path / parts.WEIGHTS).unlink()
     with pytest.raises((CheckpointError, FileNotFoundError), match=r"softcot\.safetensors"):
         SoftCot.from_pretrained(tmp_path)
 
@@ -422,14 +430,14 @@ def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlie
     theta, helper = (Backbone.load(str(tmp_path / name), dtype="float32") for name in ("backbone", "assistant"))
     model = SoftCot.start(theta, helper, Prompt(instruction="Box it."), WORDING)
     endoftext = theta.tokenizer.get_vocab()["<|endoftext|>"]
-    assert model.placeholders == softcot.Placeholders(endoftext, endoftext)
+    assert model.placeholders == parts.Placeholders(endoftext, endoftext)
     folder = tmp_path / "checkpoint"
     model.save_pretrained(folder)
     assert SoftCot.from_pretrained(folder).placeholders == model.placeholders
-    path = folder / softcot.MANIFEST
+    path = folder / parts.MANIFEST
     make_old(path, backbone=theta, assistant=helper)
     earlier = SoftCot.from_pretrained(folder)
-    assert earlier.placeholders == softcot.Placeholders(theta.tokenizer.eos_token_id, helper.tokenizer.eos_token_id)
+    assert earlier.placeholders == parts.Placeholders(theta.tokenizer.eos_token_id, helper.tokenizer.eos_token_id)
     ids, places = earlier.prompt_with_places(PROBLEMS[0], 2)
     assert [ids[place] for place in places] == [theta.tokenizer.eos_token_id] * 2
 
@@ -437,15 +445,15 @@ def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlie
 def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, caplog) -> None:
     config = place_of(tmp_path)
     model = fresh()
-    sizes = sorted(len(one) for one in softcot.examples_of(PROBLEMS, config, model))
+    sizes = sorted(len(one) for one in training.examples_of(PROBLEMS, config, model))
     short = config.stage1.model_copy(update={"max_length": sizes[1]})
-    assert len(softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": short}), model)) == 2
+    assert len(training.examples_of(PROBLEMS, config.model_copy(update={"stage1": short}), model)) == 2
     assert f"left out 2 of 4 traces: over {sizes[1]} tokens" in caplog.text
     none = config.stage1.model_copy(update={"max_length": 3})
     with pytest.raises(ValueError, match="none of the 4 traces"):
-        softcot.examples_of(PROBLEMS, config.model_copy(update={"stage1": none}), model)
+        training.examples_of(PROBLEMS, config.model_copy(update={"stage1": none}), model)
     with pytest.raises(ValueError, match="no solution trace"):
-        softcot.tokenize(model, replace(PROBLEMS[0], solution=None), 1, learn_header=True)
+        training.tokenize(model, replace(PROBLEMS[0], solution=None), 1, learn_header=True)
 
 
 def test_the_authors_settings_are_the_defaults() -> None:

@@ -12,10 +12,11 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
-from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
+from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.memgen import method as memgen
-from tyler.reasoners.softcot import SoftCot, Wording
+from tyler.reasoners.softcot import method as softcot
+from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.problem import Problem
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": tiny.MEDIUM}], "max_tokens": 10}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
 from tyler.config.schema import Config
-from tyler.reasoners import grpo, sft, softcot
+from tyler.reasoners import grpo, sft
 from tyler.reasoners.memgen import grpo as memgen_grpo
 from tyler.reasoners.memgen import sft as memgen_sft
+from tyler.reasoners.softcot import sft as softcot
 from tyler.runs.atomic_files import atomic_write
 from tyler.training import merging, stage1, stage2
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 TRAINERS = {
     "sft": ("sft", "run"),
     "grpo": ("grpo", "run"),
-    "softcot": ("softcot", "run"),
+    "softcot": ("softcot.sft", "run"),
     "memgen": ("memgen.sft", "run"),
     "memgen-weaver-grpo": ("memgen.grpo", "run_weaver"),
     "memgen-trigger": ("memgen.grpo", "run_trigger"),

@@ -6,7 +6,7 @@ registry.py       every method by name, with what an evaluation can change
 knobs.py          settings that make answers longer or shorter, and their bounds
 cot.py            the backbone as it is
 sft.py  grpo.py   fine-tuning without operators
-softcot.py        soft thoughts of an assistant
+softcot/          soft thoughts of an assistant
 soft_thinking.py  mixtures of tokens
 swireasoning.py   switching between mixtures and tokens
 memgen/           latents of one kind, woven in at delimiters

@@ -18,12 +18,13 @@ from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.reasoners import cot, soft_thinking, softcot, swireasoning
+from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.memgen import MemGen, is_memgen
 from tyler.reasoners.memgen import method as memgen
 from tyler.reasoners.reasoner import Finished, Reasoner
-from tyler.reasoners.softcot import SoftCot
+from tyler.reasoners.softcot import method as softcot
+from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt, Question
 
@@ -52,7 +53,7 @@ class Saved:
 
 SAVED = {
     "softcot": Saved(
-        softcot.is_checkpoint,
+        is_checkpoint,
         SoftCot,
         lambda model, question, sampling, longest: model.request(
             question, model.wording.thoughts, sampling=sampling, max_new_tokens=longest

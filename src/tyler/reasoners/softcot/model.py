@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -27,34 +26,20 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from tyler.config.loops import SoftCotConfig
-from tyler.config.schema import Config
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
-from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.knobs import Knob, check_at_least
-from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
-from tyler.reasoners.tyler import of_its_own
+from tyler.reasoners.knobs import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.runs.trackers import check_tracker
-from tyler.tasks.decontamination import load_training
-from tyler.tasks.problem import Problem
-from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids, target_ids
-from tyler.training import distributed
-from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes, development_problems, opened_run, origin_of
-from tyler.training.objectives import token_logprobs
-from tyler.training.supervised import SupervisedSpec, train
+from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +56,6 @@ PLACEHOLDERS = ("<|endoftext|>", "<|end_of_text|>")
 
 HERE = "\ue000"
 """Where the thoughts go in a rendered prompt: a character that Unicode leaves to private use."""
-
-KNOBS = (Knob("thoughts", lowest=1),)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What can be changed at evaluation. `thoughts` None is the number in the checkpoint."""
-
-    thoughts: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.thoughts is not None:
-            check_at_least(1, thoughts=self.thoughts)
 
 
 @dataclass(frozen=True)
@@ -316,155 +288,4 @@ def paddings(backbone: Backbone, assistant: Backbone) -> Placeholders:
 # --- answering ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SoftCotReasoner:
-    """SoftCoT with everything about decoding decided. Its thoughts count as latents, their time as synthesis."""
-
-    name: str
-    model: SoftCot
-    thoughts: int
-    sampling: Sampling
-    max_new_tokens: int = 2048
-    slots: int = 32
-    memory: int | None = None
-
-    def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
-        settings.check_without_operators(self.name)
-        request = self.model.request(
-            question, self.thoughts, sampling=settings.sampling, max_new_tokens=settings.max_new_tokens
-        )
-        return replace(request, stop=settings.stop)
-
-    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
-        """Raises ValueError: soft thoughts have their place in the user's turn."""
-        raise ValueError(f"{self.name} puts soft thoughts into a question and continues no text; ask it in a chat")
-
-    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
-        requests, spent = [], []
-        for problem in problems:
-            started = time.perf_counter()
-            sampling = of_its_own(self.sampling, problem)
-            requests.append(
-                self.model.request(problem, self.thoughts, sampling=sampling, max_new_tokens=self.max_new_tokens)
-            )
-            spent.append(time.perf_counter() - started)
-
-        def done(index: int, trajectory: Trajectory) -> None:
-            trajectory.seconds += spent[index]
-            trajectory.engine_seconds += spent[index]
-            trajectory.synthesis_seconds += spent[index]
-            finished(index, trajectory)
-
-        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=done)
-
-
-def reasoner(
-    model: SoftCot, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> SoftCotReasoner:
-    """A trained SoftCoT."""
-    thoughts = settings.thoughts or model.wording.thoughts
-    return SoftCotReasoner(name, model, thoughts, sampling, max_new_tokens, slots)
-
-
 # --- training -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Example:
-    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned behind it."""
-
-    problem: Problem
-    prompt_ids: list[int]
-    places: tuple[int, ...]
-    target_ids: list[int]
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.target_ids)
-
-
-def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: bool) -> Example:
-    """A problem as a training example. With `learn_header` its targets begin where the release's labels do: behind the
-    end marker and the token that ends the user's turn, so with the header of the assistant's turn.
-
-    Raises ValueError for a problem without a solution.
-    """
-    if problem.solution is None:
-        raise ValueError(f"problem {problem.id!r} has no solution trace; SoftCoT learns from traces")
-    ids, places = model.prompt_with_places(problem, number)
-    first = min(places[-1] + 3, len(ids)) if learn_header else len(ids)
-    targets = ids[first:] + target_ids(model.backbone.tokenizer, problem.solution)
-    return Example(problem, ids[:first], places, targets)
-
-
-def batch_loss(
-    model: SoftCot, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
-) -> Float[Tensor, ""]:
-    """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
-    backbone = model.backbone
-    rows = []
-    for example in examples:
-        embeds = backbone.embed(torch.tensor(example.prompt_ids + example.target_ids[:-1], device=backbone.device))
-        places = torch.tensor(example.places, device=backbone.device)
-        thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
-        rows.append(embeds.index_copy(0, places, thoughts))
-    embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
-    decoder = recomputing(backbone.decoder, gradient_checkpointing)
-    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
-    states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
-    targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
-    return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
-
-
-def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
-    """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
-    return SupervisedSpec(
-        title="SoftCoT",
-        metrics="softcot",
-        module=model.projection,
-        model=model,
-        passes=Passes.of(config, model.backbone, model.projection),
-        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
-        num_targets=lambda example: len(example.target_ids),
-        num_tokens=len,
-        name=lambda example: example.problem.id,
-        describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
-    )
-
-
-def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
-    """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
-    settings = config.softcot
-    examples = [
-        tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header) for problem in problems
-    ]
-    limit = min(config.stage1.max_length, model.backbone.max_positions)
-    kept = [example for example in examples if len(example) <= limit]
-    if len(kept) < len(examples):
-        logger.warning("left out %d of %d traces: over %d tokens", len(examples) - len(kept), len(examples), limit)
-    if not kept:
-        raise ValueError(f"none of the {len(examples)} traces fits stage1.max_length={limit}; raise it")
-    return kept
-
-
-@distributed.on_all_devices
-def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
-    """`tyler train softcot`: load, train, save. Returns the trained model.
-
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
-    """
-    check_tracker(config.tracking)
-    settings, theta = config.softcot, config.backbone
-    backbone = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
-    assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone
-    torch.manual_seed(settings.seed)
-    wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
-    model = SoftCot.start(backbone, assistant, config.prompt, wording)
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
-    development = examples_of(unseen, config, model) if unseen else []
-    models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
-    origin = origin_of(models, map(Problem.content, problems))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(spec(model, settings), examples, settings, directory, development)
-    return model

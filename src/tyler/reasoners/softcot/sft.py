@@ -1,0 +1,126 @@
+"""The projection of SoftCoT learns from the traces that SFT learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from tyler.config.loops import SoftCotConfig
+from tyler.config.schema import Config
+from tyler.modeling.backbone import Backbone
+from tyler.reasoners.softcot.model import SoftCot, Wording, logger
+from tyler.runs.trackers import check_tracker
+from tyler.tasks.decontamination import load_training
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import target_ids
+from tyler.training import distributed
+from tyler.training.gradient_checkpointing import recomputing
+from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.objectives import token_logprobs
+from tyler.training.supervised import SupervisedSpec, train
+
+
+@dataclass(frozen=True)
+class Example:
+    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned behind it."""
+
+    problem: Problem
+    prompt_ids: list[int]
+    places: tuple[int, ...]
+    target_ids: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.target_ids)
+
+
+def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: bool) -> Example:
+    """A problem as a training example. With `learn_header` its targets begin where the release's labels do: behind the
+    end marker and the token that ends the user's turn, so with the header of the assistant's turn.
+
+    Raises ValueError for a problem without a solution.
+    """
+    if problem.solution is None:
+        raise ValueError(f"problem {problem.id!r} has no solution trace; SoftCoT learns from traces")
+    ids, places = model.prompt_with_places(problem, number)
+    first = min(places[-1] + 3, len(ids)) if learn_header else len(ids)
+    targets = ids[first:] + target_ids(model.backbone.tokenizer, problem.solution)
+    return Example(problem, ids[:first], places, targets)
+
+
+def batch_loss(
+    model: SoftCot, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
+) -> Float[Tensor, ""]:
+    """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
+    backbone = model.backbone
+    rows = []
+    for example in examples:
+        embeds = backbone.embed(torch.tensor(example.prompt_ids + example.target_ids[:-1], device=backbone.device))
+        places = torch.tensor(example.places, device=backbone.device)
+        thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
+        rows.append(embeds.index_copy(0, places, thoughts))
+    embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
+    decoder = recomputing(backbone.decoder, gradient_checkpointing)
+    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+    states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
+    targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
+    return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
+
+
+def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
+    """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
+    return SupervisedSpec(
+        title="SoftCoT",
+        metrics="softcot",
+        module=model.projection,
+        model=model,
+        passes=Passes.of(config, model.backbone, model.projection),
+        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
+        num_targets=lambda example: len(example.target_ids),
+        num_tokens=len,
+        name=lambda example: example.problem.id,
+        describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
+    )
+
+
+def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
+    """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
+    settings = config.softcot
+    examples = [
+        tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header) for problem in problems
+    ]
+    limit = min(config.stage1.max_length, model.backbone.max_positions)
+    kept = [example for example in examples if len(example) <= limit]
+    if len(kept) < len(examples):
+        logger.warning("left out %d of %d traces: over %d tokens", len(examples) - len(kept), len(examples), limit)
+    if not kept:
+        raise ValueError(f"none of the {len(examples)} traces fits stage1.max_length={limit}; raise it")
+    return kept
+
+
+@distributed.on_all_devices
+def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
+    """`tyler train softcot`: load, train, save. Returns the trained model.
+
+    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    """
+    check_tracker(config.tracking)
+    settings, theta = config.softcot, config.backbone
+    backbone = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
+    assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone
+    torch.manual_seed(settings.seed)
+    wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
+    model = SoftCot.start(backbone, assistant, config.prompt, wording)
+    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
+    development = examples_of(unseen, config, model) if unseen else []
+    models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
+    origin = origin_of(models, map(Problem.content, problems))
+    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
+        train(spec(model, settings), examples, settings, directory, development)
+    return model
