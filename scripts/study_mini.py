@@ -50,7 +50,7 @@ SPLITS = {"eval": 160, "harder": 192}
 """What is reported, with the actions an answer may take."""
 DEVELOPMENT = {"dev": 160, "dev-harder": 192}
 """What choices are made on."""
-OUTCOMES = {outcome: letter for outcome, letter in zip(Outcome, "cwntuxg", strict=True)}
+OUTCOMES = {outcome: letter for outcome, letter in zip(Outcome, "cwntuxgl", strict=True)}
 OPERATORS = ("global", "state", "procedure")
 
 
