@@ -21,9 +21,10 @@ import scripted
 import tiny
 from damage import change, nudge
 from tyler.cli.main import main
-from tyler.engine.routing import Never
+from tyler.engine.routing import AtBoundaries, Never
 from tyler.evaluation import command as evaluation
-from tyler.evaluation.command import digest
+from tyler.evaluation.budget_matching import BudgetMatch
+from tyler.evaluation.command import default_folder, digest
 from tyler.evaluation.records import Record, RecordStore, read_records
 from tyler.evaluation.reports import Report
 from tyler.model import Tyler
@@ -211,3 +212,51 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
     asked = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
     assert main([*asked, "--output", str(tmp_path / "out")]) == 2
     assert "tyler: programs of the model cannot run safely: there is none in this test" in capsys.readouterr().err
+
+
+def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/a/stage2", "runs/b/stage2", "runs/mini-stage2", "elsewhere/model"):
+        (tmp_path / folder).mkdir(parents=True)
+    asked = [
+        default_folder("runs/mini-stage2", ["mini"]),
+        default_folder("runs/mini-stage2", ["mini"], split="harder"),
+        default_folder("runs/mini-stage2", ["mini"], count=7),
+        default_folder("runs/mini-stage2", ["GSM-8K", "math500"], max_new_tokens=256),
+        default_folder("runs/mini-stage2", ["mini"], method="soft-thinking"),
+        default_folder("runs/mini-stage2", ["mini"], method="soft-thinking", method_settings=["min_p=0.01"]),
+        default_folder("runs/mini-stage2", ["mini"], router=AtBoundaries(rate=0.25)),
+        default_folder("runs/mini-stage2", ["mini"], router=Never(), budget=0),
+        default_folder("runs/mini-stage2", ["mini"], match=BudgetMatch(Path("runs/x-eval/mini"))),
+        default_folder("runs/a/stage2", ["mini"]),
+        default_folder("runs/b/stage2", ["mini"]),
+        default_folder(str(tmp_path / "elsewhere" / "model"), ["mini"]),
+        default_folder("Qwen/Qwen2.5-1.5B-Instruct", ["mini"]),
+    ]
+    assert list(map(str, asked)) == [
+        "runs/mini-stage2-eval/mini",
+        "runs/mini-stage2-eval/mini-harder",
+        "runs/mini-stage2-eval/mini-7",
+        "runs/mini-stage2-eval/gsm8k+math500-256tokens",
+        "runs/mini-stage2-eval/mini-soft-thinking",
+        "runs/mini-stage2-eval/mini-soft-thinking-min_p=0.01",
+        "runs/mini-stage2-eval/mini-AtBoundaries-rate=0.25",
+        "runs/mini-stage2-eval/mini-Never-budget0",
+        "runs/mini-stage2-eval/mini-as-long-as-x-eval-mini",
+        "runs/a-stage2-eval/mini",
+        "runs/b-stage2-eval/mini",
+        "runs/elsewhere-model-eval/mini",
+        "runs/Qwen2.5-1.5B-Instruct-eval/mini",
+    ]
+
+
+def test_evaluations_of_other_questions_run_one_after_another(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the README's lines do, in one folder and without --output."""
+    monkeypatch.chdir(tmp_path)
+    for more in (["--task", "mini"], ["--task", "mini", "--split", "harder"], ["--task", "jsonl"]):
+        data = ["--data-dir", str(place / "test.jsonl")] if "jsonl" in more else []
+        assert main(["eval", str(place / "model"), *more, *data, "--count", "2", "--max-new-tokens", "4"]) == 0
+    found = sorted(path.parent.name for path in tmp_path.glob("runs/*/*/report.md"))
+    assert found == ["jsonl-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]

@@ -31,7 +31,8 @@ def evaluate(
     Args:
         model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
             Hub id.
-        output: Where reports and answers are kept; by default runs/NAME-eval.
+        output: Where reports and answers are kept; by default runs/NAME-eval/TASKS, with
+            whatever else is asked in the folder's name.
         compare: Two directories of earlier evaluations: print their paired difference instead.
         quiet: Show no progress, only the result.
     """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import PartialState
@@ -56,9 +57,9 @@ def run(
     "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
     `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
     each process answers its share, and `memory` bounds the bytes of context and caches in each. `backbone` is where a
-    checkpoint's backbone is found, if elsewhere now. Answers are kept in
-    `output` (by default `runs/NAME-eval`) as they come; the same call resumes after a kill. Raises ValueError for what
-    cannot be evaluated, RunError for an unusable `output`.
+    checkpoint's backbone is found, if elsewhere now. Answers are kept in `output` (by default the `default_folder` of
+    what is asked) as they come; the same call resumes after a kill. Raises ValueError for what cannot be evaluated,
+    RunError for an unusable `output`.
     """
     if match is not None and len(tasks) > 1:
         raise ValueError(
@@ -92,10 +93,70 @@ def run(
     reasoner, settings = loaded.reasoner, settings_of(model, loaded, sets, options)
     if found is not None:
         settings["matching"] = budget_matching.summary(found)
-    folder = output or Path("runs") / f"{reasoner.name.replace(', ', '-')}-eval"
+    folder = output or default_folder(
+        model,
+        tasks,
+        split=split,
+        count=count,
+        method=method,
+        method_settings=method_settings,
+        router=router,
+        budget=budget,
+        max_new_tokens=max_new_tokens,
+        match=match,
+    )
     settings["weights"] = weights_in(folder, loaded)
     records = answered(reasoner, sets, settings, folder, options, state)
     return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
+
+
+def default_folder(
+    model: str,
+    tasks: Sequence[str],
+    *,
+    split: str | None = None,
+    count: int | None = None,
+    method: str | None = None,
+    method_settings: Sequence[str] = (),
+    router: Router | None = None,
+    budget: int | None = None,
+    max_new_tokens: int = 2048,
+    match: BudgetMatch | None = None,
+) -> Path:
+    """Where an evaluation is kept: runs/MODEL-eval/, and in it a folder named by what is asked, `gsm8k-100-cot`.
+
+    What is left at its default is not named, so that other questions have other folders, and the same one resumes.
+    """
+    asked = {
+        "": "+".join(map(task_name, tasks)),
+        "split": split,
+        "count": count,
+        "method": method,
+        "settings": "-".join(method_settings) or None,
+        "router": None if router is None else _named(router),
+        "budget": None if budget is None else f"budget{budget}",
+        "tokens": None if max_new_tokens == 2048 else f"{max_new_tokens}tokens",
+        "match": None if match is None else "-".join(["as-long-as", *match.folder.parts[-2:]]),
+    }
+    label = "-".join(str(part) for part in asked.values() if part is not None)
+    return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", label).strip("-")
+
+
+def _short_name(model: str) -> str:
+    """A model's name in a folder's. Of a local one its path from here less `runs`, so that a/stage2 is not b/stage2."""
+    path = Path(model)
+    if not path.exists():
+        return path.name
+    whole = path.resolve()
+    parts = whole.relative_to(Path.cwd()).parts if whole.is_relative_to(Path.cwd()) else whole.parts[-2:]
+    return "-".join(part for part in parts if part not in ("runs", whole.anchor))
+
+
+def _named(router: Router) -> str:
+    """A router, a dataclass, in a word, with what is not at its default."""
+    settings = dataclasses.fields(cast(Any, router))
+    changed = [f"{one.name}={value}" for one in settings if (value := getattr(router, one.name)) != one.default]
+    return "-".join([type(router).__name__, *changed])
 
 
 def weights_in(folder: Path, loaded: Loaded) -> str:
