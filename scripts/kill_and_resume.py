@@ -31,7 +31,7 @@ from pathlib import Path
 
 from tyler.cli.main import main as tyler
 from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 
 SHORT = (
     *("data.count=64", "data.development.count=8"),

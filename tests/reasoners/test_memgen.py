@@ -43,7 +43,8 @@ from tyler.reasoners.memgen.model import Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
 from tyler.reasoners.memgen.trigger import decide
 from tyler.runs.checkpoints import RunError
-from tyler.runs.run import Run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import supervised

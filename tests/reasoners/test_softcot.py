@@ -30,7 +30,8 @@ from tyler.reasoners.softcot import model as parts
 from tyler.reasoners.softcot import sft as training
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.reasoners.softcot.sft import Example
-from tyler.runs.run import Run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import supervised

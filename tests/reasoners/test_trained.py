@@ -23,7 +23,8 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft
 from tyler.runs.checkpoints import best_checkpoint
-from tyler.runs.run import Run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage2, supervised

@@ -14,7 +14,7 @@ from tyler.evaluation.records import RECORDS, read_records
 from tyler.model import Tyler
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.environment import environment
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 from tyler.training import stage1
 
 SETTINGS = (

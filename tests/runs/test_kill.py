@@ -22,7 +22,7 @@ from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stag
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 
 SOLUTION = "Step 2: so $x$ is 12.\n\nThe total is $\\boxed{5}$."
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
-from tyler.runs.run import Run, open_run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run, open_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
 

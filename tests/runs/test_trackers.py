@@ -12,7 +12,7 @@ import pytest
 from tyler.config.files import ConfigError, load_config
 from tyler.config.schema import Config
 from tyler.config.sections import TrackingConfig
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
 from tyler.training.loop import opened_run
 

@@ -25,7 +25,7 @@ from processes import together
 from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 from tyler.training import distributed, stage1, stage2
 from tyler.training.distributed import joined
 from tyler.training.loop import Passes, Step, opened_run

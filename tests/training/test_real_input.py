@@ -10,7 +10,7 @@ import pytest
 
 from tyler import AtBoundaries, Tyler
 from tyler.config.files import load_config
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 from tyler.training import stage1
 
 

@@ -23,7 +23,8 @@ from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
 from tyler.runs.checkpoints import RunError, best_checkpoint
-from tyler.runs.run import Run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt

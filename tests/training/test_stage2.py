@@ -19,7 +19,8 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.runs.checkpoints import best_checkpoint
-from tyler.runs.run import Run, read_jsonl
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import stage1, stage2
 from tyler.training.gradient_checkpointing import Recomputed

@@ -20,7 +20,7 @@ from tyler.evaluation.reports import Report, table
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.runs.run import read_jsonl
+from tyler.runs.json_lines import read_jsonl
 from tyler.tasks import load_problems
 from tyler.training import stage1, stage2
 

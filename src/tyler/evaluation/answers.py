@@ -21,9 +21,9 @@ from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.registry import Answerer
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
+from tyler.runs.json_lines import read_jsonl
 from tyler.runs.line_files import LineFile
 from tyler.runs.progress import bar
-from tyler.runs.run import read_jsonl
 from tyler.runs.signals import Interrupted
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.prompts import Question

@@ -19,8 +19,8 @@ from typing import Any
 from tyler.engine.trajectory import Invocation
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
+from tyler.runs.json_lines import read_jsonl
 from tyler.runs.line_files import LineFile
-from tyler.runs.run import read_jsonl
 from tyler.tasks import Outcome
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"

@@ -25,7 +25,7 @@ import os
 import platform
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from io import FileIO
@@ -54,6 +54,7 @@ from tyler.runs.checkpoints import (
     write_digests,
 )
 from tyler.runs.environment import environment
+from tyler.runs.json_lines import parsed, plain
 
 CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
@@ -183,7 +184,7 @@ class Run:
 
     def note_at_start(self, facts: Mapping[str, Any]) -> None:
         """Add to this start's entry in environment.json."""
-        *before, start = _parsed((self.path / ENVIRONMENT).read_bytes(), str(self.path / ENVIRONMENT))
+        *before, start = parsed((self.path / ENVIRONMENT).read_bytes(), str(self.path / ENVIRONMENT))
         atomic_write(self.path / ENVIRONMENT, json.dumps([*before, {**start, **facts}], indent=2) + "\n")
 
     def check_provenance(self, origin: Mapping[str, str]) -> None:
@@ -192,7 +193,7 @@ class Run:
         A config names files and folders; what is in them may have changed since.
         """
         path = self.path / ORIGIN
-        before = _parsed(path.read_bytes(), str(path)) if path.exists() else {}
+        before = parsed(path.read_bytes(), str(path)) if path.exists() else {}
         if changed := [name for name, value in origin.items() if before.get(name, value) != value]:
             raise RunError(
                 f"{self.path} cannot resume: {' and '.join(changed)} changed since it was started; bring back what it "
@@ -275,7 +276,7 @@ class Run:
                 remove_checkpoint(old)
 
     def _append(self, log: FileIO, name: str, record: dict[str, Any]) -> None:
-        line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
         before = os.fstat(log.fileno()).st_size
         try:
             write_all(log, line.encode("utf-8"))
@@ -350,18 +351,12 @@ def open_run(
     return start(path, config_text, keep_checkpoints=keep_checkpoints)
 
 
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
-    *lines, _ = Path(path).read_bytes().split(b"\n")  # str.splitlines would part a record at U+2028 in its text
-    return [_parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-
-
 # --- what is on the disk ----------------------------------------------------------------------------------------------
 
 
 def _note_start(path: Path) -> None:
     kept = path / ENVIRONMENT
-    starts = _parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
+    starts = parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
     atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
 
 
@@ -381,14 +376,6 @@ def _read_config(path: Path) -> str:
     except (ValueError, yaml.YAMLError) as error:
         raise RunError(f"{path} is damaged ({' '.join(str(error).split())}); restore it or start anew") from error
     return text
-
-
-def _parsed(content: bytes, where: str) -> Any:
-    """The JSON of a file or line. Raises RunError, naming `where`, for anything else."""
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        raise RunError(f"{where} is damaged ({error}); restore or mend it") from error
 
 
 def _open_directory(path: Path, min_free_bytes: int) -> int:
@@ -447,15 +434,3 @@ def _rewind_logs(path: Path) -> None:
             )
         if log.exists():
             os.truncate(log, length)
-
-
-def _plain(value: Any) -> Any:
-    """`value` in JSON's types; numbers of numpy and torch become floats, and what is not finite becomes None."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -1,0 +1,37 @@
+"""Logs of JSON lines: what a record may hold, and reading what a kill cut short."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tyler.runs.checkpoints import RunError
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
+    *lines, _ = Path(path).read_bytes().split(b"\n")  # str.splitlines would part a record at U+2028 in its text
+    return [parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def parsed(content: bytes, where: str) -> Any:
+    """The JSON of a file or line. Raises RunError, naming `where`, for anything else."""
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise RunError(f"{where} is damaged ({error}); restore or mend it") from error
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types; numbers of numpy and torch become floats, and what is not finite becomes None."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    number = float(value)
+    return number if math.isfinite(number) else None
