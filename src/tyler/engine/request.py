@@ -103,6 +103,10 @@ class FinishEvent:
     trajectory: Trajectory
     error: str | None = None
 
+    def __repr__(self) -> str:
+        error = f", error={self.error!r}" if self.error else ""
+        return f"FinishEvent(index={self.index}, trajectory={self.trajectory}{error})"
+
     def check(self) -> None:
         """Raise FloatingPointError for an answer that could not be finished."""
         if self.error is not None:

@@ -138,6 +138,7 @@ def _command(scratch: int, options: list[str]) -> list[str]:
     assert bwrap is not None
     return [
         bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv",
+        "--setenv", "MALLOC_ARENA_MAX", "1",  # glibc gives each thread 64 MB of address space, which has a limit
         "--hostname", "sandbox", *options,
         *(["--disable-userns"] if version() >= (0, 8) and not has_own_user() else []),
         *_read_only(), "--ro-bind", str(WORKER), "/judge.py", "--proc", "/proc", *_hidden(),
