@@ -37,7 +37,7 @@ from tyler.modeling.operators import PAPER_OPERATORS, Operator
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.training import stage1, stage2
+from tyler.training import grpo, stage1, stage2
 from tyler.training.calibration import collect_decisions, fit_psi
 from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
@@ -191,6 +191,8 @@ def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
     )
     psi = fit_psi(decisions, len(model.operators), settings.calibration)
     model.policy.psi.data.copy_(psi)
+    spec = stage2.spec(model, problems, config)
+    spec.state[0].copy_(psi)
     optimization = Optimization.of(settings, stage2.parameter_groups(model, config), rounds)
     parts: dict[str, list[float]] = defaultdict(list)
     actions = 0
@@ -198,8 +200,9 @@ def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
         rollout = stage2.roll_out(model, problems[step * batch_size : (step + 1) * batch_size], config, step)
         for name, seconds in rollout.seconds.items():
             parts[name].append(seconds)
-        terms = stage2.improve(model, rollout, psi, optimization, config, step)
-        parts["learning"].append(terms["stage2/learning_seconds"])
+        started = time.perf_counter()
+        grpo.improve(spec, rollout, optimization, step)
+        parts["learning"].append(time.perf_counter() - started)
         actions += sum(len(one.actions) for one in rollout.trajectories)
     whole = [sum(values) for values in zip(parts["rollout"], parts["grading"], parts["learning"], strict=True)]
     for name in ("rollout", "synthesis", "grading", "learning"):

@@ -47,6 +47,7 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
+from tyler.training import grpo as grpo_loop
 from tyler.training import supervised
 from tyler.training.distributed import joined
 from tyler.training.loop import opened_run
@@ -634,7 +635,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
 # ------------------------------------------------------------------------------------------------- GRPO
 
 
-def rolled_out(model: MemGen, spec: grpo.GrpoSpec, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
+def rolled_out(model: MemGen, spec: grpo.Learner, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
     """A rollout whose rewards differ, whatever the answers are."""
     rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, DECODING, step=0)
     return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
@@ -747,7 +748,7 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
         assert_close(grads, found[0][1])
 
 
-def learner_of(kind: str, model: MemGen, config: Any) -> grpo.GrpoSpec:
+def learner_of(kind: str, model: MemGen, config: Any) -> grpo.Learner:
     return grpo.trigger_learner(model, config) if kind == "trigger" else grpo.weaver_learner(model, config)
 
 
@@ -758,7 +759,7 @@ def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
         right = completion.count(wanted) % 2 == 0 and len(completion) % 3 != 0
         return Verdict(Outcome.CORRECT if right else Outcome.WRONG)
 
-    monkeypatch.setattr(grpo, "grade", even)
+    monkeypatch.setattr(grpo_loop, "grade", even)
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger"])
@@ -796,7 +797,7 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
     assert (note["metric"], note["value"]) == (key, max(found.values()))
     assert note["step"] == min(step for step, value in found.items() if value == note["value"])
     answers = model.solve(PROBLEMS[1:], max_new_tokens=config.max_new_tokens)
-    right = [grpo.is_correct(problem, answer) for problem, answer in zip(PROBLEMS[1:], answers, strict=True)]
+    right = [verdict.correct for verdict in grpo_loop.graded(PROBLEMS[1:], answers)]
     assert found[6] == sum(right) / len(right)
 
 
@@ -921,10 +922,14 @@ def test_grpo_of_two_processes_ends_in_the_weights_of_one(kind: str, tmp_path: P
     assert {"memgen_grpo/loss" in entry for entry in entries} == ({True, False} if kind == "seldom" else {True})
 
 
+def first_alone(problems: Sequence[Problem], answers: object) -> list[Verdict]:
+    return [Verdict(Outcome.CORRECT if problem.id == "p0" else Outcome.WRONG) for problem in problems]
+
+
 def watch_together(count: int) -> dict[str, float]:
     """What is said of development problems of which the first alone is answered correctly."""
     with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo, "is_correct", lambda problem, answer: problem.id == "p0")
+        patch.setattr(grpo_loop, "graded", first_alone)
         return grpo.greedy_metrics(build("qwen2"), PROBLEMS[:count], GRPO, DECODING)
 
 
@@ -998,5 +1003,6 @@ def test_the_metrics_of_grpo_are_documented(root: Path) -> None:
     text = (root / "docs" / "metrics.md").read_text()
     keys = re.findall(r"^\| `(memgen_grpo/[^`]+)` \|", text, re.MULTILINE)
     source = (root / "src" / "tyler" / "reasoners" / "memgen" / "grpo.py").read_text()
-    terms = {f"memgen_grpo/{name}" for name in ("loss", "clip_share", "replay_gap")}
+    shared = ("loss", "clip_share", "replay_gap", "gradient_norm", "learning_rate", "learning_seconds")
+    terms = {f"memgen_grpo/{name}" for name in shared}
     assert sorted(keys) == sorted(set(re.findall(r'"(memgen_grpo/\w+)"', source)) | terms)

@@ -27,6 +27,7 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
+from tyler.training import grpo as grpo_loop
 from tyler.training import stage2, supervised
 from tyler.training.traces import Trace, tokenize
 
@@ -308,7 +309,7 @@ def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -
 
 
 def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stage2, "grade", verdict)
+    monkeypatch.setattr(grpo_loop, "grade", verdict)
     model = fresh(stage="grpo")
     eta, rest = eta_of(model), rest_of(model)
     with open_new(tmp_path) as run:
@@ -324,7 +325,7 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
 
 
 def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stage2, "grade", verdict)
+    monkeypatch.setattr(grpo_loop, "grade", verdict)
     whole, cut, resumed = (fresh(stage="grpo") for _ in range(3))
     with open_new(tmp_path / "whole") as run:
         stage2.train(whole, PROBLEMS, [], CONFIG, run)

@@ -26,7 +26,7 @@ from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.runs.json_lines import read_jsonl
-from tyler.training import distributed, stage1, stage2
+from tyler.training import distributed, grpo, stage1, stage2
 from tyler.training.distributed import joined
 from tyler.training.loop import Passes, Step, opened_run
 from tyler.training.micro_batches import MicroBatches
@@ -77,7 +77,7 @@ def train_stage1(path: Path, config: Config, resume: bool = False, dropout: floa
 
 def train_stage2(path: Path, config: Config, resume: bool = False) -> dict[str, Tensor]:
     """Stage 2 on the tiny model, with a verifier that it satisfies now and then; the weights it ends with."""
-    stage2.grade = test_stage2.verdict
+    grpo.grade = test_stage2.verdict
     with joined(config.devices):
         model = test_stage2.fresh()
         with opened_run(config, path, resume=resume) as run:
@@ -111,7 +111,7 @@ def stage1_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
 def stage2_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
     path = tmp_path_factory.mktemp("stage2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage2, "grade", test_stage2.verdict)
+        patch.setattr(grpo, "grade", test_stage2.verdict)
         return path / "run", train_stage2(path / "run", STAGE2)
 
 

@@ -22,7 +22,7 @@ from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import stage1, stage2
+from tyler.training import grpo, stage1, stage2
 from tyler.training.gradient_checkpointing import Recomputed
 from tyler.training.rewards import group_advantages
 from tyler.training.stage2 import Rollout, learn, roll_out, train
@@ -53,7 +53,7 @@ def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -
 
 @pytest.fixture(autouse=True)
 def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage2, "grade", verdict)
+    monkeypatch.setattr(grpo, "grade", verdict)
 
 
 def fresh(dropout: float = 0.0) -> Tyler:
@@ -322,12 +322,12 @@ def test_a_share_of_a_batch_is_scaled_by_the_rewards_of_all_of_it(monkeypatch: p
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
     whole, mine, other = (Rollout([], [], [], part, part > 0, {}) for part in (rewards, rewards[:2], rewards[2:]))
     for scale in ("group", "batch", "none"):
-        grpo = CONFIG.grpo.model_copy(update={"scale_rewards": scale})
-        expected = group_advantages(rewards, grpo.advantage_epsilon, scale=scale)
-        assert torch.equal(stage2.advantages_of(whole, grpo), expected)
+        objective = CONFIG.grpo.model_copy(update={"scale_rewards": scale})
+        expected = group_advantages(rewards, objective.advantage_epsilon, scale=scale)
+        assert torch.equal(stage2.advantages_of(whole, objective), expected)
         with monkeypatch.context() as patch:
             patch.setattr(stage2.distributed, "gather", lambda part: [part, other.rewards])
-            torch.testing.assert_close(stage2.advantages_of(mine, grpo), expected[:2])
+            torch.testing.assert_close(stage2.advantages_of(mine, objective), expected[:2])
 
 
 def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
@@ -395,14 +395,14 @@ def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path
 
 
 def test_a_penalty_on_successes_over_the_budget_makes_invocations_rare(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stage2, "grade", lambda *_, truncated: Verdict(Outcome.CORRECT))
+    monkeypatch.setattr(grpo, "grade", lambda *_, truncated: Verdict(Outcome.CORRECT))
     settings = {"steps": 12, "group_size": 6, "budget": 0, "kl_weight": 0.0, "psi_learning_rate": 0.1}
     calls = [entry["stage2/invocations"] for entry in trained(tmp_path, fresh(), with_settings(CONFIG, **settings))[1:]]
     assert sum(calls[-3:]) < 0.6 * sum(calls[:3])
 
 
 def test_failures_are_not_punished_for_what_they_spend(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(stage2, "grade", lambda *_, truncated: Verdict(Outcome.WRONG))
+    monkeypatch.setattr(grpo, "grade", lambda *_, truncated: Verdict(Outcome.WRONG))
     metrics = trained(tmp_path, fresh(), with_settings(CONFIG, budget=0, kl_weight=0.0, steps=2))
     assert all(entry["stage2/reward"] == 0 and entry["stage2/over_budget"] > 0 for entry in metrics[1:])
     assert all(entry["stage2/degenerate_groups"] == 1 and entry["stage2/gradient_norm"] == 0 for entry in metrics[1:])

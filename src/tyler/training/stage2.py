@@ -1,7 +1,8 @@
 """Stage 2: operator invocation optimization (Section 4.2). The policy {eta, psi} learns when to invoke which operator.
 
 Each step: roll out groups on the engine, reward them by the verifier and the budget, replay them through the policy
-with their stored latents, and descend on GRPO plus the operator-anchored loss. Read `train` from top to bottom.
+with their stored latents, and descend on GRPO plus the operator-anchored loss. `spec` lists these parts; the loop is
+`grpo.train`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import gt
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,39 +30,21 @@ from tyler.modeling.lora import LoraSettings
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
-from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
-from tyler.tasks.problem import Problem, Verdict
-from tyler.training import distributed
+from tyler.tasks.problem import Problem
+from tyler.training import distributed, grpo
 from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import (
-    batch_at,
-    check_finite,
-    development_problems,
-    opened_run,
-    origin_of,
-    remaining_steps,
-)
+from tyler.training.grpo import REPLAY_GAP, GrpoSpec, Rollout, accumulate_gradients, graded
+from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
-from tyler.training.optimizer import Optimization
 from tyler.training.replay import pack_for, replay_logprobs
 from tyler.training.rewards import degenerate_groups, group_advantages, trajectory_reward
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Rollout:
-    """The groups of one step, flat: `group_size` trajectories per problem, with verdicts and rewards."""
-
-    problems: list[Problem]
-    trajectories: list[Trajectory]
-    verdicts: list[Verdict]
-    rewards: Float[Tensor, "batch group"]
-    success: Float[Tensor, "batch group"]
-    seconds: dict[str, float]
+GREEDY_ACCURACY = "greedy/accuracy"
 
 
 def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: int) -> Rollout:
@@ -81,18 +63,15 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
     ]
     trajectories = decode(model, requests, config)
     rolled_out = time.perf_counter()
-    verdicts = [
-        grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated)
-        for problem, trajectory in zip([p for p in problems for _ in range(group_size)], trajectories, strict=True)
-    ]
-    graded = time.perf_counter()
+    verdicts = graded([problem for problem in problems for _ in range(group_size)], trajectories)
+    done = time.perf_counter()
     success = torch.tensor([verdict.correct for verdict in verdicts]).view(-1, group_size)
     invocations = torch.tensor([trajectory.num_invocations for trajectory in trajectories]).view(-1, group_size)
     rewards = trajectory_reward(
         success.float(), success, invocations, budget=config.grpo.budget, budget_weight=config.grpo.budget_weight
     )
     synthesis = sum(trajectory.synthesis_seconds for trajectory in trajectories)
-    seconds = {"rollout": rolled_out - started, "synthesis": synthesis, "grading": graded - rolled_out}
+    seconds = {"rollout": rolled_out - started, "synthesis": synthesis, "grading": done - rolled_out}
     return Rollout(list(problems), trajectories, verdicts, rewards, success, seconds)
 
 
@@ -111,20 +90,18 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
 
     A rollout is this process's share of a batch; the terms are those of the whole batch, the gradient the share's part.
     """
-    policy, backbone, grpo = model.policy, model.backbone, config.grpo
-    trajectories = rollout.trajectories
-    advantages = advantages_of(rollout, grpo).flatten().to(backbone.device)
+    policy, backbone, objective = model.policy, model.backbone, config.grpo
+    advantages = advantages_of(rollout, objective).flatten().to(backbone.device)
     weights = batch_weights(model, rollout)
-    totals = dict.fromkeys([field.name for field in fields(Stage2Terms)] + ["entropy", "replay_gap"], 0.0)
-    lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories]
     decoder = recomputing(policy.training_decoder, config.stage2.gradient_checkpointing)
-    for places in MicroBatches.of(config.stage2, backbone).cut(lengths):
-        packed = pack_for(backbone, [trajectories[place] for place in places])
+
+    def part_terms(places: list[int]) -> dict[str, Tensor]:
+        packed = pack_for(backbone, [rollout.trajectories[place] for place in places])
         rows = torch.tensor(places, device=backbone.device)
         shares = trim(weights.rows(rows), packed)
         logprobs, entropy = replay_logprobs(decoder, backbone.head, policy.psi, packed)
         reference = packed.logprobs  # what is in it does not matter without a KL term
-        if grpo.kl_weight > 0:
+        if objective.kl_weight > 0:
             with torch.no_grad():
                 reference, _ = replay_logprobs(policy.reference_decoder, backbone.head, reference_psi, packed)
         terms = stage2_loss(
@@ -133,20 +110,20 @@ def learn(model: Tyler, rollout: Rollout, reference_psi: Tensor, config: Config)
             reference,
             advantages[rows],
             shares,
-            clip_range=grpo.clip_range,
-            kl_weight=grpo.kl_weight,
-            anchor_weight=grpo.anchor_weight,
+            clip_range=objective.clip_range,
+            kl_weight=objective.kl_weight,
+            anchor_weight=objective.anchor_weight,
         )
-        terms.loss.backward()
-        for field in fields(terms):
-            totals[field.name] += float(getattr(terms, field.name).detach())
-        totals["entropy"] += float((shares.grpo * entropy).sum())
-        totals["replay_gap"] = max(
-            totals["replay_gap"], float((logprobs.detach() - packed.logprobs)[packed.mask].abs().max())
-        )
-    if grpo.kl_weight == 0:
+        return {field.name: getattr(terms, field.name) for field in fields(terms)} | {
+            "entropy": (shares.grpo * entropy).sum(),
+            REPLAY_GAP: (logprobs.detach() - packed.logprobs)[packed.mask].abs().max(),
+        }
+
+    names = [*(field.name for field in fields(Stage2Terms)), "entropy", REPLAY_GAP]
+    totals = accumulate_gradients(rollout.trajectories, MicroBatches.of(config.stage2, backbone), names, part_terms)
+    if objective.kl_weight == 0:
         del totals["kl"]
-    return distributed.add_up(totals, largest="replay_gap")
+    return totals
 
 
 def advantages_of(rollout: Rollout, grpo: GrpoConfig) -> Float[Tensor, "batch group"]:
@@ -175,6 +152,38 @@ def trim(weights: ActionWeights, packed: Packed) -> ActionWeights:
     return ActionWeights(weights.mask[:, :length], weights.grpo[:, :length], weights.anchor[:, :length])
 
 
+def spec(model: Tyler, problems: Sequence[Problem], config: Config, title: str = "Stage 2") -> GrpoSpec[Rollout]:
+    """What Stage 2 brings to the loop of GRPO: the policy {eta, psi} learns, after psi is calibrated on `problems`.
+
+    A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
+    """
+    reference_psi = torch.zeros_like(model.policy.psi)
+
+    def start(run: Run) -> None:
+        if model.operators:
+            logger.info("%s: psi is calibrated on rollouts of %d problems", title, calibration.num_problems)
+            reference_psi.copy_(start_psi(model, problems, config, run))
+
+    calibration = config.stage2.calibration
+    model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
+    return GrpoSpec(
+        title=title,
+        metrics="stage2",
+        loop=config.stage2,
+        updates_per_rollout=config.grpo.updates_per_rollout,
+        parameters=parameter_groups(model, config),
+        model=model,
+        roll_out=lambda batch, step: roll_out(model, batch, config, step),
+        describe=lambda rollout: distributed.average(rollout_metrics(model, rollout, config), len(rollout.problems)),
+        learn=lambda rollout: learn(model, rollout, reference_psi, config),
+        greedy=lambda development: greedy_metrics(model, development, config),
+        best=GREEDY_ACCURACY,
+        state=[reference_psi],
+        start=start,
+        record=log_trajectories,
+    )
+
+
 def train(
     model: Tyler,
     problems: Sequence[Problem],
@@ -183,35 +192,8 @@ def train(
     run: Run,
     title: str = "Stage 2",
 ) -> None:
-    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands.
-
-    A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
-    """
-    settings, updates = config.stage2, config.grpo.updates_per_rollout
-    total = settings.num_steps(len(problems))
-    optimization = Optimization.of(settings, parameter_groups(model, config), total * updates)
-    reference_psi = torch.zeros_like(model.policy.psi)
-    steps = remaining_steps(title, run, total, optimization, settings.checkpoint_every, model, [reference_psi])
-    if model.operators and run.latest_checkpoint() is None:
-        logger.info("%s: psi is calibrated on rollouts of %d problems", title, settings.calibration.num_problems)
-        reference_psi.copy_(start_psi(model, problems, config, run))
-    model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
-    for step in steps:
-        batch = [
-            problems[index] for _, index in batch_at(step.number, settings.batch_size, len(problems), settings.seed)
-        ]
-        rollout = roll_out(model, distributed.share(batch), config, step.number)
-        metrics = distributed.average(rollout_metrics(model, rollout, config), len(rollout.problems))
-        learning_seconds = 0.0
-        for update in range(updates):
-            metrics |= improve(model, rollout, reference_psi, optimization, config, step.number * updates + update)
-            learning_seconds += metrics["stage2/learning_seconds"]
-        metrics["stage2/learning_seconds"] = learning_seconds
-        if development and step.is_due(settings.eval_every):
-            metrics |= greedy_metrics(model, development, config)
-            step.record_best(metrics, "greedy/accuracy", gt)
-        log_trajectories(run, step.number + 1, rollout)
-        step.log(metrics, f"reward {metrics['stage2/reward']:.2f}, {metrics['stage2/invocations']:.1f} calls")
+    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands."""
+    grpo.train(spec(model, problems, config, title), problems, development, run)
 
 
 def parameter_groups(model: Tyler, config: Config) -> list[tuple[list[torch.nn.Parameter], float]]:
@@ -220,23 +202,6 @@ def parameter_groups(model: Tyler, config: Config) -> list[tuple[list[torch.nn.P
     eta = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
     rate = config.stage2.learning_rate
     return [(eta, rate), ([model.policy.psi], config.stage2.psi_learning_rate or rate)]
-
-
-def improve(
-    model: Tyler, rollout: Rollout, reference_psi: Tensor, optimization: Optimization, config: Config, update: int
-) -> dict[str, float]:
-    """One update of {eta, psi} on a rollout; `update` counts all updates of the run from 0."""
-    started = time.perf_counter()
-    terms = learn(model, rollout, reference_psi, config)
-    ids = [id for part in distributed.gather([problem.id for problem in rollout.problems]) for id in part]
-    check_finite(terms["loss"], update // config.grpo.updates_per_rollout, ids)
-    norm, rate = optimization.step(update, ids)
-    return {
-        **{f"stage2/{name}": value for name, value in terms.items()},
-        "stage2/gradient_norm": norm,
-        "stage2/learning_rate": rate,
-        "stage2/learning_seconds": time.perf_counter() - started,
-    }
 
 
 def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> Tensor:
@@ -287,19 +252,15 @@ def invocation_metrics(model: Tyler, trajectories: Sequence[Trajectory], prefix:
 
 def greedy_metrics(model: Tyler, development: Sequence[Problem], config: Config) -> dict[str, float]:
     """Greedy accuracy and invocations on development problems: greedy routing may never invoke what sampling does."""
-    mine = distributed.share(development)
-    requests = [
-        model.request(problem, router=Learned(), max_new_tokens=config.stage2.max_new_tokens) for problem in mine
-    ]
-    if not requests:
-        return distributed.average({}, 0)
-    trajectories = decode(model, requests, config)
-    correct = [
-        grade(problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated).correct
-        for problem, trajectory in zip(mine, trajectories, strict=True)
-    ]
-    metrics = {"greedy/accuracy": sum(correct) / len(correct), **invocation_metrics(model, trajectories, "greedy")}
-    return distributed.average(metrics, len(mine))
+
+    def answer(problems: Sequence[Problem]) -> list[Trajectory]:
+        longest = config.stage2.max_new_tokens
+        requests = [model.request(problem, router=Learned(), max_new_tokens=longest) for problem in problems]
+        return decode(model, requests, config)
+
+    return grpo.greedy_metrics(
+        development, answer, GREEDY_ACCURACY, lambda answers: invocation_metrics(model, answers, "greedy")
+    )
 
 
 def log_trajectories(run: Run, step: int, rollout: Rollout) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import gt
 from pathlib import Path
 
 import torch
@@ -28,33 +27,29 @@ from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import Run
 from tyler.runs.trackers import check_tracker
-from tyler.tasks import grade
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
-from tyler.training import distributed
+from tyler.training import distributed, grpo
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import batch_at, check_finite, development_problems, opened_run, origin_of, remaining_steps
+from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
-from tyler.training.optimizer import Optimization
 from tyler.training.rewards import degenerate_groups, group_advantages
 from tyler.training.teacher_forcing import Example, Insertion
 
+GREEDY_ACCURACY = "memgen_grpo/greedy_accuracy"
+
 
 @dataclass(frozen=True)
-class Rollout:
-    """The groups of one step, flat: `group_size` answers per problem, what the trigger said in each, and rewards."""
+class Rollout(grpo.Rollout):
+    """Groups of answers, with what the trigger said in each."""
 
-    problems: list[Problem]
-    trajectories: list[Trajectory]
     consultations: list[list[Consultation]]
-    rewards: Float[Tensor, "batch group"]
-    seconds: float
 
 
 @dataclass(frozen=True)
-class GrpoSpec:
-    """What one kind of GRPO trains: its name, parameters, temperature of the tokens, and what it replays."""
+class Learner:
+    """What is learned: a name, parameters, the temperature of the tokens, and what is replayed."""
 
     name: str
     parameters: list[nn.Parameter]
@@ -73,7 +68,7 @@ def roll_out(
     model: MemGen,
     problems: Sequence[Problem],
     config: MemGenGrpoConfig,
-    spec: GrpoSpec,
+    learner: Learner,
     decoding: DecodingConfig,
     step: int,
 ) -> Rollout:
@@ -83,23 +78,19 @@ def roll_out(
     requests = [
         model.request(
             problem,
-            sampling=Sampling(spec.token_temperature, seed=seed_of(config.seed, step, problem.id, member)),
+            sampling=Sampling(learner.token_temperature, seed=seed_of(config.seed, step, problem.id, member)),
             max_new_tokens=config.max_new_tokens,
-            trigger_temperature=config.temperature if spec.name == "trigger" else 0.0,
+            trigger_temperature=config.temperature if learner.name == "trigger" else 0.0,
         )
         for problem, member in asked
     ]
     engine = model.engine(slots=min(decoding.slots, len(requests)), memory=decoding.memory)
     trajectories = engine.run(requests)
-    correct = [is_correct(problem, answer) for (problem, _), answer in zip(asked, trajectories, strict=True)]
-    rewards = torch.tensor(correct, dtype=torch.float32).view(-1, config.group_size)
+    verdicts = grpo.graded([problem for problem, _ in asked], trajectories)
+    success = torch.tensor([verdict.correct for verdict in verdicts]).view(-1, config.group_size)
     consultations = [engine.consultations[index] for index in range(len(requests))]
-    return Rollout(list(problems), trajectories, consultations, rewards, time.perf_counter() - started)
-
-
-def is_correct(problem: Problem, answer: Trajectory) -> bool:
-    """What the verifier says."""
-    return grade(problem.task, answer.text, problem.answer, truncated=answer.truncated).correct
+    seconds = {"rollout": time.perf_counter() - started}
+    return Rollout(list(problems), trajectories, verdicts, success.float(), success, seconds, consultations)
 
 
 # --- the weaver: sampled tokens, around latents that are computed anew ----------------------------------------------
@@ -190,92 +181,79 @@ def grpo_terms(
     return loss, (weights * clipped_actions(ratio.detach(), advantages, clip_range)).sum()
 
 
-def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, spec: GrpoSpec) -> dict[str, float]:
+def learn(model: MemGen, rollout: Rollout, config: MemGenGrpoConfig, learner: Learner) -> dict[str, float]:
     """Accumulate the gradient of L_GRPO over micro-batches of answers; every answer of the batch weighs the same.
 
     A rollout is this process's share of a batch; the terms are those of the whole batch, the gradient the share's part.
     """
     device = model.backbone.device
     advantages = group_advantages(rollout.rewards, config.advantage_epsilon).flatten().to(device)
-    recorded, mask = padded(spec.recorded(rollout), device)
+    recorded, mask = padded(learner.recorded(rollout), device)
     groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(config.group_size)
     weights = distributed.part_of(len(rollout.problems)) * trajectory_weights(mask, groups)
-    totals = {"loss": 0.0, "clip_share": 0.0, "replay_gap": 0.0}
-    lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
-    for places in MicroBatches.of(config, model.backbone).cut(lengths):
+
+    def part_terms(places: list[int]) -> dict[str, Tensor]:
         rows = torch.tensor(places, device=device)
         length = int(mask[rows].sum(dim=1).max())
         if length == 0:
-            continue  # nothing was decided here
+            return {}  # nothing was decided here
         real, old = mask[rows, :length], recorded[rows, :length]
-        found = spec.replay(model, rollout, places, config.temperature, config.gradient_checkpointing)
+        found = learner.replay(model, rollout, places, config.temperature, config.gradient_checkpointing)
         logprobs = found[:, :length]
         loss, clipped = grpo_terms(logprobs, old, advantages[rows], weights[rows, :length], config.clip_range)
-        loss.backward()
-        totals["loss"] += float(loss.detach())
-        totals["clip_share"] += float(clipped)
-        totals["replay_gap"] = max(totals["replay_gap"], float((logprobs.detach() - old)[real].abs().max()))
-    return distributed.add_up(totals, largest="replay_gap")
+        gap = (logprobs.detach() - old)[real].abs().max()
+        return {"loss": loss, "clip_share": clipped, grpo.REPLAY_GAP: gap}
+
+    names = ("loss", "clip_share", grpo.REPLAY_GAP)
+    pieces = MicroBatches.of(config, model.backbone)
+    return grpo.accumulate_gradients(rollout.trajectories, pieces, names, part_terms)
+
+
+def spec(model: MemGen, config: MemGenGrpoConfig, learner: Learner, decoding: DecodingConfig) -> grpo.GrpoSpec[Rollout]:
+    """What MemGen brings to the loop of GRPO: the weaver or the trigger learns, and LoRA dropout is off."""
+    return grpo.GrpoSpec(
+        title=f"MemGen {learner.name} GRPO",
+        metrics="memgen_grpo",
+        loop=config,
+        updates_per_rollout=config.updates_per_rollout,
+        parameters=[(learner.parameters, config.learning_rate)],
+        model=model,
+        roll_out=lambda batch, step: roll_out(model, batch, config, learner, decoding, step),
+        describe=rollout_metrics,
+        learn=lambda rollout: learn(model, rollout, config, learner),
+        greedy=lambda development: greedy_metrics(model, development, config, decoding),
+        best=GREEDY_ACCURACY,
+    )
 
 
 def train(
     model: MemGen,
     problems: Sequence[Problem],
     config: MemGenGrpoConfig,
-    spec: GrpoSpec,
+    learner: Learner,
     decoding: DecodingConfig,
     run: Run,
     development: Sequence[Problem] = (),
 ) -> None:
-    """Train what `spec` names in place, logging and checkpointing into `run`; resumes where `run` stands.
-
-    Every `eval_every` steps `development` is answered greedily, and its accuracy chooses the best checkpoint.
-    """
-    total, updates = config.num_steps(len(problems)), config.updates_per_rollout
-    optimization = Optimization.of(config, [(spec.parameters, config.learning_rate)], total * updates)
-    title = f"MemGen {spec.name} GRPO"
-    # No LoRA dropout: replay must be the rollout's distribution.
-    for step in remaining_steps(title, run, total, optimization, config.checkpoint_every, model):
-        batch = [problems[index] for _, index in batch_at(step.number, config.batch_size, len(problems), config.seed)]
-        ids = [problem.id for problem in batch]
-        rollout = roll_out(model, distributed.share(batch), config, spec, decoding, step.number)
-        metrics = rollout_metrics(rollout)
-        started = time.perf_counter()
-        for update in range(updates):
-            terms = learn(model, rollout, config, spec)
-            check_finite(terms["loss"], step.number, ids)
-            if not any(distributed.gather(has_gradient(spec))):
-                continue  # the trigger was never asked
-            norm, rate = optimization.step(step.number * updates + update, ids)
-            metrics |= {"memgen_grpo/gradient_norm": norm, "memgen_grpo/learning_rate": rate}
-            metrics |= {f"memgen_grpo/{name}": value for name, value in terms.items()}
-        metrics["memgen_grpo/learning_seconds"] = time.perf_counter() - started
-        if development and step.is_due(config.eval_every):
-            metrics |= greedy_metrics(model, development, config, decoding)
-            step.record_best(metrics, "memgen_grpo/greedy_accuracy", gt)
-        step.log(metrics, f"reward {metrics['memgen_grpo/reward']:.2f}")
-
-
-def has_gradient(spec: GrpoSpec) -> bool:
-    """Whether this process's share of the batch had anything to learn from."""
-    return any(parameter.grad is not None for parameter in spec.parameters)
+    """Train what `learner` names in place, logging and checkpointing into `run`; resumes where `run` stands."""
+    grpo.train(spec(model, config, learner, decoding), problems, development, run)
 
 
 def greedy_metrics(
     model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, decoding: DecodingConfig
 ) -> dict[str, float]:
     """Greedy accuracy and blocks behind delimiters on development problems."""
-    if not (mine := distributed.share(development)):
-        return distributed.average({}, 0)
-    longest, slots, memory = config.max_new_tokens, decoding.slots, decoding.memory
-    answers = MemGenReasoner("greedy", model, max_new_tokens=longest, slots=slots, memory=memory).solve(mine)
-    model.shared_engine.release()  # the learner, whose turn is next, needs its memory
-    correct = [is_correct(problem, answer) for problem, answer in zip(mine, answers, strict=True)]
-    metrics = {
-        "memgen_grpo/greedy_accuracy": sum(correct) / len(correct),
-        "memgen_grpo/greedy_insertions": sum(map(num_insertions, answers)) / len(answers),
-    }
-    return distributed.average(metrics, len(mine))
+
+    def answer(problems: Sequence[Problem]) -> list[Trajectory]:
+        longest, slots, memory = config.max_new_tokens, decoding.slots, decoding.memory
+        answers = MemGenReasoner("greedy", model, max_new_tokens=longest, slots=slots, memory=memory).solve(problems)
+        model.shared_engine.release()  # the learner, whose turn is next, needs its memory
+        return list(answers)
+
+    def describe(answers: Sequence[Trajectory]) -> dict[str, float]:
+        return {"memgen_grpo/greedy_insertions": sum(map(num_insertions, answers)) / len(answers)}
+
+    return grpo.greedy_metrics(development, answer, GREEDY_ACCURACY, describe)
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
@@ -289,7 +267,7 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
         "memgen_grpo/latents": sum(answer.num_latents for answer in answers) / len(answers),
         "memgen_grpo/insertions": sum(num_insertions(answer) for answer in answers) / len(answers),
         "memgen_grpo/consultations": len(decisions) / len(answers),
-        "memgen_grpo/rollout_seconds": rollout.seconds,
+        "memgen_grpo/rollout_seconds": rollout.seconds["rollout"],
     }
     said = [decision for part in distributed.gather(decisions) for decision in part]
     agreed = sum(decision == YES for decision in said) / max(1, len(said))
@@ -299,16 +277,16 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
 # --- the commands ---------------------------------------------------------------------------------------------------
 
 
-def weaver_learner(model: MemGen, config: MemGenGrpoConfig) -> GrpoSpec:
+def weaver_learner(model: MemGen, config: MemGenGrpoConfig) -> Learner:
     """GRPO of the weaver."""
-    return GrpoSpec("weaver", model.weaver.trainable(), config.temperature, token_logprobs, replay_tokens)
+    return Learner("weaver", model.weaver.trainable(), config.temperature, token_logprobs, replay_tokens)
 
 
-def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> GrpoSpec:
+def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
     """GRPO of the trigger. Raises ValueError for a model without one."""
     if model.trigger is None:
         raise ValueError("this MemGen has no trigger; add one with `with_new_trigger`")
-    return GrpoSpec("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
+    return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
 
 
 @distributed.on_all_devices
@@ -345,7 +323,7 @@ def _run(
     start: str,
     config: Config,
     settings: MemGenGrpoConfig,
-    spec: GrpoSpec,
+    learner: Learner,
     output: Path,
     resume: bool,
     replace: bool,
@@ -354,5 +332,5 @@ def _run(
     development = development_problems(config, settings)
     origin = origin_of(start, map(Problem.content, problems))
     with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, problems, settings, spec, config.decoding, directory, development)
+        train(model, problems, settings, learner, config.decoding, directory, development)
     return model
