@@ -7,6 +7,8 @@ trajectory.py     what came of it: actions, log-probabilities, latents, timings
 presentation.py   how an answer with silent operators is shown, and the colours of operators
 routing.py        who decides when an operator is invoked: the policy or a schedule
 sampling.py       how an action is drawn from p
+decisions.py      what each row chooses, tells, or repeats
+branch.py         another answer's actions up to an invocation, which is left out
 soft_sampling.py  choosing mixtures of tokens, for reasoners that do
 detokenizer.py    text from tokens, as they come
 scheduler.py      who waits, who joins, who makes room

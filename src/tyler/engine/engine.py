@@ -19,13 +19,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.engine.batch import Batch
+from tyler.engine.branch import Branch, check_branch
 from tyler.engine.checks import check_sizes
+from tyler.engine.decisions import decide, logits_of
 from tyler.engine.fair_lock import SoleUser
 from tyler.engine.overlap import InFlightStep
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
-from tyler.engine.sampling import choose, constants, masked_logits
 from tyler.engine.scheduler import Scheduler
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.timings import Timings
@@ -107,7 +108,11 @@ class Engine:
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
-        return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce)
+        branch = None
+        if request.branch is not None:
+            check_branch(request.branch, self._vocab_size, len(offered), self._eos_ids, request.budget)
+            branch = Branch(request.branch, self._vocab_size, request.router.learned)
+        return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce, branch)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
@@ -218,13 +223,13 @@ class Engine:
             self._wait_for_device()
         self._park_scheduled()
         share = served[0].synthesis_seconds - before
-        return [InvocationEvent(row.index, row.invocations[-1], share) for row in served]
+        return [InvocationEvent(row.index, row.invocations[-1], share, row.reported) for row in served]
 
     def _park_scheduled(self) -> None:
         """Park the rows in which a fixed schedule places an operator at or before the present position."""
         for row in self.rows:
             while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
-                if row.may_call and call.operator in self.heads:
+                if row.may_call and call.operator in self.heads and not row.leaves_out_call():
                     row.park(call, logprob=0.0)
 
     def _due(self, parked: range) -> bool:
@@ -282,7 +287,7 @@ class Engine:
         for index, (slot, tokens) in enumerate(zip(parked, held, strict=True)):
             if tokens:
                 before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]
-                logits = self._masked(before, [self.rows[slot]] * len(tokens))
+                logits = logits_of(self.policy, before, [self.rows[slot]] * len(tokens))
                 chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens]
                 self.rows[slot].logprobs[-len(tokens) :] = chosen.tolist()
 
@@ -310,7 +315,7 @@ class Engine:
 
     def _may_run_ahead(self, running: list[int]) -> bool:
         """Whether these rows are all that are not parked, and decide plainly: they run ahead."""
-        if self.batch.overlap is None or any(row.finish_reason for row in self.rows):
+        if self.batch.overlap is None or any(row.finish_reason or row.follows for row in self.rows):
             return False
         return running[-1] == len(running) - 1 and all(self.rows[slot].request.sampler is None for slot in running)
 
@@ -333,11 +338,12 @@ class Engine:
 
     def _process_output(self, step: InFlightStep) -> None:
         """Carry out the actions of a launched step. Rows that ended or parked since it was launched take none."""
-        for slot, action, logprob in zip(range(step.rows), *step.arrived(), strict=True):
+        for slot, action, logprob, probs in zip(range(step.rows), *step.arrived(), strict=True):
             row, appended = self.rows[slot], list[tuple[int, int]]()
             if row.call is not None or row.finish_reason:
                 continue
             row.uniforms.take()
+            row.report(probs)
             self._act(slot, action, logprob, appended)
             if appended:  # the step has embedded and read it
                 self.context.lengths[slot] += 1
@@ -358,10 +364,9 @@ class Engine:
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
         rows = [self.rows[slot] for slot in running]
-        logits = self._masked(self.batch.hidden_of(running), rows)
-        chosen, logprobs = choose(logits, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
+        logits = logits_of(self.policy, self.batch.hidden_of(running), rows)
         appended: list[tuple[int, int]] = []
-        for slot, action, logprob in zip(running, chosen.tolist(), logprobs.tolist(), strict=True):
+        for slot, action, logprob in zip(running, *decide(logits, rows, self._vocab_size), strict=True):
             self._act(slot, action, logprob, appended)
         if appended:
             slots, tokens = zip(*appended, strict=True)
@@ -398,20 +403,6 @@ class Engine:
             row.schedule.observe(row.visible)
             row.find_stop()
             appended.append((slot, action))
-
-    def _masked(self, hidden: Float[Tensor, "rows dim"], rows: list[RequestState]) -> Float[Tensor, "rows actions"]:
-        """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
-
-        Where no row may, logits over V: the rest would be -inf.
-        """
-        allowed = tuple(row.allowed for row in rows)
-        scales = tuple(row.request.sampling.scale for row in rows)
-        if any(map(any, allowed)):
-            return masked_logits(
-                self.policy.logits(hidden), constants(allowed, self._device), constants(scales, self._device)
-            )
-        logits = self.policy.token_logits(hidden)
-        return logits if set(scales) == {1.0} else logits / constants(scales, self._device)[:, None]
 
     def _finish_if_full(self, slot: int) -> None:
         row = self.rows[slot]

@@ -20,7 +20,7 @@ from torch import Tensor
 from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
 from tyler.engine.paged import PagedAttentionMetadata, PagedReader
 from tyler.engine.request_state import RequestState
-from tyler.engine.sampling import filtered, invert, limits, logprobs_of, masked_logits
+from tyler.engine.sampling import filtered, invert, limits, logprobs_of, masked_logits, operator_probs
 from tyler.engine.sizes import bucket, doubled, pages_for
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
@@ -29,27 +29,36 @@ from tyler.modeling.policy import Policy
 class InFlightStep:
     """One launched step: pinned memory in which its uniform numbers leave the host and its actions arrive."""
 
-    def __init__(self, slots: int, device: torch.device) -> None:
+    def __init__(self, slots: int, num_operators: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self.uniforms = torch.zeros(slots, dtype=torch.float64, pin_memory=pinned)
         self._actions = torch.zeros(slots, dtype=torch.int64, pin_memory=pinned)
         self._logprobs = torch.zeros(slots, pin_memory=pinned)
+        self._operator_probs = torch.zeros(slots, num_operators, pin_memory=pinned)
         self._arrival = torch.cuda.Event() if pinned else None
         self.rows = 0
 
-    def send(self, actions: Int[Tensor, "rows"], logprobs: Float[Tensor, "rows"]) -> None:
+    def send(
+        self,
+        actions: Int[Tensor, "rows"],
+        logprobs: Float[Tensor, "rows"],
+        operator_probs: Float[Tensor, "rows operators"],
+    ) -> None:
         """Start the way to the host, behind what the device was given so far."""
         self.rows = len(actions)
         self._actions[: self.rows].copy_(actions, non_blocking=True)
         self._logprobs[: self.rows].copy_(logprobs, non_blocking=True)
+        self._operator_probs[: self.rows].copy_(operator_probs, non_blocking=True)
         if self._arrival is not None:
             self._arrival.record()
 
-    def arrived(self) -> tuple[list[int], list[float]]:
-        """The actions and their log-probabilities; waits for this step alone."""
+    def arrived(self) -> tuple[list[int], list[float], list[list[float]]]:
+        """The actions, their log-probabilities and p(operator), 0 where no row asks; waits for this step alone."""
         if self._arrival is not None:
             self._arrival.synchronize()
-        return self._actions[: self.rows].tolist(), self._logprobs[: self.rows].tolist()
+        found = (self._actions, self._logprobs, self._operator_probs)
+        actions, logprobs, operator_probs = (one[: self.rows].tolist() for one in found)
+        return actions, logprobs, operator_probs
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class BatchDescriptor:
     rows: int
     width: int
     operators: bool
+    reported: bool
     scaled: bool
     sampled: bool
     filtered: bool
@@ -87,10 +97,11 @@ class OverlapScheduler:
         self._top_k, self._top_p = torch.zeros_like(self._lengths), torch.ones(slots, device=device)
         self._uniforms = torch.zeros(slots, dtype=torch.float64, device=device)
         self._actions, self._logprobs = torch.zeros_like(self._lengths), torch.zeros(slots, device=device)
+        self._operator_probs = torch.zeros(slots, len(policy.psi), device=device)
         with self._device_guard():
-            self._buffers = [InFlightStep(slots, device) for _ in range(2)]
+            self._buffers = [InFlightStep(slots, len(policy.psi), device) for _ in range(2)]
         self._numbers = torch.arange(slots + 1, dtype=torch.int32, device=device)
-        self._descriptor = BatchDescriptor(0, 0, False, False, False, False)
+        self._descriptor = BatchDescriptor(0, 0, False, False, False, False, False)
         self._programs = CudaGraphDispatcher(recorder)
         self.in_flight: InFlightStep | None = None
         """The step that has been launched and has not landed."""
@@ -109,7 +120,7 @@ class OverlapScheduler:
                 self._uniforms.copy_(step.uniforms, non_blocking=True)
             descriptor = replace(self._descriptor, width=self._width(in_flight))
             self._programs.run(descriptor, functools.partial(self._step, descriptor), self._reader.memory)
-            step.send(self._actions[: len(rows)], self._logprobs[: len(rows)])
+            step.send(*(one[: len(rows)] for one in (self._actions, self._logprobs, self._operator_probs)))
         return step
 
     def _width(self, in_flight: int) -> int:
@@ -136,6 +147,7 @@ class OverlapScheduler:
             rows=count,
             width=0,
             operators=any(map(any, allowed)),
+            reported=any(row.reports for row in rows),
             scaled=set(scales) != {1.0},
             sampled=not all(sampling.greedy for sampling in samplings),
             filtered=any(sampling.filters for sampling in samplings),
@@ -169,6 +181,9 @@ class OverlapScheduler:
         else:
             logits = self._policy.token_logits(hidden)
             logits = logits / self._scales[: descriptor.rows, None] if descriptor.scaled else logits
+        if descriptor.reported:
+            told = self._operator_probs[: descriptor.rows]
+            told.copy_(operator_probs(logits, len(self._policy.psi))) if descriptor.operators else told.zero_()
         actions = logits.argmax(dim=-1)
         if descriptor.sampled:
             limited = logits

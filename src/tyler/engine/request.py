@@ -39,8 +39,10 @@ class Request:
     """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
 
     `stop` ends the answer: one string or several. `sampler` replaces the rule by which tokens and their embeddings are
-    chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the prompt. Raises
-    ValueError, with what is allowed, for any setting that is none.
+    chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the prompt.
+    `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the answer
+    with actions of another one up to an invocation, which is then left out: the decision there is between tokens, or
+    the fixed router's call is not made. Raises ValueError, with what is allowed, for any setting that is none.
     """
 
     prompt_ids: Sequence[int]
@@ -51,6 +53,8 @@ class Request:
     stop: str | Sequence[str] = ()
     sampler: Sampler | None = None
     soft_prompt: SoftPrompt | None = None
+    operator_probs: bool = False
+    branch: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -64,6 +68,8 @@ class Request:
         object.__setattr__(self, "stop", stop_strings(self.stop))
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
+        if self.sampler is not None and self.branch is not None:
+            raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch away")
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -79,20 +85,28 @@ def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """A visible token of request `index`, and the text it completed (empty inside a multi-byte character)."""
+    """A visible token of request `index`, and the text it completed (empty inside a multi-byte character).
+
+    `operator_probs` is p(operator) of each operator where it was chosen, of a request that asks for it.
+    """
 
     index: int
     token: int
     text: str
+    operator_probs: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class InvocationEvent:
-    """An operator call of request `index` was served, in `seconds`: its share of a pass over several calls."""
+    """An operator call of request `index` was served, in `seconds`: its share of a pass over several calls.
+
+    `operator_probs` as a `TokenEvent` has them.
+    """
 
     index: int
     invocation: Invocation
     seconds: float = field(default=0.0, compare=False)
+    operator_probs: tuple[float, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from tyler.engine.branch import Branch
 from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.request import Event, FinishEvent, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule
@@ -27,6 +29,7 @@ class RequestState:
         tokenizer: PreTrainedTokenizerBase,
         streamed: bool,
         coalesce: int | None,
+        branch: Branch | None,
     ) -> None:
         self.index, self.request, self.schedule = index, request, schedule
         self.offered = (
@@ -34,10 +37,12 @@ class RequestState:
         )
         self.streamed = streamed  # whether its tokens are told as they come
         self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
+        self.branch = branch  # of a request that begins with another answer's actions
         self.visible = IncrementalDetokenizer(tokenizer)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
+        self.operator_probs: list[tuple[float, ...]] = []  # of each decision, where they are asked for
         self.is_soft: list[bool] = []  # of a request with a sampler; else empty
         self.sampler_state = request.sampler and request.sampler.start(
             request.prompt_ids, request.sampling, request.max_new_tokens
@@ -80,7 +85,32 @@ class RequestState:
     @property
     def allowed(self) -> tuple[bool, ...]:
         """Which operators the policy may choose now."""
-        return self.offered if self.may_call else (False,) * len(self.offered)
+        barred = self.branch is not None and self.branch.bars_operators
+        return self.offered if self.may_call and not barred else (False,) * len(self.offered)
+
+    @property
+    def follows(self) -> bool:
+        """Whether its next decision is not yet all its own."""
+        return self.branch is not None and not self.branch.passed
+
+    def leaves_out_call(self) -> bool:
+        """Whether the call that has come due is the one which this branch leaves out."""
+        return self.branch is not None and self.branch.leaves_out(len(self.invocations))
+
+    @property
+    def reports(self) -> bool:
+        """Whether it tells p(operator) of each decision: every decision is an action then, in the same order."""
+        return self.request.operator_probs and any(self.offered)
+
+    def report(self, probs: Sequence[float]) -> None:
+        """Note p(operator) of a decision, where that is asked for; empty where no row could choose an operator."""
+        if self.reports:
+            self.operator_probs.append(tuple(probs) or (0.0,) * len(self.offered))
+
+    @property
+    def reported(self) -> tuple[float, ...]:
+        """p(operator) of the latest decision."""
+        return self.operator_probs[-1] if self.operator_probs else ()
 
     def park(self, call: Call, logprob: float) -> None:
         self.call, self.call_logprob, self.waited = call, logprob, 0
@@ -143,9 +173,15 @@ class RequestState:
             text = self.visible[index]
             if self.stopped_at is not None:
                 text = text[: max(0, self.stopped_at - sum(len(self.visible[before]) for before in range(index)))]
-            events.append(TokenEvent(self.index, self.visible.tokens[index], text))
+            events.append(TokenEvent(self.index, self.visible.tokens[index], text, self._reported_at(index)))
         self.emitted = max(self.emitted, certain)
         return events
+
+    def _reported_at(self, index: int) -> tuple[float, ...]:
+        """p(operator) where a visible token was chosen."""
+        if not self.reports:
+            return ()
+        return self.operator_probs[index + sum(call.position <= index for call in self.invocations)]
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
@@ -185,5 +221,6 @@ class RequestState:
             synthesis_seconds=self.synthesis_seconds,
             queue_seconds=(self.started or time.perf_counter()) - self.queued,
             is_soft=self.is_soft,
+            operator_probs=self.operator_probs[: len(self.actions)],
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),
         )

@@ -126,6 +126,11 @@ def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "ba
     return logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
+def operator_probs(logits: Float[Tensor, "batch actions"], num_operators: int) -> Float[Tensor, "batch operators"]:
+    """p(operator) of each operator under masked, temperature-scaled logits over V'; 0 for those that are masked."""
+    return logits.softmax(dim=-1)[:, logits.shape[-1] - num_operators :]
+
+
 def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """The action at each uniform number of the cumulative distribution, in float64; never one of probability zero."""
     cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)

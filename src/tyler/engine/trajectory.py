@@ -50,7 +50,8 @@ class Trajectory:
     it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
     place in the context another vector took (empty: none); `num_soft_prompt` counts the prompt's positions of that
-    kind.
+    kind. `operator_probs` are, for a request that asked, p(operator) of each operator at each action (0 where it could
+    not be drawn); else empty.
     """
 
     prompt_ids: list[int]
@@ -72,6 +73,7 @@ class Trajectory:
     is_soft: list[bool] = field(default_factory=list)
     num_soft_prompt: int = 0
     limited_by: str | None = None
+    operator_probs: list[tuple[float, ...]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= SHOWN_CHARACTERS else self.text[: SHOWN_CHARACTERS - 1] + "…"
@@ -114,6 +116,7 @@ class Trajectory:
         kept |= {field.name: getattr(self, field.name) for field in fields(self) if field.name != "latents"}
         kept["invocations"] = [asdict(invocation) for invocation in self.invocations]
         kept["sampling"], kept["offered"] = asdict(self.sampling), list(self.offered)
+        kept["operator_probs"] = [list(probs) for probs in self.operator_probs]
         kept["latents"] = [_told(block) for block in self.latents] if latents else None
         return kept
 
@@ -131,6 +134,7 @@ class Trajectory:
         values["invocations"] = tuple(Invocation(**invocation) for invocation in kept["invocations"])
         values["sampling"], values["offered"] = Sampling(**kept["sampling"]), tuple(kept["offered"])
         values["latents"] = [_block(block) for block in kept["latents"] or []]
+        values["operator_probs"] = [tuple(probs) for probs in kept["operator_probs"]]
         return cls(**values)
 
     @classmethod

@@ -1,0 +1,49 @@
+"""A decision of some rows: p(a_t | x_t) as each row may choose, and what it chose, is told, or repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tyler.engine.request_state import RequestState
+from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
+from tyler.modeling.policy import Policy
+
+
+def logits_of(
+    policy: Policy, hidden: Float[Tensor, "rows dim"], rows: Sequence[RequestState]
+) -> Float[Tensor, "rows actions"]:
+    """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
+
+    Where no row may, logits over V: the rest would be -inf.
+    """
+    allowed = tuple(row.allowed for row in rows)
+    scales = tuple(row.request.sampling.scale for row in rows)
+    if any(map(any, allowed)):
+        device = hidden.device
+        return masked_logits(policy.logits(hidden), constants(allowed, device), constants(scales, device))
+    logits = policy.token_logits(hidden)
+    return logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
+
+
+def decide(
+    logits: Float[Tensor, "rows actions"], rows: Sequence[RequestState], vocab_size: int
+) -> tuple[list[int], list[float]]:
+    """a_t and log p(a_t | x_t) of each row, noted where it is on a branch or wants to be told p(operator)."""
+    actions, logprobs = choose(logits, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
+    repeated = [None if row.branch is None else row.branch.next for row in rows]
+    if any(action is not None for action in repeated):
+        chosen = zip(repeated, actions.tolist(), strict=True)
+        actions = torch.tensor([own if other is None else other for other, own in chosen], device=logits.device)
+        logprobs = logprobs_of(logits, actions)
+    if any(row.reports for row in rows):
+        table = operator_probs(logits, logits.shape[-1] - vocab_size).tolist()
+        for row, probs in zip(rows, table, strict=True):
+            row.report(probs)
+    for row in rows:
+        if row.branch is not None:
+            row.branch.advance()
+    return actions.tolist(), logprobs.tolist()

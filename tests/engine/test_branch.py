@@ -1,0 +1,134 @@
+"""Replay without one invocation: the answer is the same up to it, and the model's own behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+
+from tyler.engine.branch import Branch
+from tyler.engine.request import Request
+from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Router, Schedule
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
+from tyler.model import Tyler
+from tyler.modeling.operators import Operator
+
+ROUTERS = (Learned(), AtBoundaries(), AtBoundaries(rate=0.5))
+
+
+@pytest.fixture(scope="module")
+def model() -> Tyler:
+    return tiny.build("smollm3", tiny.SEEDS["smollm3"], psi_scale=0.7)
+
+
+def asked(model: Tyler, router: Router, sampling: Sampling, **more: object) -> Request:
+    return Request(model.request(tiny.ODD).prompt_ids, router, sampling, max_new_tokens=24, **more)  # type: ignore[arg-type]
+
+
+def branches(model: Tyler, answer: Trajectory, router: Router) -> list[Trajectory]:
+    """The answer without each of its invocations, decoded beside each other."""
+    starts = [tuple(answer.actions[: call.action]) for call in answer.invocations]
+    return model.engine().run([asked(model, router, answer.sampling, branch=start) for start in starts])
+
+
+@pytest.mark.parametrize("router", ROUTERS, ids=repr)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_branch_is_the_answer_up_to_the_call_and_then_has_no_such_call(
+    router: Router, temperature: float, model: Tyler, ahead: bool
+) -> None:
+    (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
+    assert answer.invocations, "or the test shows nothing"
+    for number, (call, branch) in enumerate(zip(answer.invocations, branches(model, answer, router), strict=True)):
+        assert branch.actions[: call.action] == answer.actions[: call.action]
+        assert branch.invocations[:number] == answer.invocations[:number]
+        assert not router.learned or not branch.is_operator[call.action]
+        assert call not in branch.invocations
+        torch.testing.assert_close(branch.logprobs[: call.action], answer.logprobs[: call.action], rtol=0, atol=1e-4)
+        for mine, its in zip(branch.latents, answer.latents[:number], strict=False):
+            torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-4)
+
+
+@dataclass(frozen=True)
+class Without:
+    """A fixed router whose call of one number is not made: what a branch under it should be."""
+
+    router: Router
+    number: int
+    learned: bool = field(default=False, init=False)
+
+    def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
+        schedule, calls = self.router.start(operators, random), itertools.count()
+        plain = schedule.due
+
+        def kept() -> Call | None:
+            call = plain()
+            return kept() if call is not None and next(calls) == self.number else call
+
+        schedule.due = kept  # type: ignore[method-assign]
+        return schedule
+
+
+@pytest.mark.parametrize("router", ROUTERS[1:], ids=repr)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_behind_the_call_a_fixed_router_does_what_it_would_without_it(
+    router: Router, temperature: float, model: Tyler, ahead: bool
+) -> None:
+    (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
+    for number, branch in enumerate(branches(model, answer, router)):
+        (plain,) = model.engine().run([asked(model, Without(router, number), answer.sampling)])
+        assert plain.actions == branch.actions and plain.invocations == branch.invocations
+
+
+def test_behind_the_call_a_policy_says_what_it_would_with_the_calls_that_are_left(model: Tyler, ahead: bool) -> None:
+    (answer,) = model.engine().run([asked(model, Learned(), Sampling())])
+    for branch in branches(model, answer, Learned()):
+        calls: dict[int, tuple[str, ...]] = {}
+        for call in branch.invocations:
+            calls[call.position] = (*calls.get(call.position, ()), call.operator)
+        (plain,) = model.engine().run([asked(model, Forced(calls), Sampling())])
+        assert tokens_of(plain) == tokens_of(branch)
+
+
+def tokens_of(answer: Trajectory) -> list[int]:
+    pairs = zip(answer.actions, answer.is_operator, strict=True)
+    return [action for action, is_operator in pairs if not is_operator]
+
+
+def test_a_whole_answer_repeated_has_the_same_latents(model: Tyler, ahead: bool) -> None:
+    (answer,) = model.engine().run([asked(model, AtBoundaries(), Sampling(0.8, seed=1))])
+    actions = tuple(action for action in answer.actions if action not in model.backbone.eos_ids)
+    (again,) = model.engine().run([Request(answer.prompt_ids, branch=actions, max_new_tokens=len(actions))])
+    assert again.actions == list(actions) and again.invocations == answer.invocations
+    for mine, its in zip(again.latents, answer.latents, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-4)
+
+
+def test_a_branch_that_no_answer_can_have_is_refused(model: Tyler) -> None:
+    engine, vocab = model.engine(), model.backbone.vocab_size
+    for actions in ((vocab + 3,), (-1,), (next(iter(model.backbone.eos_ids)),)):
+        with pytest.raises(ValueError, match="branch holds"):
+            engine.add_request(asked(model, Learned(), Sampling(), branch=actions))
+    with pytest.raises(ValueError, match="branch invokes 2 operators, and budget=1"):
+        engine.add_request(asked(model, Learned(), Sampling(), branch=(vocab, vocab), budget=1))
+
+
+def test_a_learned_branch_bars_operators_once() -> None:
+    branch = Branch((5, 11), vocab_size=10, learned=True)
+    followed = []
+    while not branch.passed:
+        followed.append((branch.next, branch.bars_operators))
+        branch.advance()
+    assert followed == [(5, False), (11, False), (None, True)]
+    assert not branch.leaves_out(1)
+
+
+def test_a_fixed_branch_leaves_out_one_call() -> None:
+    branch = Branch((5, 11, 6), vocab_size=10, learned=False)
+    assert branch.next == 5 and not branch.bars_operators
+    assert [branch.leaves_out(calls) for calls in (0, 1, 1)] == [False, True, False]
