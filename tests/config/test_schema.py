@@ -118,6 +118,8 @@ def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
     ("override", "words"),
     [
         ("stage1.batch_size=0", ["stage1.batch_size = 0", "greater than or equal to 1"]),
+        ("stage1.batch_size=1000000000", ["stage1.batch_size = 1000000000", "less than or equal to 65536"]),
+        ("memgen.trigger.group_size=1000000000", ["memgen.trigger.group_size = 1000000000", "65536"]),
         ("stage1.batch_size=yes", ["stage1.batch_size = true", "valid integer"]),
         ("stage1.seed=9223372036854775808", ["stage1.seed = 9223372036854775808", "less than"]),
         ("data.seed=-1", ["data.seed = -1"]),
@@ -183,6 +185,13 @@ def test_every_section_of_a_loop_is_among_the_loops() -> None:
     sections |= {f"memgen.{name}": getattr(config.memgen, name) for name in type(config.memgen).model_fields}
     assert config.loops == {name: part for name, part in sections.items() if isinstance(part, OptimizationConfig)}
     assert set(config.loops) == set(LOOPS)
+
+
+@pytest.mark.parametrize("operator", ["{name: x, num_latents: 0, boundary: step}", "{name: x}", "3"])
+def test_an_impossible_operator_is_reported_once(operator: str) -> None:
+    text = refusal("mini", f"operators=[{operator}]", "stage1.insertions.first=null")
+    assert "operators.0" in text
+    assert "at least 1 item" not in text
 
 
 def test_every_problem_is_named_at_once() -> None:

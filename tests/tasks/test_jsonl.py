@@ -33,6 +33,29 @@ def test_a_solution_without_a_box_gets_a_final_paragraph_with_one(tmp_path):
     assert grade("jsonl", problem.solution, problem.answer).correct
 
 
+@pytest.mark.parametrize("row", [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": "5", "solution": None}])
+def test_a_row_without_a_solution_can_be_graded(tmp_path, row):
+    (problem,) = read(write(tmp_path, row), "test")
+    assert problem.solution is None
+    assert grade("jsonl", "It is $\\boxed{5}$.", problem.answer).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(5, "5"), (-0.5, "-0.5"), (1e-7, "0.0000001"), (10**40, "1" + 40 * "0"), (1e22, "1" + 22 * "0")],
+)
+def test_an_answer_may_be_a_number(tmp_path, answer, text):
+    (problem,) = read(write(tmp_path, {**ROW, "answer": answer, "solution": f"It is $\\boxed{{{text}}}$."}), "train")
+    assert problem.answer == text
+    assert grade("jsonl", problem.solution or "", problem.answer).correct
+
+
+def test_ids_are_named_after_the_file_where_no_split_is_given(tmp_path):
+    path = write(tmp_path, ROW, ROW)
+    assert [problem.id for problem in load_problems("jsonl", path=path)] == ["traces-1", "traces-2"]
+    assert [problem.id for problem in load_problems("jsonl", "dev", path=path)] == ["dev-1", "dev-2"]
+
+
 @pytest.mark.parametrize(
     ("box", "answer"),
     [(r"\dfrac{1}{2}", r"$\frac{1}{2}$"), ("0.5", r"\frac12"), ("x+1", "1+x"), (r"2\sqrt{2}", r"\sqrt{8}")],
@@ -63,8 +86,10 @@ def test_a_comparison_that_runs_out_of_time_contradicts_nothing(tmp_path, monkey
         ("{", "line 2: not JSON"),
         ("null", "line 2: expected a JSON object, got NoneType"),
         ("{}", "line 2: field 'answer' is missing; there is none"),
-        ({"problem": "?", "answer": "5"}, "line 2: field 'solution' is missing; there is problem, answer"),
-        ({**ROW, "answer": 5}, "line 2: field 'answer' must be a string, got int 5"),
+        ({**ROW, "solution": 5}, "line 2: field 'solution' must be a string, got int 5"),
+        ({**ROW, "answer": True}, "line 2: field 'answer' must be a string or a number, got True"),
+        ({**ROW, "answer": [5]}, r"line 2: field 'answer' must be a string or a number, got list \[5\]"),
+        ('{"problem": "?", "answer": NaN}', "line 2: field 'answer' must be a string or a number, got nan"),
         ({**ROW, "problem": ""}, "line 2: field 'problem' is empty"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from tyler.tasks.mini import FAMILIES, SPLITS, corpus, equal, load
 from tyler.tasks.mini.science import LAWS
 from tyler.tasks.mini.theorems import THEOREMS
-from tyler.tasks.mini.world import bucket
+from tyler.tasks.mini.world import PER_BUCKET, bucket
 from tyler.tasks.problem import Problem
 
 ASSETS = Path(str(files("tyler") / "assets" / "mini"))
@@ -67,6 +68,21 @@ def test_no_split_shares_a_problem_with_another_or_with_the_corpus():
         for other in texts:
             assert base(one) == base(other) or not texts[one] & texts[other], f"{one} and {other} share problems"
     assert not texts["dev"] & texts["dev-harder"]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("count", [10**6, 99_999_999])
+def test_more_problems_than_there_are_are_refused_at_once_with_the_largest_number(split, count):
+    largest = len(SPLITS[split].levels) * len(SPLITS[split].families) * len(SPLITS[split].buckets) * PER_BUCKET
+    started = time.process_time()
+    with pytest.raises(ValueError, match=f"{count:,} problems of '{split}' .* at most {largest:,} are made"):
+        load(split, count=count)
+    assert time.process_time() - started < 1
+
+
+def test_a_family_and_level_with_the_fewest_problems_has_as_many_as_are_promised():
+    promised = len(SPLITS["eval"].buckets) * PER_BUCKET
+    assert len({problem.id for problem in load("eval", count=promised, families=["theorems"], levels=[1])}) == promised
 
 
 def test_every_split_owns_its_buckets_alone():

@@ -463,6 +463,15 @@ def test_traces_too_long_for_the_setting_or_the_model_are_left_out(tmp_path: Pat
         load_traces(config_for(path, max_length=20), backbone)
 
 
+def test_latents_that_leave_no_room_for_a_trace_are_refused_as_such(tmp_path: Path) -> None:
+    config = config_for(write_traces(tmp_path / "traces.jsonl"), max_length=3)
+    latents = max(operator.num_latents for operator in tiny.OPERATORS)
+    said = rf"max_length=3 .* leaves no room beside the {latents} latents of 1 blocks"
+    with pytest.raises(ValueError, match=said) as refused:
+        load_traces(config, tiny.tyler("qwen3").backbone)
+    assert "-" not in str(refused.value)
+
+
 def test_development_traces_are_loaded_where_something_watches(tmp_path: Path) -> None:
     backbone = tiny.tyler("qwen3").backbone
     path = write_traces(tmp_path / "traces.jsonl")

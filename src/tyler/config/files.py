@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from tyler.config.schema import Config
 from tyler.config.sections import suggest
@@ -159,11 +160,20 @@ def _validate(settings: dict[str, Any], source: str) -> Config:
     try:
         return Config.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
-        problems = [
-            _explain(details["type"], details["loc"], details["input"], details["msg"])
-            for details in error.errors(include_url=False)
-        ]
+        found = error.errors(include_url=False)
+        problems = [_explain(one["type"], one["loc"], one["input"], one["msg"]) for one in _causes(found)]
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
+
+
+def _causes(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """The errors without those that follow from others: a list is too short where its only element was refused."""
+    places = [one["loc"] for one in found]
+    return [
+        one
+        for one in found
+        if one["type"] != "too_short"
+        or not any(len(place) > len(one["loc"]) and place[: len(one["loc"])] == one["loc"] for place in places)
+    ]
 
 
 def _explain(kind: str, location: tuple[int | str, ...], value: Any, message: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tyler.config.sections import Count, LoraConfig, Rate, Section, Seed, Share, Weight
+from tyler.config.sections import MAX_BATCH, BatchSize, Count, LoraConfig, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
 
@@ -44,7 +44,7 @@ class OptimizationConfig(Section):
     """Passes over the training problems; null where `steps` is given."""
     steps: Count | None = None
     """Optimizer steps; where given, it replaces `epochs`, which may then be null."""
-    batch_size: Count = 8
+    batch_size: BatchSize = 8
     """Examples or prompts per optimizer step, over all processes."""
     micro_batch_size: Count | None = None
     """Examples or answers held in memory at once, by each process; null for all."""
@@ -158,7 +158,7 @@ class MemGenGrpoConfig(OptimizationConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
     epochs: Rate | None = 1.0
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
     """G: answers sampled for each problem."""
     clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """epsilon: how far an importance ratio may move before it is clipped."""
@@ -200,7 +200,7 @@ class SoftCotConfig(TracesConfig):
     """SoftCoT: a Linear learns to carry an assistant's soft thoughts to the backbone, on the traces of Stage 1."""
 
     epochs: Rate | None = 10.0
-    batch_size: Count = 4
+    batch_size: BatchSize = 4
     learning_rate: Rate = 2e-5
     assistant: str | None = None
     """The frozen model that thinks; null for the backbone itself."""
@@ -260,7 +260,7 @@ class Stage2Config(OptimizationConfig):
 class GrpoConfig(Section):
     """The group-relative objective: G, epsilon, beta, B_O, lambda and alpha of the paper, in that order."""
 
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
     """G: rollouts for each problem."""
     clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """epsilon: how far an importance ratio may move before it is clipped."""

@@ -12,7 +12,11 @@ from tyler.engine.sizes import bytes_of
 from tyler.tasks.decontamination import OnOverlap
 from tyler.tasks.grading import task_name
 
+MAX_BATCH = 2**16
+"""More examples than any step learns from: a larger number is a slip, and would take minutes to be found out."""
+
 Count = Annotated[int, Field(ge=1)]
+BatchSize = Annotated[int, Field(ge=1, le=MAX_BATCH)]
 TaskName = Annotated[str, AfterValidator(task_name)]
 Weight = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]

@@ -2,13 +2,16 @@ r"""Problems of one's own, for training and for grading (the task `jsonl`): one 
 
     {"problem": "What is 2 + 3?", "solution": "We add.\n\n2 + 3 = 5, so the answer is $\\boxed{5}$.", "answer": "5"}
 
-Other keys are ignored. A target has to teach the model to box its answer: where the solution has no box, the paragraph
-"The answer is $\boxed{...}$." is appended; where its last box contradicts the answer, the row is refused.
+The answer may be a number. A row without a solution can be graded, and not learned from. Other keys are ignored. A
+target has to teach the model to box its answer: where the solution has no box, the paragraph "The answer is
+$\boxed{...}$." is appended; where its last box contradicts the answer, the row is refused.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
 from tyler.tasks.data_files import Row
@@ -20,7 +23,7 @@ _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
 def problem(row: Row, split: str) -> Problem:
     """A row as a problem, with id `{split}-{line}`. Raises ValueError by file, line and field."""
-    answer = row.text("answer")
+    answer = _answer(row)
     return Problem(
         id=f"{split}-{row.number}",
         task="jsonl",
@@ -55,7 +58,20 @@ def boxed_solution(solution: str, answer: str) -> str:
     return solution if boxed_answer(solution) is not None else f"{solution}\n\n{final_paragraph(answer)}"
 
 
-def _agreeing_solution(row: Row, answer: str) -> str:
+def _answer(row: Row) -> str:
+    """The answer as text; of a number its digits, without an exponent."""
+    value: object = row.get("answer", (str, int, float), "a string or a number")
+    if isinstance(value, str):
+        return row.text("answer")
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        raise row.error("answer", f"must be a string or a number, got{row.shown(value)}")
+    return format(Decimal(repr(value)), "f")
+
+
+def _agreeing_solution(row: Row, answer: str) -> str | None:
+    """The solution as a target, or None where the row has none."""
+    if row.fields.get("solution") is None:
+        return None
     solution = boxed_solution(row.text("solution"), answer)
     given = boxed_answer(solution)
     if given is not None and _contradicts(given, answer):

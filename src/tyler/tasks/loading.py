@@ -26,9 +26,9 @@ def load_problems(
     """The problems of a task: all of a split (None: the one that is reported), or `count` of them drawn with `seed`.
 
     `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub.
-    A generated task (mini) reads nothing; `jsonl` reads any file, and `split` only names its ids. A sample keeps the
-    order of the rows, and is the `count` ids whose SHA-256 with the seed is smallest: it does not depend on the order
-    of rows or files, and a smaller one is part of a larger one.
+    A generated task (mini) reads nothing; `jsonl` reads any file, and `split` only names its ids (None: after the
+    file, `traces-3`). A sample keeps the order of the rows, and is the `count` ids whose SHA-256 with the seed is
+    smallest: it does not depend on the order of rows or files, and a smaller one is part of a larger one.
 
     Raises ValueError, saying what to do, for an unknown task or split, a missing or needless `path`, a broken row (by
     file, line and field), a split that has not its published number of problems, a `count` out of range, or a Hub that
@@ -47,8 +47,9 @@ def load_problems(
         split = split or next(iter(chosen.sources))
         problems = _published(chosen, split, None if path is None else Path(path))
     else:
-        split = split or "train"
-        problems = _problems(chosen, split, read_rows(_given_file(chosen, path), private=chosen.private))
+        file = _given_file(chosen, path)
+        split = split or file.name.partition(".")[0]
+        problems = _problems(chosen, split, read_rows(file, private=chosen.private))
     return list(problems) if count is None else _sample(problems, count, seed)
 
 

@@ -69,12 +69,18 @@ def load_development(config: Config, backbone: Backbone) -> list[Trace]:
 def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -> list[Trace]:
     """The problems as traces, without those that are too long or have no boundary.
 
-    Raises ValueError when a problem has no solution, or none is left.
+    Raises ValueError when a problem has no solution, where latents leave no room for a trace, or none is left.
     """
-    prompt = config.prompt
-    traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
     latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
+    if limit < 1:
+        raise ValueError(
+            f"stage1.max_length={config.stage1.max_length} in the model's context of {backbone.max_positions} leaves "
+            f"no room beside the {latents} latents of {config.stage1.insertions.max} blocks; raise it, or lower "
+            "stage1.insertions.max or the operators' num_latents"
+        )
+    prompt = config.prompt
+    traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
     kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
     if len(kept) < len(traces):
         logger.warning(

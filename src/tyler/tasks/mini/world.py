@@ -47,6 +47,9 @@ SPLITS: dict[str, Split] = {
 }
 """A name with a hyphen draws other levels or families from the buckets of the split that it begins with."""
 
+PER_BUCKET = 150
+"""A bucket has more distinct problems of every family and level; those with the fewest have just under 300."""
+
 CURRICULUM: tuple[tuple[float, ...], tuple[float, ...]] = ((0.80, 0.15, 0.05, 0.0), (0.30, 0.32, 0.30, 0.08))
 """How often the corpus draws levels 1 to 4 at its start and from its middle on; linear in between."""
 
@@ -75,17 +78,22 @@ def load(
 ) -> list[Problem]:
     """`count` distinct problems of a split, families and levels in turn; equal arguments give equal lists anywhere.
 
-    Raises ValueError for an unknown split, family or level.
+    Raises ValueError for an unknown split, family or level, and for more problems than there surely are.
     """
     rule = _split(split)
     levels, families = rule.levels if levels is None else levels, rule.families if families is None else families
     _check("families", families, FAMILIES)
     _check("levels", levels, LEVELS)
-    rng = random.Random(f"mini {split} {seed}")
     cells = [(name, level) for level in levels for name in families]
+    count, largest = rule.count if count is None else count, len(cells) * len(rule.buckets) * PER_BUCKET
+    if count > largest:
+        raise ValueError(
+            f"{count:,} problems of {split!r} of the mini world were asked for; at most {largest:,} are made"
+        )
+    rng = random.Random(f"mini {split} {seed}")
     seen: set[str] = set()
     problems = []
-    for i in range(rule.count if count is None else count):
+    for i in range(count):
         name, level = cells[i % len(cells)]
         puzzle = _draw(rng, _BY_NAME[name], level, rule.buckets, seen)
         seen.add(puzzle.prompt)
