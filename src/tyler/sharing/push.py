@@ -1,0 +1,220 @@
+"""`tyler push`: a checkpoint to the Hub. What is sent is a checked copy in which nothing of this machine is left."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils import validate_repo_id
+
+from tyler.modeling.architectures import shipped
+from tyler.modeling.backbone import Backbone, first_line
+from tyler.modeling.checkpoint import MANIFEST, Manifest, is_checkpoint
+from tyler.modeling.digests import digest_of
+from tyler.modeling.hub import HUB_ID
+from tyler.modeling.manifest import NAMES, SEALED_SINCE, BackboneRecord, CheckpointError, check_files
+from tyler.runs.checkpoints import latest_checkpoint
+from tyler.sharing.card import model_card
+from tyler.sharing.records import evaluations_of, results_in, saved_fingerprint, training_of
+
+CARD = "README.md"
+
+
+class PushError(ValueError):
+    """A model that cannot be published as asked; says why and what to do."""
+
+
+def run(
+    model: str,
+    repo: str,
+    *,
+    private: bool = False,
+    dry_run: bool = False,
+    backbone: str | None = None,
+    evaluations: Sequence[Path] = (),
+    revision: str | None = None,
+) -> None:
+    """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent.
+
+    `backbone` is the Hub id of a backbone that was a folder while training, `evaluations` folders of `tyler eval`
+    besides those beside the run, `revision` a branch of the repository. Raises PushError and CheckpointError before
+    anything is sent.
+    """
+    check_repo(repo)
+    folder = found_checkpoint(model)
+    manifest = Manifest.read(folder)
+    check_whole(folder, manifest)
+    published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), sealed={})
+    with staged(folder, published) as copy:
+        others = write_card(copy, folder, model, manifest, published, repo, evaluations)
+        for other in others:
+            print(f"left out, since it is of other weights or another model: {other}")
+        check_private(copy, folder)
+        if dry_run:
+            show(copy, repo)
+        else:
+            print(f"{repo} is at {upload(copy, repo, private, revision)}")
+
+
+# ---------------------------------------------------------------------------------------------------- before sending
+
+
+def check_repo(repo: str) -> None:
+    """Raise PushError for a name that no repository on the Hub can have."""
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise PushError(f"{repo!r} is no name on the Hub ({first_line(error)}); give USER/NAME") from error
+    if "/" not in repo:
+        raise PushError(f"{repo!r} does not say whose it is; give USER/NAME")
+
+
+def found_checkpoint(model: str) -> Path:
+    """The folder of the checkpoint: of a run the newest. Raises PushError where there is none of Tyler."""
+    folder = shipped(model) or latest_checkpoint(model) or Path(model)
+    if not is_checkpoint(folder):
+        raise PushError(f"{model} holds no Tyler checkpoint ({MANIFEST}); give a run or a folder of save_pretrained")
+    return folder
+
+
+def check_whole(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckpointError unless every file is as it was saved, by the digests in tyler.json."""
+    if manifest.sealed["format"] < SEALED_SINCE:
+        raise CheckpointError(
+            f"{folder} is of format {manifest.sealed['format']} and has no digests to check an upload by; load it with "
+            "Tyler.from_pretrained and save it again"
+        )
+    check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+
+
+def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -> BackboneRecord:
+    """The backbone as others find it.
+
+    Raises PushError for a folder of this machine, and CheckpointError for one given `instead` with other weights.
+    """
+    if instead is None:
+        if record.folder is not None or not (record.id in NAMES or HUB_ID.fullmatch(record.id)):
+            raise PushError(
+                f"the backbone of {folder} is a folder or a file of this machine, where nobody else finds it; say "
+                "which model on the Hub it is: --backbone USER/NAME"
+            )
+        return record
+    if Path(instead).exists() or not (instead in NAMES or HUB_ID.fullmatch(instead)):
+        raise PushError(f"--backbone {instead} is no model that others find; give its id on the Hub, USER/NAME")
+    loaded = Backbone.load(instead, dtype=record.dtype or "auto")
+    record.check(loaded, folder)
+    return BackboneRecord.of(loaded)
+
+
+@contextmanager
+def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """A copy of a checkpoint's own files with a manifest that names no place of this machine; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
+        copy = Path(temporary)
+        for name in manifest.files:
+            (copy / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(folder / name, copy / name)
+        for adapter in manifest.adapters:
+            settings = copy / adapter / "adapter_config.json"
+            content = json.loads(settings.read_text(encoding="utf-8"))
+            content["base_model_name_or_path"] = manifest.backbone.id
+            settings.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        manifest.write(copy)
+        yield copy
+
+
+def write_card(
+    copy: Path,
+    folder: Path,
+    model: str,
+    manifest: Manifest,
+    published: Manifest,
+    repo: str,
+    evaluations: Sequence[Path],
+) -> list[Path]:
+    """Write the model card; returns the evaluations that are not in it, because they are of other weights."""
+    beside = evaluations_of(Path(model)) if Path(model).exists() else []
+    weights = frozenset({saved_fingerprint(folder, manifest)})
+    results, others = results_in([*evaluations, *beside], weights)
+    card = model_card(published, repo, training_of(folder, manifest), results)
+    (copy / CARD).write_text(card, encoding="utf-8")
+    return others
+
+
+def check_private(copy: Path, folder: Path) -> None:
+    """Raise PushError where a text that is to be sent names this machine's folders or its user's home.
+
+    The texts are made so that they cannot; this is the second lock.
+    """
+    places = {str(Path.home()), str(Path.cwd()), str(folder.resolve())} - {"/"}
+    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w-])" for place in sorted(places)))
+    for path in sorted(copy.rglob("*")):
+        if path.suffix in (".json", ".md") and (found := named.search(path.read_text(encoding="utf-8"))):
+            raise PushError(f"{path.relative_to(copy)} would tell others of {found[0]}; nothing was sent")
+
+
+def show(copy: Path, repo: str) -> None:
+    """All that would be sent: every file with its size and digest, and the card."""
+    print(f"{repo} would get:")
+    for path in sorted(path for path in copy.rglob("*") if path.is_file()):
+        print(f"  {path.relative_to(copy)}  {path.stat().st_size:,} bytes  sha256 {digest_of(path)}")
+    print(f"\n{(copy / CARD).read_text(encoding='utf-8')}\nnothing was sent (--dry-run)")
+
+
+# ----------------------------------------------------------------------------------------------------------- sending
+
+
+def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
+    """Send a staged copy in one commit, and return its address. Raises PushError where the Hub does not take it."""
+    published = Manifest.read(copy)
+    check_files(copy / MANIFEST, published.sealed, published.files)
+    with explained(repo):
+        api = HfApi()
+        api.create_repo(repo, private=private, exist_ok=True)
+        if private and not api.model_info(repo).private:  # exist_ok leaves a public one public
+            raise PushError(f"{repo} exists and is public, and --private was asked for; choose another name")
+        if revision is not None:
+            api.create_branch(repo, branch=revision, exist_ok=True)
+        # An earlier checkpoint may have had a policy that this one lacks.
+        commit = api.upload_folder(
+            repo_id=repo,
+            folder_path=copy,
+            revision=revision,
+            commit_message=f"Tyler on {published.backbone.id} ({published.stage})",
+            delete_patterns=["synthesizer/*", "policy/*"],
+        )
+        return commit.commit_url
+
+
+@contextmanager
+def explained(repo: str) -> Iterator[None]:
+    """Whatever the Hub refuses comes out as PushError that says what to do."""
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise PushError(
+            "HF_HUB_OFFLINE forbids the network; unset it, or look at what would go with --dry-run"
+        ) from error
+    except (LocalTokenNotFoundError, RepositoryNotFoundError, GatedRepoError) as error:
+        raise PushError(f"the Hub does not let you write {repo}; run `hf auth login` with a token that may") from error
+    except HfHubHTTPError as error:
+        if error.response.status_code in (401, 403):
+            raise PushError(
+                f"the Hub does not let you write {repo}; run `hf auth login` with a token that may"
+            ) from error
+        raise PushError(f"the Hub did not take {repo}: {first_line(error)}; the same command tries again") from error

@@ -1,0 +1,169 @@
+"""What a run and its evaluations wrote down, as far as others may read it.
+
+Nothing is taken over as it stands: settings are numbers, switches and words of a fixed set, data is named by task and
+split, results are counts. So no path, no command line, no problem and no answer gets from here into a card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from tyler.config.files import load_config
+from tyler.config.schema import Config
+from tyler.evaluation.records import RECORDS, SETTINGS, read_records
+from tyler.evaluation.reports import Report
+from tyler.modeling.checkpoint import TENSORS, Manifest
+from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
+from tyler.runs.run import CONFIG, ENVIRONMENT, ORIGIN
+from tyler.tasks import find_task
+
+SECTIONS = {"stage1": ("stage1",), "stage2": ("stage2", "grpo"), "sft": ("sft",), "grpo": ("stage2", "grpo")}
+"""By stage: the sections of a config that its loop reads."""
+
+WORDS = frozenset({"adamw", "cosine", "constant", "computed", "group", "batch", "none", "auto"})
+"""The values of settings that are words; names of operators are told too, since tyler.json has them."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a checkpoint came about: settings by name, and its data in a sentence each."""
+
+    step: int
+    settings: Mapping[str, str]
+    data: Sequence[str]
+    best: str | None
+    packages: Mapping[str, str]
+    device: str | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One task's outcome in an evaluation of exactly these weights."""
+
+    report: Report
+    problems: str
+    method: Mapping[str, Any]
+    max_new_tokens: int
+
+
+def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
+    """What the run of a checkpoint says of itself; None for a checkpoint that stands alone."""
+    run = checkpoint.resolve().parent.parent
+    if checkpoint.resolve().parent.name != CHECKPOINTS or not (run / CONFIG).is_file():
+        return None
+    config = load_config(str(run / CONFIG))
+    names = frozenset(operator.name for operator in manifest.operators)
+    started = read_json(run / ENVIRONMENT)
+    environment = started[-1] if isinstance(started, list) and started else {}
+    return Training(
+        step=checkpoint_step(checkpoint.resolve()),
+        settings=dict(told(config, manifest.stage, names)),
+        data=list(data_of(config, read_json(run / ORIGIN))),
+        best=best_of(checkpoint),
+        packages={name: found for name, found in environment.get("packages", {}).items() if found},
+        device=environment.get("device"),
+    )
+
+
+def told(config: Config, stage: str, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The settings of a stage by dotted name, those that are numbers, switches or known words."""
+    sections: dict[str, Any] = {section: getattr(config, section).model_dump() for section in SECTIONS.get(stage, ())}
+    sections["lora"] = config.lora.model_dump()
+    for key, value in flat(sections):
+        if isinstance(value, bool | int | float) or value in WORDS | names:
+            yield key, str(value)
+        elif isinstance(value, list | tuple) and key == "lora.target_modules":
+            yield key, ", ".join(map(str, value))
+
+
+def flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings by dotted name."""
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from flat(inner, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", inner
+
+
+def data_of(config: Config, origin: Any) -> Iterator[str]:
+    """What was learned from, in sentences. A file of one's own is called that, without its name."""
+    data = config.data
+    own = data.task == "jsonl"
+    count = "all problems" if data.count is None else f"{data.count} problems, drawn with seed {data.seed}"
+    title = "Problems of the author's own" if own else f"{find_task(data.task).title}, split `{data.split}`"
+    yield f"{title}: {count}."
+    if isinstance(origin, dict) and (hashes := [f"{k} `{v}`" for k, v in sorted(origin.items()) if is_hash(v)]):
+        yield f"Hashes of what the run learned from: {', '.join(hashes)}."
+    if config.development_set is not None:
+        yield "The best step was chosen on development problems, which are none of those that results are reported on."
+    if data.held_out == ():
+        yield "Training problems were not compared with any evaluation set."
+    else:
+        kept_out = {"refuse": "stop such a run", "drop": "are left out"}.get(data.on_overlap, "are left out")
+        yield f"Problems of the evaluation set among the training problems {kept_out}."
+
+
+def is_hash(value: object) -> bool:
+    """Whether a value says nothing but a hash."""
+    return isinstance(value, str) and 8 <= len(value) <= 64 and all(letter in "0123456789abcdef" for letter in value)
+
+
+def best_of(checkpoint: Path) -> str | None:
+    """The development metric of the best step as it was when this checkpoint was written."""
+    note = read_json(checkpoint / BEST_NOTE)
+    return None if not note else f"step {int(note['step'])}, {note['metric']} {float(note['value']):.4g}"
+
+
+def read_json(path: Path) -> Any:
+    """The JSON of a file; None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+# ---------------------------------------------------------------------------------------------------------- results
+
+
+def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[Result], list[Path]]:
+    """The results in evaluation folders, by task, and the folders that are of other weights.
+
+    `weights` are the hashes that evaluations may have been kept under.
+    """
+    found: list[Result] = []
+    others: list[Path] = []
+    for folder in folders:
+        settings = read_json(folder / SETTINGS) or {}
+        if settings.get("weights") not in weights:
+            others.append(folder)
+            continue
+        records = read_records(folder)
+        for task, problems in settings["problems"].items():
+            report = Report(find_task(task).title, tuple(one for one in records if one.task == task))
+            if report.records:
+                found.append(Result(report, problems, settings["method_settings"], settings["max_new_tokens"]))
+    return found, others
+
+
+def evaluations_of(model: Path) -> list[Path]:
+    """The evaluations that stand where `tyler eval` puts them for this model: in RUN-eval beside the run."""
+    run = model.parent.parent if model.parent.name == CHECKPOINTS else model
+    return sorted(path.parent for path in run.with_name(f"{run.name}-eval").glob(f"*/{RECORDS}"))
+
+
+def saved_fingerprint(folder: Path, manifest: Manifest) -> str:
+    """`Tyler.fingerprint` of a saved model, from its files alone: the backbone's hash, and every trained tensor."""
+    tensors = {**load_file(folder / TENSORS)}
+    for adapter in manifest.adapters:
+        for key, tensor in load_file(folder / adapter / "adapter_model.safetensors").items():
+            tensors[f"{adapter}.{key.removesuffix('.weight')}.default.weight"] = tensor
+    digest = hashlib.sha256(manifest.backbone.fingerprint.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
