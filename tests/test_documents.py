@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import shlex
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -15,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 import tyler
+from documents import follow
 from tyler.boundaries import rules
-from tyler.cli.main import main as command_line
 from tyler.config.files import dump, load_config, parse_config, presets
 from tyler.config.schema import Config
 
@@ -33,7 +32,6 @@ TABLES = ("implementation-details", "unified-ablation", "efficiency-overhead", "
 
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
 NAME = re.compile(r"`(tyler(?!\.json`)(?:\.\w+)+)`")
-BLOCK = re.compile(r"^( *)```python( no-run)?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 
 def pages(root: Path) -> dict[str, str]:
@@ -128,63 +126,13 @@ def test_pages_speak_of_no_ones_machine(root: Path) -> None:
         assert not private.findall(text), f"{page} holds an absolute path"
 
 
-# ------------------------------------------------------------------------------------------ the README
-
-
-def blocks(root: Path) -> list[tuple[str, str]]:
-    """The python blocks of README.md that are to run, with the line where each begins."""
-    path = root / "README.md"
-    if not path.exists():
-        return []
-    text = path.read_text()
-    found = [(text[: match.start()].count("\n") + 1, match) for match in BLOCK.finditer(text)]
-    return [(f"line {line}", inspect.cleandoc(match[3])) for line, match in found if not match[2]]
-
-
-@pytest.mark.skipif(not (Path(__file__).parent.parent / "README.md").exists(), reason="there is no README.md")
-def test_the_readmes_python_runs_as_printed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order and in one namespace, as a reader would type them; ```python no-run marks what needs a download."""
-    found = blocks(root)
-    assert found, "README.md shows no python block that runs"
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "readme"}
-    for where, block in found:
-        exec(compile(block, f"README.md, {where}", "exec"), namespace)
-
-
-def test_blocks_are_found_run_in_order_and_left_out_when_marked(tmp_path: Path) -> None:
-    text = "# A\n```python\nx = 1\n```\n\n```python no-run\nfail()\n```\n```sh\nls\n```\n"
-    text += "- list\n  ```python\n  y = x\n  ```\n"
-    (tmp_path / "README.md").write_text(text)
-    assert blocks(tmp_path) == [("line 2", "x = 1"), ("line 13", "y = x")]
-
-
 # --------------------------------------------------------------------------------------- the tutorials
 
-TUTORIALS = ("data", "backbone", "operator")
-STEP = re.compile(r'^```(python|bash|yaml title="([^"]+)")\n(.*?)^```', re.MULTILINE | re.DOTALL)
+GUIDES = ("data", "backbone", "operator")
 
 
-def follow(text: str, page: str) -> None:
-    """Does what a tutorial says, in order and in this folder: python, commands of tyler, files by their title.
-
-    A block with another word behind its language (`python no-run`) is only read.
-    """
-    namespace: dict[str, Any] = {"__name__": "tutorial"}
-    for match in STEP.finditer(text):
-        where = f"{page}, line {text[: match.start()].count(chr(10)) + 1}"
-        if match[2]:
-            Path(match[2]).write_text(match[3])
-        elif match[1] == "python":
-            exec(compile(match[3], where, "exec"), namespace)
-        else:
-            for line in match[3].replace("\\\n", " ").splitlines():
-                program, *arguments = shlex.split(line, comments=True)
-                assert program == "tyler" and command_line(arguments) == 0, f"{where}: {line}"
-
-
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_a_tutorial_runs_as_printed(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_runs_as_printed(name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     known = dict(rules.RULES)
     try:
@@ -192,14 +140,6 @@ def test_a_tutorial_runs_as_printed(name: str, root: Path, tmp_path: Path, monke
     finally:
         rules.RULES.clear()
         rules.RULES.update(known)
-
-
-def test_a_tutorial_that_fails_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = "from pathlib import Path\nx = Path('a.yaml').read_text()\n"
-    follow(f'```yaml title="a.yaml"\nextends: mini\n```\n```python\n{text}```\n', "a page")
-    with pytest.raises(AssertionError, match="a page, line 2: tyler nonsense"):
-        follow("text\n```bash\ntyler nonsense\n```\n", "a page")
 
 
 # -------------------------------------------------------------------------------------- configs, names
