@@ -32,17 +32,13 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from tyler.modeling.architectures import FAMILIES, check_family, located
+from tyler.modeling.architectures import check_family, located
 from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
+from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
 from tyler.modeling.memory_errors import is_out_of_memory
 from tyler.modeling.tokenizer import load_tokenizer
-
-WHAT_TO_GIVE = (
-    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer, or a GGUF file: "
-    f"a causal language model of type {', '.join(FAMILIES)}."
-)
 
 
 @dataclass(frozen=True)
@@ -167,6 +163,7 @@ def read_saved(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
     location = place or located(id)
+    check_location(location)
     arguments = {"revision": revision, "trust_remote_code": False}
     with translated_errors(id):
         config = AutoConfig.from_pretrained(location, **arguments)
@@ -230,19 +227,20 @@ def translated_errors(id: str) -> Iterator[None]:
 
 def remedy(id: str, error: Exception) -> str:
     """What to do when a model could not be loaded."""
-    cause = error.__cause__ or error
+    cause, meant = error.__cause__ or error, near(Path(id))
+    hint = f" Or was the folder {meant} meant?" if meant and not Path(id).exists() else ""
     if isinstance(cause, GatedRepoError):
         return (
             f"Its authors ask for consent: accept the terms on https://huggingface.co/{id}, then run `hf auth login`."
         )
     if isinstance(cause, RepositoryNotFoundError):
-        return "Check the id; for a private model run `hf auth login` with an account that may read it."
+        return f"Check the id; for a private model run `hf auth login` with an account that may read it.{hint}"
     if isinstance(cause, RevisionNotFoundError):
         return "Check backbone.revision: the Hub knows no such branch, tag or commit of this model."
     if isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
         return (
             "The Hub cannot be reached, or HF_HUB_OFFLINE forbids it, and there is no copy in the cache. With network "
-            f"run `hf download {id}`, or set backbone.id to the folder of a downloaded copy."
+            f"run `hf download {id}`, or set backbone.id to the folder of a downloaded copy.{hint}"
         )
     folder = Path(id)
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):

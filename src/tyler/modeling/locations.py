@@ -1,0 +1,82 @@
+"""What was probably meant where no model is: a folder of a like name, a checkpoint inside, or a name that is known.
+
+A path that is no folder could be a Hub id, and the Hub takes half a minute to be found out of reach; what can be known
+without it is said at once.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from tyler.modeling.architectures import FAMILIES, FETCHABLE, MINI, SHIPPED
+from tyler.modeling.gguf import SUFFIX
+
+WHAT_TO_GIVE = (
+    "Give 'mini', a Hub id or a folder with config.json, safetensors weights and a tokenizer, or a GGUF file: "
+    f"a causal language model of type {', '.join(FAMILIES)}."
+)
+
+NAMES = (MINI, *SHIPPED, *FETCHABLE)
+MANIFESTS = ("tyler.json", "memgen.json", "softcot.json")
+SHOWN = 3
+
+
+def check_location(id: str) -> None:
+    """Raise FileNotFoundError, with what is there, for an id that can be neither a model's folder nor a Hub id.
+
+    So it is for a path that is none, a misspelt name, a folder that holds no model, and one whose like is a run of
+    tyler's; everything else may be on the Hub.
+    """
+    path = Path(id)
+    if path.is_dir():
+        if not is_model(path):
+            raise FileNotFoundError(f"{id} holds no model: it has no config.json{inside(path)}. {WHAT_TO_GIVE}")
+        return
+    if names := get_close_matches(id, NAMES, n=1, cutoff=0.75):
+        raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
+    meant = near(path)
+    is_path = id.startswith(("/", ".", "~")) or id.count("/") > 1 or id.endswith("/")
+    if is_path or (meant is not None and is_run(meant)):
+        hint = "" if meant is None else f"; did you mean {meant}?"
+        raise FileNotFoundError(f"There is no folder {id!r}{hint or f'. {WHAT_TO_GIVE}'}")
+
+
+def near(path: Path) -> Path | None:
+    """The folder or GGUF file whose path is like that of one that does not exist, part by part; None for no such."""
+    found = Path(path.anchor)
+    for part in path.parts[1:] if path.anchor else path.parts:
+        if (found / part).exists():
+            found /= part
+            continue
+        if not found.is_dir():
+            return None
+        names = [entry.name for entry in found.iterdir() if entry.is_dir() or entry.suffix == SUFFIX]
+        close = get_close_matches(part, names, n=1)
+        if not close:
+            return None
+        found /= close[0]
+    return found
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run or a checkpoint of tyler's."""
+    return (folder / "checkpoints").is_dir() or any((folder / name).is_file() for name in MANIFESTS)
+
+
+def inside(folder: Path) -> str:
+    """What a folder without a model is, and which of its folders could be meant."""
+    if folder.name == "checkpoints":
+        return f"; it is where a run keeps its checkpoints: give the run, {folder.parent}, or one of them"
+    if (folder / "checkpoints").is_dir():
+        return "; it is a run that has no whole checkpoint yet: resume it with the command that began it and --resume"
+    models = sorted(str(one) for one in folder.iterdir() if one.is_dir() and (is_run(one) or is_model(one)))
+    if not models:
+        return ""
+    more = f" and {len(models) - SHOWN} more" if len(models) > SHOWN else ""
+    return f"; in it are {', '.join(models[:SHOWN])}{more}"
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder looks like a backbone."""
+    return (folder / "config.json").is_file()
