@@ -265,7 +265,9 @@ def trained(name: str, seed: int, work: Path) -> tuple[Tyler, float]:
     if training.method == "merge":
         merging.run(str(start), folder)
     elif training.method == "stage2":
-        stage2.run(config_of(training, seed), start=start, output=folder, resume=resume)
+        merged = TRAININGS[str(training.start)].start
+        on = [f"backbone.id={work / f'{merged}-{seed}'}"] if merged else []
+        stage2.run(config_of(training, seed, on), start=start, output=folder, resume=resume)
     else:
         on = [f"backbone.id={start}"] if training.start else []
         method = {"stage1": stage1, "sft": sft, "grpo": grpo}[training.method]

@@ -49,8 +49,8 @@ from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import grpo as grpo_loop
 from tyler.training import supervised
+from tyler.training.command import opened_run
 from tyler.training.distributed import joined
-from tyler.training.loop import opened_run
 from tyler.training.state import state_bytes
 from tyler.training.traces import Trace
 
@@ -988,6 +988,13 @@ def test_the_commands_train_one_after_the_other(
         main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen-trigger", "--output", "x"]) == 2
     )
     assert "has a trigger" in capsys.readouterr().err
+    other = ["--memgen.prompt_latents", "3", "--backbone.instruction", "Think."]
+    for method in ("memgen-weaver-grpo", "memgen-trigger"):
+        assert main(["train", method, "tiny.yaml", "--output", "x", *other]) == 2
+        said = capsys.readouterr().err
+        assert "conflicts with runs/tiny-memgen" in said and "memgen.prompt_latents is 3, and there 4" in said
+        assert "backbone.instruction is 'Think.', and there ''" in said
+    assert not (tmp_path / "x").exists(), "nothing is written of a training that is refused"
     for train in (grpo.run_weaver, grpo.run_trigger):
         weights = together(2, fingerprint_after, train, f"together-{train.__name__}")
         saved = MemGen.from_pretrained(f"together-{train.__name__}").fingerprint()

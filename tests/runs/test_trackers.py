@@ -14,7 +14,7 @@ from tyler.config.schema import Config
 from tyler.config.sections import TrackingConfig
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
-from tyler.training.loop import opened_run
+from tyler.training.command import opened_run
 
 METRICS = {"stage1/loss": 0.5, "note": "text", "ok": True, "none": None}
 NUMBERS = {"stage1/loss": 0.5, "ok": 1.0}

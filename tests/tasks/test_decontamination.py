@@ -11,7 +11,7 @@ from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, gpqa, load_problems
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
-from tyler.training.loop import development_problems
+from tyler.training.command import development_problems
 
 
 def problems(task: str, *prompts: str) -> list[Problem]:

@@ -27,8 +27,9 @@ from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.runs.json_lines import read_jsonl
 from tyler.training import distributed, grpo, stage1, stage2
+from tyler.training.command import opened_run
 from tyler.training.distributed import joined
-from tyler.training.loop import Passes, Step, opened_run
+from tyler.training.loop import Passes, Step
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
@@ -413,4 +414,4 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
 
 def test_more_processes_than_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="local rank 2, and there are 2 CUDA devices"):
-        distributed.take_device(2, 2)
+        distributed.check_device(2, 2)

@@ -17,7 +17,8 @@ from tyler.config.loops import OptimizationConfig, Stage1Config
 from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
-from tyler.training.loop import batch_at, check_finite, opened_run, training_steps
+from tyler.training.command import opened_run
+from tyler.training.loop import batch_at, check_finite, training_steps
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
 

@@ -605,6 +605,23 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     stage1.run(config, output=start)
     with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
+    backbone, changed = config.backbone, tiny.OPERATORS[:1]
+    for update, fault in (
+        ({"operators": changed}, rf"conflicts with .*start.*operators is {changed[0].name} \(.*, and there .*, "),
+        (
+            {"backbone": backbone.model_copy(update={"instruction": "Think."})},
+            r"backbone\.instruction is 'Think\.', and",
+        ),
+        ({"backbone": backbone.model_copy(update={"thinking": True})}, r"backbone\.thinking is True, and there False"),
+        ({"backbone": backbone.model_copy(update={"revision": "v2"})}, r"backbone\.revision is 'v2', and there None"),
+        (
+            {"backbone": backbone.model_copy(update={"id": "mini"})},
+            r"trained on backbone '.*backbone' with fingerprint",
+        ),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            stage2.run(config.model_copy(update=update), start=start, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing is written of a training that is refused"
     model = stage2.run(config, start=start, output=tmp_path / "run")
     loaded = Tyler.from_pretrained(str(tmp_path / "run"))
     assert model.stage == loaded.stage == "stage2"

@@ -111,7 +111,8 @@ class BackboneRecord:
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
                 f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
-                f"{dtype_name(backbone)}: load it with the backbone it was trained on"
+                f"{dtype_name(backbone)}: load it with the backbone it was trained on (backbone.id of a config, "
+                "--backbone of a command)"
             )
 
 

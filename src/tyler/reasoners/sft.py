@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -13,12 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import SftConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
-from tyler.runs.trackers import check_tracker
-from tyler.training import distributed
+from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.loop import Passes
 from tyler.training.objectives import token_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.traces import Trace, load_traces, traces_of
@@ -67,14 +65,10 @@ def num_tokens(trace: Trace) -> int:
     return len(trace.prompt_ids) + len(trace.target_ids)
 
 
-@distributed.on_all_devices
-def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
-    """`tyler train sft`: load, train, save. Returns the trained model.
-
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
-    """
-    check_tracker(config.tracking)
-    backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
+@training_command
+def run(config: Config) -> Prepared[Tyler]:
+    """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
+    backbone = load_backbone(config)
     traces, problems = load_traces(config, backbone), development_problems(config, config.sft)
     development = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(config.sft.seed)
@@ -82,6 +76,5 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(spec(model, config.sft), traces, config.sft, directory, development)
-    return model
+    loop = partial(train, spec(model, config.sft), traces, config.sft, development=development)
+    return Prepared(model, origin, loop)

@@ -1,27 +1,26 @@
 """One run on several devices: processes that a launcher started, each with its share of every batch.
 
-`torchrun` and `accelerate launch` start the processes and tell each its place. Inside `joined` they train as one: their
-gradients are added up, their weights start equal and so stay equal, and only the first process writes. In a process
-that is alone every function here gives what that process has.
+`torchrun` and `accelerate launch` start the processes and tell each its place; accelerate connects them, here and in
+evaluation. Inside `joined` they train as one: their gradients are added up, their weights start equal and so stay
+equal, and only the first process writes. In a process that is alone every function here gives what that process has.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState, utils
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import PreTrainedModel
 
-from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.engine.sampling import seed_of
 
@@ -62,34 +61,22 @@ def joined(config: DevicesConfig) -> Iterator[None]:
         yield
         return
     if cuda := torch.cuda.is_available():
-        take_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
+        check_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
     with translated_errors():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=config.timeout))
+        state = PartialState(cpu=not cuda, timeout=timedelta(minutes=config.timeout))
+        state.wait_for_everyone()  # one that left with an error now would leave others connecting to nobody
     yield
-    dist.destroy_process_group()
+    state.destroy_process_group()
+    PartialState._reset_state()  # it is one for the whole process, and the next command joins anew
 
 
-def take_device(local_rank: int, count: int) -> None:
-    """Make one CUDA device of this machine the one that this process uses."""
+def check_device(local_rank: int, count: int) -> None:
+    """Raise ValueError where this machine has more processes than devices."""
     if local_rank >= count:
         raise ValueError(
             f"a process of this machine has local rank {local_rank}, and there are {count} CUDA devices; start at most "
             "as many processes on a machine as it has devices (--nproc-per-node)"
         )
-    torch.cuda.set_device(local_rank)
-
-
-def on_all_devices(
-    command: Callable[Concatenate[Config, Parameters], Item],
-) -> Callable[Concatenate[Config, Parameters], Item]:
-    """A training command whose processes, where a launcher started several, train as one."""
-
-    @functools.wraps(command)
-    def together(config: Config, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Item:
-        with joined(config.devices):
-            return command(config, *args, **kwargs)
-
-    return together
 
 
 def shard_layers(decoders: Sequence[PreTrainedModel]) -> None:
@@ -125,10 +112,8 @@ def gather(item: Item) -> list[Item]:
     """What every process has, in the order of their ranks; every process must call this."""
     if world() == 1:
         return [item]
-    items: list[Any] = [None] * world()
     with translated_errors():
-        dist.all_gather_object(items, item)
-    return items
+        return list(utils.gather_object([item]))
 
 
 def average(metrics: Mapping[str, float], weight: int) -> dict[str, float]:
@@ -163,7 +148,7 @@ def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     has_gradient = torch.tensor([float(one.grad is not None) for one in parameters], device=device)
     message = torch.cat([*(gradient.flatten().float() for gradient in gradients), has_gradient])
     with translated_errors():
-        dist.all_reduce(message)
+        message = utils.reduce(message, reduction="sum")
     *sums, found = message.split([*(one.numel() for one in parameters), len(parameters)])
     for parameter, total, count in zip(parameters, sums, found.tolist(), strict=True):
         parameter.grad = total.view_as(parameter).to(parameter.dtype) if count else None
@@ -175,7 +160,7 @@ def copy_from_first(tensors: Iterable[Tensor]) -> None:
         return
     for tensor in tensors:
         with translated_errors():
-            dist.broadcast(tensor.data, src=0)
+            utils.broadcast(tensor.data)
 
 
 def after_first(action: Callable[[], Item]) -> Item | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,17 +14,11 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tyler.config.files import dump
-from tyler.config.loops import OptimizationConfig, TracesConfig
-from tyler.config.schema import Config
+from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
-from tyler.runs.checkpoints import RunError, checkpoint_step
 from tyler.runs.progress import Bar, NoBar, bar
-from tyler.runs.run import CONFIG, FollowedRun, Run, open_run, resume_hint
+from tyler.runs.run import Run, resume_hint
 from tyler.runs.signals import interruptible
-from tyler.runs.trackers import open_tracker
-from tyler.tasks.decontamination import load_development, read_held_out
-from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.mixed_precision import MixedPrecision
@@ -73,77 +66,6 @@ class Step:
     def record_best(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
         """Let this step's checkpoint be the best one if it beats all before; see `Run.judge`."""
         self.run.record_best(self.number + 1, metric, metrics[metric], better)
-
-
-def development_problems(config: Config, loop: OptimizationConfig) -> list[Problem]:
-    """The problems that a loop watches; none where it watches none. Raises ValueError where they cannot be read."""
-    watched = config.development_set if loop.eval_every else None
-    if watched is None:
-        return []
-    try:
-        return load_development(watched, config.held_out_sets)
-    except ValueError as error:
-        raise ValueError(
-            f"the development problems cannot be read: {error}. Name their file with data.development.path, or set "
-            "data.development=null to watch none"
-        ) from error
-
-
-def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
-    """Hashes of what a run learns from: the fingerprint of the model that it starts from, and its examples in order."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(example).encode("utf-8", "backslashreplace"))
-    return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
-
-
-@contextmanager
-def opened_run(
-    config: Config,
-    output: Path,
-    *,
-    resume: bool = False,
-    replace: bool = False,
-    origin: Mapping[str, str] | None = None,
-) -> Iterator[Run]:
-    """The run directory of a training command, with the tracker that the config names, held to its `origin`.
-
-    Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
-    process does not see what the first one wrote; TrackerError where the tracker cannot start.
-    """
-    with ExitStack() as stack:
-
-        def open_both() -> Run:
-            keep = config.checkpoints.keep
-            run = stack.enter_context(
-                open_run(
-                    output,
-                    dump(config),
-                    keep_checkpoints=keep,
-                    resume=resume,
-                    replace=replace,
-                    defaults_text=dump(Config()),
-                )
-            )
-            run.check_provenance(origin or {})
-            if origin is not None:
-                run.note_at_start({"held_out": {one.name: one.note for one in read_held_out(config.held_out_sets)}})
-            newest = run.latest_checkpoint()
-            done = checkpoint_step(newest) if newest else 0
-            tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
-            run.also_log(tracker.log)
-            stack.callback(tracker.finish)
-            return run
-
-        run = distributed.after_first(open_both) or FollowedRun(output)
-        seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
-        if len(set(seen)) > 1:
-            raise RunError(
-                f"process {distributed.rank()} of {distributed.world()} sees "
-                f"{seen[distributed.rank()] or 'no checkpoint'} in {output}, and the first "
-                f"{seen[0] or 'no checkpoint'}; all machines need the same directory"
-            )
-        yield run
 
 
 class Saved(Protocol):

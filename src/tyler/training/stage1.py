@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from operator import lt
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -25,8 +25,8 @@ from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.synthesis import mean_square
 from tyler.runs.run import Run
-from tyler.runs.trackers import check_tracker
 from tyler.training import distributed
+from tyler.training.command import Prepared, origin_of, training_command
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import (
     Passes,
@@ -34,8 +34,6 @@ from tyler.training.loop import (
     batch_at,
     check_finite,
     measure,
-    opened_run,
-    origin_of,
     remaining_steps,
 )
 from tyler.training.objectives import stage1_loss
@@ -147,7 +145,7 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
     return loss
 
 
-def load_backbone(config: Config) -> Backbone:
+def load_whole_backbone(config: Config) -> Backbone:
     """The backbone of a config; in the CPU's memory where it will be sharded, for it may not fit on a device."""
     theta, device = config.backbone, best_device()
     dtype = str(resolve_dtype(theta.dtype, device)).removeprefix("torch.")
@@ -172,14 +170,10 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
         cast(torch.nn.Module, part).to(best_device())
 
 
-@distributed.on_all_devices
-def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
-    """`tyler stage1`: load, train, save. Returns the trained model.
-
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
-    """
-    check_tracker(config.tracking)
-    backbone = load_backbone(config)
+@training_command
+def run(config: Config) -> Prepared[Tyler]:
+    """`tyler stage1`: the operators learn on the backbone of the config."""
+    backbone = load_whole_backbone(config)
     traces, development = load_traces(config, backbone), load_development(config, backbone)
     torch.manual_seed(config.stage1.seed)
     lora = LoraSettings(**config.lora.model_dump())
@@ -189,6 +183,5 @@ def run(config: Config, *, output: Path, resume: bool = False, replace: bool = F
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, traces, config.stage1, directory, development)
-    return model.at_stage("stage1")
+    loop = partial(train, model, traces, config.stage1, development=development)
+    return Prepared(model.at_stage("stage1"), origin, loop)

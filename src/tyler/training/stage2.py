@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,20 @@ from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import Run
-from tyler.runs.trackers import check_tracker
-from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.training import distributed, grpo
 from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    development_problems,
+    load_problems,
+    origin_of,
+    prompt_settings,
+    training_command,
+)
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.grpo import REPLAY_GAP, GrpoSpec, Rollout, accumulate_gradients, graded
-from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
 from tyler.training.replay import pack_for, replay_logprobs
@@ -290,29 +297,27 @@ def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
     ]
 
 
-@distributed.on_all_devices
-def run(config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False) -> Tyler:
-    """`tyler stage2`: load a Stage 1 model, train its policy, save. Returns the trained model.
+@training_command
+def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
+    """`tyler stage2`: the policy of a Stage 1 model learns.
 
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
+    Raises ValueError where `start` is no Stage 1 model, or one of other settings than the config's.
     """
-    check_tracker(config.tracking)
     if not is_checkpoint(latest_checkpoint(start) or Path(start)):
         raise ValueError(
             f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
             "run with --start"
         )
-    model = Tyler.from_pretrained(str(start), dtype=config.backbone.dtype)
+    model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
     if model.stage != "stage1":
         raise ValueError(
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
         )
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    development = development_problems(config, config.stage2)
+    recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
+    check_inherited(config, start, model.backbone, recorded)
+    problems, development = load_problems(config), development_problems(config, config.stage2)
     origin = origin_of(model.fingerprint(), map(Problem.content, problems))
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, problems, development, config, directory)
-    return model
+    return Prepared(model, origin, partial(train, model, problems, development, config))

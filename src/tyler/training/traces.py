@@ -14,9 +14,7 @@ from tyler.modeling.operators import Operator
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.training.loop import (
-    development_problems,
-)
+from tyler.training.command import development_problems
 
 logger = logging.getLogger(__name__)
 

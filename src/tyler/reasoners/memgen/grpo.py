@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,12 +27,18 @@ from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import Run
-from tyler.runs.trackers import check_tracker
-from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.training import distributed, grpo
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    development_problems,
+    load_problems,
+    origin_of,
+    prompt_settings,
+    training_command,
+)
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import development_problems, opened_run, origin_of
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
 from tyler.training.rewards import degenerate_groups, group_advantages
@@ -289,48 +296,47 @@ def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
     return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
 
 
-@distributed.on_all_devices
-def run_weaver(
-    config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
-) -> MemGen:
-    """`tyler train memgen-weaver-grpo`: load a MemGen, train its weaver by GRPO, save. Returns the trained model."""
-    check_tracker(config.tracking)
+@training_command
+def run_weaver(config: Config, *, start: Path | str) -> Prepared[MemGen]:
+    """`tyler train memgen-weaver-grpo`: the weaver of a MemGen learns.
+
+    Raises ValueError for one that has a trigger, and for one of other settings than the config's.
+    """
     settings = config.memgen.weaver_grpo
-    model = MemGen.from_pretrained(str(start), dtype=config.backbone.dtype)
+    model = load_start(config, start)
     if model.trigger is not None:
         raise ValueError(f"{start} has a trigger, which is trained last; start from a weaver (`tyler train memgen`)")
     torch.manual_seed(settings.seed)
-    return _run(model, model.fingerprint(), config, settings, weaver_learner(model, settings), output, resume, replace)
+    return _prepared(model, model.fingerprint(), config, settings, weaver_learner(model, settings))
 
 
-@distributed.on_all_devices
-def run_trigger(
-    config: Config, *, start: Path | str, output: Path, resume: bool = False, replace: bool = False
-) -> MemGen:
-    """`tyler train memgen-trigger`: load a MemGen, train its trigger (a new one where it has none) by GRPO, save."""
-    check_tracker(config.tracking)
+@training_command
+def run_trigger(config: Config, *, start: Path | str) -> Prepared[MemGen]:
+    """`tyler train memgen-trigger`: the trigger of a MemGen learns, a new one where it has none.
+
+    Raises ValueError for a MemGen of other settings than the config's.
+    """
     settings = config.memgen.trigger
-    model = MemGen.from_pretrained(str(start), dtype=config.backbone.dtype)
+    model = load_start(config, start)
     origin = model.fingerprint()
     torch.manual_seed(settings.seed)
     if model.trigger is None:
         model = model.with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
-    return _run(model, origin, config, settings, trigger_learner(model, settings), output, resume, replace)
+    return _prepared(model, origin, config, settings, trigger_learner(model, settings))
 
 
-def _run(
-    model: MemGen,
-    start: str,
-    config: Config,
-    settings: MemGenGrpoConfig,
-    learner: Learner,
-    output: Path,
-    resume: bool,
-    replace: bool,
-) -> MemGen:
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    development = development_problems(config, settings)
-    origin = origin_of(start, map(Problem.content, problems))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(model, problems, settings, learner, config.decoding, directory, development)
+def load_start(config: Config, start: Path | str) -> MemGen:
+    """The MemGen in `start`, on the config's backbone. Raises ValueError where the config conflicts with it."""
+    model = MemGen.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    own = {f"memgen.{key}": value for key, value in asdict(model.settings).items()}
+    check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
     return model
+
+
+def _prepared(
+    model: MemGen, start: str, config: Config, settings: MemGenGrpoConfig, learner: Learner
+) -> Prepared[MemGen]:
+    problems, development = load_problems(config), development_problems(config, settings)
+    origin = origin_of(start, map(Problem.content, problems))
+    loop = partial(train, model, problems, settings, learner, config.decoding, development=development)
+    return Prepared(model, origin, loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -16,10 +16,9 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
-from tyler.runs.trackers import check_tracker
-from tyler.training import distributed
+from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.loop import Passes
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
@@ -99,25 +98,16 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
     return kept
 
 
-@distributed.on_all_devices
-def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> MemGen:
-    """`tyler train memgen`: load, train the weaver, save. Returns the trained model.
-
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
-    """
-    check_tracker(config.tracking)
-    backbone = Backbone.load(config.backbone.id, revision=config.backbone.revision, dtype=config.backbone.dtype)
-    traces, problems = (
-        fitting(load_traces(config, backbone), config, backbone),
-        development_problems(config, config.memgen.weaver),
-    )
+@training_command
+def run(config: Config) -> Prepared[MemGen]:
+    """`tyler train memgen`: the weaver learns on the backbone of the config."""
+    backbone, settings = load_backbone(config), config.memgen.weaver
+    traces = fitting(load_traces(config, backbone), config, backbone)
+    problems = development_problems(config, settings)
     unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
-    torch.manual_seed(config.memgen.weaver.seed)
+    torch.manual_seed(settings.seed)
     lora = LoraSettings(**config.memgen.lora.model_dump())
     model = MemGen.start(backbone, settings_of(config.memgen), lora, config.prompt)
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
-    settings = config.memgen.weaver
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(spec(model, settings), examples, settings, directory, development)
-    return model
+    return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -15,13 +15,18 @@ from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.softcot.model import SoftCot, Wording, logger
-from tyler.runs.trackers import check_tracker
-from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import target_ids
-from tyler.training import distributed
+from tyler.training.command import (
+    Prepared,
+    development_problems,
+    load_backbone,
+    load_problems,
+    origin_of,
+    training_command,
+)
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes, development_problems, opened_run, origin_of
+from tyler.training.loop import Passes
 from tyler.training.objectives import token_logprobs
 from tyler.training.supervised import SupervisedSpec, train
 
@@ -103,24 +108,17 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
     return kept
 
 
-@distributed.on_all_devices
-def run(config: Config, *, output: Path, resume: bool = False, replace: bool = False) -> SoftCot:
-    """`tyler train softcot`: load, train, save. Returns the trained model.
-
-    `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there.
-    """
-    check_tracker(config.tracking)
-    settings, theta = config.softcot, config.backbone
-    backbone = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
-    assistant = Backbone.load(settings.assistant, dtype=theta.dtype) if settings.assistant else backbone
+@training_command
+def run(config: Config) -> Prepared[SoftCot]:
+    """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
+    settings, backbone = config.softcot, load_backbone(config)
+    assistant = Backbone.load(settings.assistant, dtype=config.backbone.dtype) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     model = SoftCot.start(backbone, assistant, config.prompt, wording)
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    problems = load_problems(config)
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
     origin = origin_of(models, map(Problem.content, problems))
-    with opened_run(config, output, resume=resume, replace=replace, origin=origin) as directory:
-        train(spec(model, settings), examples, settings, directory, development)
-    return model
+    return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))

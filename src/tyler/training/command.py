@@ -1,0 +1,206 @@
+"""What all training commands do around their loops: what they start from, the run directory, and what it is held to."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from tyler.config.files import dump
+from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.operators import Operator
+from tyler.runs.checkpoints import RunError, checkpoint_step
+from tyler.runs.run import CONFIG, FollowedRun, Run, open_run
+from tyler.runs.trackers import check_tracker, open_tracker
+from tyler.tasks.decontamination import load_development, load_training, read_held_out
+from tyler.tasks.problem import Problem
+from tyler.tasks.prompts import Prompt
+from tyler.training import distributed
+
+Model = TypeVar("Model")
+Trained = TypeVar("Trained", covariant=True)
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[Model]):
+    """A training with everything loaded: the model, hashes of what it learns from (`origin_of`), and its loop."""
+
+    model: Model
+    origin: dict[str, str]
+    train: Callable[[Run], None]
+    """Trains the model in place, logging and checkpointing into the run; resumes where that stands."""
+
+
+class TrainingCommand(Protocol[Trained]):
+    """A training as it is run from the command line and from Python."""
+
+    def __call__(
+        self,
+        config: Config,
+        *,
+        output: Path,
+        start: Path | str | None = None,
+        resume: bool = False,
+        replace: bool = False,
+    ) -> Trained:
+        """Load, train, save into `output`; returns the trained model.
+
+        `start` is the trained model to start from, of those commands that do. `resume` continues from the newest
+        checkpoint in `output`; `replace` drops an earlier run there.
+        """
+        ...
+
+
+def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand[Model]:
+    """The command of a training that `prepare(config)` prepares, or `prepare(config, start=...)`.
+
+    A tracker that is missing is reported before anything is loaded. Processes that a launcher started train as one.
+    """
+
+    @functools.wraps(prepare)
+    def command(
+        config: Config,
+        *,
+        output: Path,
+        start: Path | str | None = None,
+        resume: bool = False,
+        replace: bool = False,
+    ) -> Model:
+        check_tracker(config.tracking)
+        with distributed.joined(config.devices):
+            prepared = prepare(config) if start is None else prepare(config, start=start)
+            with opened_run(config, output, resume=resume, replace=replace, origin=prepared.origin) as run:
+                prepared.train(run)
+        return prepared.model
+
+    return command
+
+
+# --- what a training starts from ------------------------------------------------------------------------------------
+
+
+def load_backbone(config: Config) -> Backbone:
+    """The backbone of a config."""
+    theta = config.backbone
+    return Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
+
+
+def load_problems(config: Config) -> list[Problem]:
+    """The training problems of a config, without those that are held out."""
+    return load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+
+
+def development_problems(config: Config, loop: OptimizationConfig) -> list[Problem]:
+    """The problems that a loop watches; none where it watches none. Raises ValueError where they cannot be read."""
+    watched = config.development_set if loop.eval_every else None
+    if watched is None:
+        return []
+    try:
+        return load_development(watched, config.held_out_sets)
+    except ValueError as error:
+        raise ValueError(
+            f"the development problems cannot be read: {error}. Name their file with data.development.path, or set "
+            "data.development=null to watch none"
+        ) from error
+
+
+def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
+    """Hashes of what a run learns from: the fingerprint of the model that it starts from, and its examples in order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "backslashreplace"))
+    return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
+
+
+def check_inherited(config: Config, start: Path | str, backbone: Backbone, recorded: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming every key, where a config says otherwise than the trained model in `start`.
+
+    `recorded` has that model's own settings by their keys in the config. A training records its whole config, so what
+    it takes from another model must be in there as it is used.
+    """
+    pairs = {key: (value_at(config, key), value) for key, value in recorded.items()}
+    if backbone.id == config.backbone.id:
+        pairs["backbone.revision"] = (config.backbone.revision, backbone.revision)
+    faults = [
+        f"{key} is {shown(asked)}, and there {shown(value)}" for key, (asked, value) in pairs.items() if asked != value
+    ]
+    if faults:
+        raise ValueError(
+            f"the config conflicts with {start}, which this training starts from: {'; '.join(faults)}. Give the "
+            "settings it was trained with, or start from another model"
+        )
+
+
+def shown(value: Any) -> str:
+    """A setting in a message: operators in a few words, anything else as Python writes it."""
+    if isinstance(value, tuple) and all(isinstance(one, Operator) for one in value):
+        return ", ".join(f"{one.name} ({one.num_latents} latents, {one.boundary})" for one in value) or "none"
+    return repr(value)
+
+
+def prompt_settings(prompt: Prompt) -> dict[str, Any]:
+    """A model's prompt by the keys of a config."""
+    return {"backbone.instruction": prompt.instruction, "backbone.thinking": prompt.thinking}
+
+
+def value_at(config: Config, key: str) -> Any:
+    """The setting under a dotted key."""
+    found: Any = config
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+# --- the run directory ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened_run(
+    config: Config,
+    output: Path,
+    *,
+    resume: bool = False,
+    replace: bool = False,
+    origin: Mapping[str, str] | None = None,
+) -> Iterator[Run]:
+    """The run directory of a training command, with the tracker that the config names, held to its `origin`.
+
+    Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
+    process does not see what the first one wrote; TrackerError where the tracker cannot start.
+    """
+    with ExitStack() as stack:
+        first = distributed.after_first(lambda: _opened(stack, config, output, resume, replace, origin))
+        run = first or FollowedRun(output)
+        seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
+        if len(set(seen)) > 1:
+            raise RunError(
+                f"process {distributed.rank()} of {distributed.world()} sees "
+                f"{seen[distributed.rank()] or 'no checkpoint'} in {output}, and the first "
+                f"{seen[0] or 'no checkpoint'}; all machines need the same directory"
+            )
+        yield run
+
+
+def _opened(
+    stack: ExitStack, config: Config, output: Path, resume: bool, replace: bool, origin: Mapping[str, str] | None
+) -> Run:
+    """The run, held to its origin, with its tracker; `stack` closes both."""
+    defaults, keep = dump(Config()), config.checkpoints.keep
+    run = stack.enter_context(
+        open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace, defaults_text=defaults)
+    )
+    run.check_provenance(origin or {})
+    if origin is not None:
+        run.note_at_start({"held_out": {one.name: one.note for one in read_held_out(config.held_out_sets)}})
+    newest = run.latest_checkpoint()
+    done = checkpoint_step(newest) if newest else 0
+    tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
+    run.also_log(tracker.log)
+    stack.callback(tracker.finish)
+    return run
