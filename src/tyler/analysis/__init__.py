@@ -8,4 +8,17 @@ grid.py           cells that have no record yet are run; a killed grid resumes
 lens.py           what one latent block of an answer does, with controls
 survey.py         the same over a set of problems, with intervals
 studies/          which cells a study has
+scales.py         backbones, problems, seeds and chosen settings of each scale
+methods.py        the methods of the tables as trainings and decodings, and their colours
+experiment.py     an experiment: entries, findings, tables and figures
+experiments/      one module an experiment of the paper
+averages.py       shares with intervals, averages over tasks, differences
+published.py      the paper's numbers (published.yaml), and those that no count gives
+measures.py       what is kept of a cell's answers
+library.py        records of several folders, by the hash of their cells
+sources.py        where the tasks' files and the backbones are
+estimates.py      time and memory of a cell before it is run
+reproduction.py   `tyler reproduce`: run what is missing, then results.json
+outputs.py        tables and figures from results.json alone (tables.py, figures.py, tyler.mplstyle)
+listing.py        a dry run's list, and what a number is made of
 """

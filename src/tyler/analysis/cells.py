@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from tyler.config.files import load_config
@@ -20,6 +21,10 @@ from tyler.tasks import Problem, load_problems
 FORMAT = 1
 """Of cells and their records; a change makes all cells anew."""
 UNTRAINED = "backbone"
+ACCURACY, TEXTS, LATENCY, LATENTS = "accuracy", "texts", "latency", "latents"
+"""What a cell keeps of its answers (`measures.py`)."""
+ALONE = (LATENCY,)
+"""Measures that decode one answer at a time."""
 SEEDED = ("stage1", "stage2", "sft", "softcot", "memgen.weaver", "memgen.weaver_grpo", "memgen.trigger")
 """The sections whose seeds decide data order, draws and rollouts."""
 SECTIONS = {
@@ -58,8 +63,7 @@ class Training:
 
     def config(self, preset: str, seed: int, more: Sequence[str] = ()) -> Config:
         """The preset with what differs; the seed is that of every method."""
-        seeds = [f"{section}.seed={seed}" for section in SEEDED]
-        return load_config(preset, [*self.overrides, *more, *seeds])
+        return _loaded(preset, (*self.overrides, *more, *(f"{section}.seed={seed}" for section in SEEDED)))
 
     def identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         """What decides the weights: the backbone, and each stage's method, problems and the settings it reads."""
@@ -140,7 +144,8 @@ class Sources:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement. `row` is the name by which tables know its training and decoding."""
+    """One measurement. `row` is the name by which tables know its training and decoding, `measure` what is kept of the
+    answers (`measures.py`)."""
 
     row: str
     preset: str
@@ -148,6 +153,7 @@ class Cell:
     decoding: Decoding
     questions: Questions
     seed: int
+    measure: str = ACCURACY
 
     @property
     def unseeded(self) -> Cell:
@@ -155,13 +161,20 @@ class Cell:
         return replace(self, seed=0) if self.training.method == UNTRAINED else self
 
     def identity(self, sources: Sources) -> dict[str, Any]:
-        """Everything that decides the answers."""
+        """Everything that decides the answers, and what is kept of them where it is more than who is right."""
         return {
             "training": self.training.identity(self.preset, self.seed, sources),
             "decoding": asdict(self.decoding),
             "questions": {**asdict(self.questions), "sha256": sources.digest(self.questions)},
             "seed": self.seed,
+            **({} if self.measure == ACCURACY else {"measure": self.measure}),
         }
+
+
+@cache
+def _loaded(preset: str, overrides: tuple[str, ...]) -> Config:
+    """A config, read once: a grid asks for the same few again and again."""
+    return load_config(preset, overrides)
 
 
 def name_of(identity: dict[str, Any]) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tyler.analysis import records
-from tyler.analysis.cells import Cell, Sources, name_of
-from tyler.analysis.interventions import intervene
+from tyler.analysis.cells import ALONE, Cell, Questions, Sources, name_of
+from tyler.analysis.interventions import NAMED, intervene
+from tyler.analysis.measures import MEASURES
 from tyler.analysis.training import trained
 from tyler.engine.routing import AtBoundaries, Router, router_named
-from tyler.evaluation.pass_at_1 import evaluate
 from tyler.model import Tyler
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.tyler import TylerReasoner
+from tyler.runs.progress import clock_time
 from tyler.tasks import Problem
+from tyler.tasks.task import GradeOptions
 
 SLOTS = 32
 NUM_OBSERVED = 100
@@ -32,18 +34,29 @@ class Grid:
     models: Path
     records: Path
     sources: Sources
+    options: GradeOptions = field(default_factory=GradeOptions)
 
-    def run(self, cells: Sequence[Cell]) -> None:
-        """Run every cell that has no record, in this order."""
+    def run(
+        self, cells: Sequence[Cell], known: Collection[str] = (), cost: Callable[[Cell], float] | None = None
+    ) -> None:
+        """Run every cell that has no record, in this order.
+
+        `known` are cells that have a record elsewhere, `cost` estimates a cell's seconds: how much of what is left has
+        been done is counted in them, and the time left follows from the pace.
+        """
         self.records.mkdir(parents=True, exist_ok=True)
-        known = {path.stem for path in self.records.glob("*.json")}
-        for number, cell in enumerate(cells, start=1):
-            identity = cell.unseeded.identity(self.sources)
-            if (name := name_of(identity)) in known:
-                continue
-            print(f"[{number}/{len(cells)}] {cell.row}, {cell.questions.task} {cell.questions.split}", flush=True)
-            records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell.unseeded)})
-            known.add(name)
+        done = {*known, *(path.stem for path in self.records.glob("*.json"))}
+        identities = {name_of(identity): (cell, identity) for cell, identity in self._identified(cells)}
+        pending = {name: found for name, found in identities.items() if name not in done}
+        pace = Pace({name: 1.0 if cost is None else cost(cell) for name, (cell, _) in pending.items()})
+        for number, (name, (cell, identity)) in enumerate(pending.items(), start=len(identities) - len(pending) + 1):
+            what = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
+            print(f"[{number}/{len(identities)}] {what}{pace.left()}", flush=True)
+            records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell)})
+            pace.finished(name)
+
+    def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
+        return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Train what the cell needs, answer every problem, and say what came of each."""
@@ -51,7 +64,7 @@ class Grid:
         problems = self.sources.problems(cell.questions)
         reasoner, weights = self.reasoner(cell, location)
         started = time.process_time()
-        report = evaluate(reasoner, problems, show=True)
+        kept = MEASURES[cell.measure](reasoner, problems, self.options)
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -61,33 +74,32 @@ class Grid:
             "weights": weights,
             "training_seconds": round(training_seconds, 1),
             "decoding_seconds": round(time.process_time() - started, 1),
-            **records.compact(report.records),
+            **kept,
             "environment": records.surroundings(),
         }
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""
         decoding, longest = cell.decoding, cell.questions.max_new_tokens
+        slots = 1 if cell.measure in ALONE else SLOTS
         if decoding.method != registry.OWN:
             loaded = registry.load(
-                location, decoding.method, decoding.settings, name=cell.row, max_new_tokens=longest, slots=SLOTS
+                location, decoding.method, decoding.settings, name=cell.row, max_new_tokens=longest, slots=slots
             )
             return loaded.reasoner, loaded.weights
         model = Tyler.from_pretrained(location)
         weights = model.fingerprint()
         if decoding.intervention:
-            seen = [problem.prompt for problem in self.observed(cell)]
+            seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
             model = intervene(model, decoding.intervention, seen, longest)
         router = routed(decoding.router, decoding.only)
-        return TylerReasoner(cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=SLOTS), weights
+        return TylerReasoner(cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots), weights
 
     def observed(self, cell: Cell) -> list[Problem]:
         """Development problems, for interventions that need the model's own latents."""
         config = cell.training.config(cell.preset, cell.seed)
         assert config.data.development is not None, "a study's preset has development problems"
         data = config.data
-        from tyler.analysis.cells import Questions
-
         return self.sources.problems(Questions(data.task, config.data.development.split, NUM_OBSERVED, 0))
 
 
@@ -96,3 +108,21 @@ def routed(router: str, only: tuple[str, ...]) -> Router | None:
     if only:
         return AtBoundaries(only=only)
     return router_named(router) if router else None
+
+
+class Pace:
+    """How long the rest takes, from how long the estimates of what is done took in truth."""
+
+    def __init__(self, costs: dict[str, float]) -> None:
+        self._costs, self._started, self._spent = dict(costs), time.monotonic(), 0.0
+
+    def finished(self, name: str) -> None:
+        """One more is done."""
+        self._spent += self._costs.pop(name)
+
+    def left(self) -> str:
+        """The end of a line; empty before anything is done."""
+        if not self._spent:
+            return ""
+        each = (time.monotonic() - self._started) / self._spent
+        return f"; about {clock_time(each * sum(self._costs.values()))} left"

@@ -35,6 +35,7 @@ from tyler.cli.options import (
     SomeNumber,
     load_settings,
 )
+from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
@@ -182,6 +183,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat,
     "lens": lens,
     "eval": evaluate,
+    "reproduce": reproduce,
     "serve": serve,
     "merge": merge,
     "push": push,

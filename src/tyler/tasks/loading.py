@@ -152,6 +152,15 @@ def _official_files(task: Task, source: Source, folder: Path) -> list[Path]:
     )
 
 
+def has_files(task: str, folder: Path) -> bool:
+    """Whether a folder holds the official files of any split of a task."""
+    chosen = find_task(task)
+    if isinstance(chosen, Generated):
+        return False
+    names = (name for source in chosen.sources.values() for name in source.files)
+    return any(next(folder.glob(variant), None) is not None for name in names for variant in _variants(name))
+
+
 def _elsewhere(source: Source) -> str:
     """What to do without a file."""
     if source.hub_id is None:

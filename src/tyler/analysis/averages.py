@@ -1,0 +1,99 @@
+"""Accuracies as tables tell them: per cent with intervals, unweighted averages over tasks, differences to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from tyler.analysis.experiment import Measured, Results, entry_of, in_order
+from tyler.analysis.published import shown
+from tyler.analysis.tables import MISSING, Table
+from tyler.evaluation.statistics import wilson
+
+DRAWS = 2000
+
+
+def accuracy(entry: Mapping[str, Any] | None) -> float | None:
+    """Per cent right over all seeds."""
+    return None if entry is None else 100 * sum(entry["k"]) / (entry["n"] * len(entry["k"]))
+
+
+def told(entry: Mapping[str, Any] | None, published: str = "") -> str:
+    """Per cent right, its 95% Wilson interval, which takes the seeds as independent, and the paper's in brackets."""
+    share = accuracy(entry)
+    if entry is None or share is None:
+        return with_paper(MISSING, published)
+    low, high = wilson(sum(entry["k"]), entry["n"] * len(entry["k"]))
+    return with_paper(f"{share:.1f} ({100 * low:.1f}–{100 * high:.1f})", published)
+
+
+def with_paper(text: str, published: str) -> str:
+    """Ours, and the paper's in brackets where it has one."""
+    return f"{text} [{published}]" if published else text
+
+
+def accuracy_table(
+    results: Results, name: str, caption: str, published: str, group: str, ruled: tuple[int, ...] = ()
+) -> Table:
+    """Rows by tasks, with the average and the difference to the base row; the paper's in brackets."""
+    columns = in_order(results, "column")
+    rows = []
+    for row in in_order(results, "row"):
+        shares = [
+            told(entry_of(results, group, row, column), shown(published, group, row, column)) for column in columns
+        ]
+        mean = average(results, group, row, columns)
+        ends = (
+            with_paper(MISSING if mean is None else f"{mean:.2f}", shown(published, group, row, "Average")),
+            with_paper(difference(results, group, row), shown(published, group, row, "Difference", "+.2f")),
+        )
+        rows.append((row, *shares, *ends))
+    header = ("method", *columns, "average", "difference to CoT")
+    return Table(name, caption, header, tuple(rows), ruled)
+
+
+def average(results: Results, group: str, row: str, columns: Sequence[str]) -> float | None:
+    """The unweighted mean over tasks, as the paper averages; None where one is missing."""
+    shares = [accuracy(entry_of(results, group, row, column)) for column in columns]
+    return None if None in shares else fmean(share for share in shares if share is not None)
+
+
+def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
+    """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval.
+
+    Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
+    """
+    found = []
+    by_row: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in measured:
+        if tallies := [one.right(record) for record in one.found]:
+            shares = [fmean(column) for column in zip(*tallies, strict=True)]
+            by_row.setdefault((one.entry.group, one.entry.row), {})[one.entry.column] = shares
+    for (group, row), tasks in by_row.items():
+        plain = by_row.get((group, base), {})
+        if row != base and plain.keys() == tasks.keys():
+            found.append(
+                {"group": group, "row": row, "to": base, **resampled(list(tasks.values()), list(plain.values()))}
+            )
+    return found
+
+
+def resampled(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The difference of two macro averages in points, with its percentile interval."""
+    draw = np.random.default_rng(0)
+    gains = [np.asarray(one) - np.asarray(other) for one, other in zip(ours, plain, strict=True)]
+    means = [gain[draw.integers(len(gain), size=(DRAWS, len(gain)))].mean(axis=1) for gain in gains]
+    low, high = np.quantile(np.mean(means, axis=0), (0.025, 0.975))
+    middle = fmean(float(gain.mean()) for gain in gains)
+    return {"points": round(100 * middle, 4), "low": round(100 * float(low), 4), "high": round(100 * float(high), 4)}
+
+
+def difference(results: Results, group: str, row: str) -> str:
+    """A row's difference as text."""
+    for one in results["differences"]:
+        if (one["group"], one["row"]) == (group, row):
+            return f"{one['points']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
+    return MISSING

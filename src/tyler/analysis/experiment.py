@@ -1,0 +1,122 @@
+"""What an experiment is: entries, each the cells of one number over its seeds, and what is made of their records.
+
+`results.json` holds everything that tables and figures show, and they are made from it alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tyler.analysis.cells import Cell
+from tyler.analysis.scales import Scale
+from tyler.analysis.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = Mapping[str, Any]
+"""A finished cell (`records.py`)."""
+Results = Mapping[str, Any]
+"""The content of a results.json."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
+
+    `family` is the part of the problems that counts, None for all.
+    """
+
+    group: str
+    row: str
+    column: str
+    cells: tuple[Cell, ...]
+    family: str | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An entry with the records there are of it: name and record by seed."""
+
+    entry: Entry
+    records: Mapping[int, tuple[str, Record]]
+
+    @property
+    def found(self) -> list[Record]:
+        return [record for _, record in self.records.values()]
+
+    def right(self, record: Record) -> list[bool]:
+        """Which of the problems that count were solved."""
+        family = self.entry.family
+        outcomes = zip(record["outcomes"], record["families"], strict=True)
+        return [outcome == "c" for outcome, one in outcomes if family in (None, one)]
+
+    def counted(self) -> dict[str, Any]:
+        """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
+        told: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
+        told |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
+        found = [record for record in self.found if "outcomes" in record]
+        if not found:
+            return told
+        tallies = [self.right(record) for record in found]
+        return told | {
+            "k": [sum(tally) for tally in tallies],
+            "n": len(tallies[0]),
+            "visible": round(fmean(value for record in found for value in record["visible"]), 3),
+            "latents": round(fmean(value for record in found for value in record["latents"]), 3),
+            "calls": calls_per_answer(found),
+        }
+
+
+def calls_per_answer(found: Sequence[Record]) -> dict[str, float] | None:
+    """Mean calls of each operator; None where records of an earlier layout do not say."""
+    if any(record["calls"] is None for record in found):
+        return None
+    answers = sum(len(record["calls"]) for record in found)
+    counts = Counter(call[0] for record in found for answer in record["calls"] for call in answer)
+    return {name: round(count / answers, 4) for name, count in sorted(counts.items())}
+
+
+def nothing(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Findings of an experiment that only counts."""
+    return {}
+
+
+def no_figures(results: Results) -> dict[str, Figure]:
+    """Of an experiment that is a table."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper.
+
+    `findings` go into results.json beside the counts; `tables` and `figures` are made of its content.
+    """
+
+    title: str
+    entries: Callable[[Scale], list[Entry]]
+    tables: Callable[[Results], list[Table]]
+    findings: Callable[[Sequence[Measured]], dict[str, Any]] = nothing
+    figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
+
+
+def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:
+    """A cell for each seed; one where nothing is trained."""
+    return tuple(dict.fromkeys(cell(seed).unseeded for seed in scale.seeds))
+
+
+def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str, Any] | None:
+    """One entry of a results.json; None where it is not there or has no record yet."""
+    key = (group, row, column)
+    found = (one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key)
+    return next((one for one in found if one["seeds"]), None)
+
+
+def in_order(results: Results, key: str) -> list[str]:
+    """The groups, rows or columns of a results.json, as they come."""
+    return list(dict.fromkeys(one[key] for one in results["entries"]))

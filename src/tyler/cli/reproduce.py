@@ -1,0 +1,80 @@
+"""`tyler reproduce`: the experiments of the paper, at a scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from tyler.cli.options import SomeFolder
+
+if TYPE_CHECKING:
+    from tyler.analysis.reproduction import Reproduction
+
+RESULTS = Path("docs/results")
+"""Where a checkout keeps the records of earlier studies."""
+
+
+def reproduce(
+    names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ("all",),
+    scale: str = "mini",
+    seeds: Annotated[tuple[int, ...], arg(metavar="[N [N ...]]", help_behavior_hint="")] = (),
+    output: SomeFolder = None,
+    data: SomeFolder = None,
+    earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
+    device: Annotated[str, arg(metavar="NAME")] = "this",
+    dry_run: bool = False,
+    trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = (),
+    allow_code_execution: bool = False,
+) -> None:
+    """Run experiments of the paper: their cells, each once, then tables and figures with the paper's numbers beside.
+
+    Cells that have a record are not run again; a killed run resumes with the same command.
+
+    Args:
+        names: Experiments: main, ablation, or all.
+        scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
+        seeds: Of everything that is trained; by default those of the scale.
+        output: Where models, records and results go; by default runs/reproduce-SCALE.
+        data: The folder with the tasks' official files; what it lacks comes from the Hub.
+        earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
+        device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
+        dry_run: Run nothing: list every cell with its estimated time and memory.
+        trace: Run nothing: the records behind one number, by the row and the column of its table.
+        allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
+    """
+    from tyler.analysis import experiments
+    from tyler.analysis.reproduction import Reproduction, with_seeds
+    from tyler.analysis.scales import scale_named
+    from tyler.analysis.sources import sources_in
+
+    chosen, asked = experiments.chosen(names), with_seeds(scale_named(scale), seeds)
+    output = output or Path("runs") / f"reproduce-{scale}"
+    libraries = tuple(sorted(folder for folder in earlier.glob("*") if folder.is_dir()))
+    made = Reproduction(chosen, asked, output, sources_in(data), libraries)
+    if dry_run:
+        from tyler.analysis.listing import show_cells
+
+        show_cells(made, device)
+    elif trace:
+        from tyler.analysis.listing import show_trace
+
+        show_trace(made, trace)
+    else:
+        carry_out(made, device, allow_code_execution)
+
+
+def carry_out(made: Reproduction, device: str, allow_code_execution: bool) -> None:
+    """Run and report."""
+    from tyler.analysis.listing import estimator_of
+    from tyler.analysis.sources import check_weights
+    from tyler.tasks.task import GradeOptions
+
+    cells = made.cells()
+    check_weights(made.scale, cells, made.sources)
+    estimates = estimator_of(made, device).in_order(cells)
+    costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
+    made.run(GradeOptions(allow_code_execution=allow_code_execution), costs.__getitem__)
+    for name in made.names:
+        print(f"{made.folder / name}: results.json, tables and figures")

@@ -1,0 +1,225 @@
+"""Experiments run each cell once, resume where they were killed, and make their tables from results.json alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tyler.analysis import experiments, library
+from tyler.analysis.cells import FORMAT, Cell, Sources, name_of
+from tyler.analysis.experiment import Experiment
+from tyler.analysis.experiments import main as main_experiment
+from tyler.analysis.grid import Grid
+from tyler.analysis.outputs import RESULTS, render
+from tyler.analysis.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
+from tyler.analysis.scales import SCALES, Scale, scale_named
+from tyler.analysis.studies import mini
+from tyler.cli.main import main
+from tyler.tasks.task import GradeOptions
+
+TINY = SCALES["tiny"]
+FEW = ("CoT", "Soft-Thinking", "Tyler, Stage 1", "Tyler, Stage 2")
+
+
+@pytest.fixture(autouse=True)
+def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main table with the methods that take seconds."""
+    every = main_experiment.methods
+    monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+
+
+def reproduction(folder: Path, scale: Scale = TINY) -> Reproduction:
+    return Reproduction(["main"], scale, folder, Sources({}))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reproduction") / "whole"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        every = main_experiment.methods
+        monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+        reproduction(folder).run(GradeOptions())
+    return folder
+
+
+def test_a_reproduction_stopped_after_some_cells_ends_in_the_same_results(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, measured = Grid.measure, list[Cell]()
+
+    def stopping(grid: Grid, cell: Cell) -> dict[str, object]:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append(cell)
+        return whole(grid, cell)
+
+    monkeypatch.setattr(Grid, "measure", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        reproduction(tmp_path / "stopped").run(GradeOptions())
+    monkeypatch.setattr(Grid, "measure", whole)
+    again = list[Cell]()
+    monkeypatch.setattr(Grid, "measure", lambda grid, cell: again.append(cell) or whole(grid, cell))
+    reproduction(tmp_path / "stopped").run(GradeOptions())
+    assert len(again) == 2 * len(FEW) - 3 and not set(again) & set(measured)
+    for file in sorted((finished / "main").iterdir()):
+        assert file.read_bytes() == (tmp_path / "stopped" / "main" / file.name).read_bytes(), file.name
+
+
+@pytest.mark.slow
+def test_a_killed_command_resumes_to_the_same_results(tmp_path: Path) -> None:
+    def command(folder: Path) -> list[str]:
+        return [sys.executable, "-m", "tyler", "reproduce", "ablation", "--scale", "tiny", "--output", str(folder)]
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list((killed / RECORDS).glob("*.json"))) < 4:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for folder in (killed, whole):
+        subprocess.run(command(folder), check=True, capture_output=True)
+    results = (folder / "ablation" / RESULTS for folder in (killed, whole))
+    assert len({file.read_bytes() for file in results}) == 1
+
+
+def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in (finished / RECORDS).iterdir()}
+    made = reproduction(finished, replace(TINY, common=(*TINY.common, "stage2.learning_rate=1e-3")))
+    names = {name_of(cell.unseeded.identity(made.sources)) for cell in made.cells()}
+    assert len(names - {path.stem for path in before}) == len(TINY.tasks)  # Stage 2 alone is another model
+    assert made.results("main", made.known())["missing"] == len(TINY.tasks)
+    assert {path: path.read_bytes() for path in (finished / RECORDS).iterdir()} == before
+
+
+def test_results_tables_and_figures_follow_from_the_records_byte_for_byte(finished: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (finished / "main").iterdir()}
+    made = reproduction(finished)
+    assert json.loads(before[RESULTS]) == made.results("main", made.known())
+    (tmp_path / RESULTS).write_bytes(before[RESULTS])
+    files = render(tmp_path, "main")
+    assert {path.name for path in files} == before.keys() - {RESULTS}
+    assert all(path.read_bytes() == before[path.name] for path in files)
+
+
+def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
+    for ending in ("md", "tex", "csv"):
+        told = (finished / "main" / f"main-mini.{ending}").read_text()
+        for part in ("n = 3 and 4", "seeds 42", "95%", "tyler reproduce main --scale tiny", "tyler 0.1.0"):
+            assert part in told, (ending, part)
+
+
+def test_cells_are_shared_between_experiments() -> None:
+    alone = {name: Reproduction([name], TINY, Path(), Sources({})).cells() for name in ("main", "ablation")}
+    both = Reproduction(["main", "ablation"], TINY, Path(), Sources({})).cells()
+    shared = 3 * len(TINY.tasks)  # CoT, Stage 1, Stage 2
+    assert len(both) == len(alone["main"]) + len(alone["ablation"]) - shared
+
+
+def test_the_records_of_the_studies_on_mini_are_the_cells_that_the_index_says(root: Path) -> None:
+    for name, rows in (("mini", mini.study()), ("baselines", mini.comparison())):
+        folder = root / "docs" / "results" / name
+        index = {cell: tuple(found) for cell, found in json.loads((folder / library.INDEX).read_text()).items()}
+        assert index == mini.index(folder, rows), "see scripts/index_studies.py"
+
+
+def test_the_studies_on_mini_are_read_and_not_run_again(root: Path) -> None:
+    libraries = tuple((root / "docs" / "results" / name) for name in ("mini", "baselines"))
+    made = Reproduction(["main"], SCALES["mini"], Path("nowhere"), Sources({}), libraries)
+    results = made.results("main", made.known())
+    assert results["missing"] == 0
+    (stage2,) = [one for one in results["entries"] if (one["row"], one["column"]) == ("Tyler, Stage 2", "harder")]
+    assert (stage2["k"], stage2["n"], stage2["seeds"]) == ([165, 174, 174], 300, [42, 43, 44])
+
+
+def test_an_experiment_is_one_file() -> None:
+    assert set(experiments.names()) >= {"main", "ablation"}
+    assert all(isinstance(experiments.find(name), Experiment) for name in experiments.names())
+    assert experiments.chosen(("all", "main")) == experiments.names()
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["mian"], "there is no experiment 'mian'; did you mean 'main'? allowed: main, ablation"),
+        (
+            ["main", "--scale", "papre"],
+            "there is no scale 'papre'; did you mean 'paper'? allowed: mini, smollm2, paper",
+        ),
+        (["main", "--data", "no/such"], "--data no/such is no folder; give the folder with the tasks' official files"),
+        (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
+        (["main", "--dry-run", "--device", "H300"], "there is no device 'H300'; known are RTX-4090"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(
+    argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *argv]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_without_its_weights_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TYLER_HOME", str(tmp_path / "cache"))
+    assert main(["reproduce", "main", "--scale", "smollm2"]) == 2
+    said = capsys.readouterr().err
+    assert "scale 'smollm2' needs the weights of smollm2: backbone 'smollm2' is not on this machine yet" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {MARKER: json.dumps({"format": FORMAT + 1, "scale": "tiny", "version": "9.9"})},
+            f"holds experiments of format {FORMAT + 1}, written by tyler 9.9, and this is format {FORMAT}; give",
+        ),
+        (
+            {MARKER: json.dumps({"format": FORMAT, "scale": "paper", "version": "9.9"})},
+            "holds experiments at scale 'paper', not 'tiny'; give another --output",
+        ),
+        ({MARKER: "{"}, "cannot be read"),
+        ({"thesis.tex": "text"}, "holds something else than experiments (no reproduction.json); give another --output"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_left_as_it_was(
+    content: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError) as refused:
+        reproduction(tmp_path).run(GradeOptions())
+    assert said in str(refused.value)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == content
+
+
+def test_a_new_folder_is_taken(tmp_path: Path) -> None:
+    check_folder(tmp_path, "tiny")
+    check_folder(tmp_path / "new", "tiny")
+    assert with_seeds(scale_named("tiny"), (7, 7, 8)).seeds == (7, 8)
+
+
+def test_a_dry_run_lists_cells_and_says_what_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "main", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    told = capsys.readouterr().out
+    assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
+    assert told.count("not here") == 3 * 4 * len(FEW)
+    assert list(tmp_path.iterdir()) == []
