@@ -2,5 +2,6 @@
 
 From the ground up: `errors`, `settings`, `schema` (what may be asked), `metrics`, `audit_log`, `dispatcher` (the
 engine's thread), `answers` (what became of a request), `scoring`, `service` (from fields to answers), `event_stream`,
-then one file per endpoint (`chat`, `completions`, `responses`), `guard` (the middleware), `app`, `server`.
+then one file per endpoint (`chat`, `completions`, `responses`), `page` and `page_api` (what a browser shows),
+`guard` (the middleware), `app`, `server`.
 """

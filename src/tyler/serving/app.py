@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import chat, completions, errors, responses
+from tyler.serving import chat, completions, errors, page, page_api, responses
 from tyler.serving.guard import Guard
 from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
@@ -40,8 +40,9 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     )
     app.state.service = service
     errors.install(app)
-    for endpoint in (chat, completions, responses):
+    for endpoint in (chat, completions, responses, page_api):
         app.include_router(endpoint.routes(service))
+    app.include_router(page.routes())
     add_status(app, service)
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
     return app

@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tyler.serving import page
 from tyler.serving.errors import ApiError
 from tyler.serving.metrics import Metrics
 from tyler.serving.settings import ServerSettings
 
 OPEN = ("/health/live", "/health/ready")
-"""What needs no key: those who look after servers ask it."""
+"""What needs no key, besides the page's files: those who look after servers ask it."""
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 NO_ANSWER = 499
@@ -64,7 +65,7 @@ class Guard:
             if scope["method"] == "OPTIONS" and "origin" in headers:
                 await send_plain(send, 204)
                 return
-            if scope["path"] not in OPEN:
+            if scope["path"] not in OPEN and not page.is_open(scope["path"]):
                 self._check_key(headers)
             receive = await self._with_body(headers, receive)
         except ApiError as error:

@@ -1,0 +1,285 @@
+"""What the page asks besides OpenAI's endpoints: the model, answers with p(operator), branches, the lens, an export.
+
+Nothing is kept between requests. A branch and the lens get an answer's actions from the page; the engine repeats them,
+and so computes the same latents again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import torch
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+from torch import Tensor
+
+import tyler
+from tyler.analysis.lens import read_block
+from tyler.analysis.survey import others_of
+from tyler.engine.presentation import colour_of
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import AtBoundaries, Learned, Router
+from tyler.engine.shared_engine import DecodingError
+from tyler.engine.trajectory import Trajectory
+from tyler.model import Tyler
+from tyler.reasoners.reasoner import AnswerSettings
+from tyler.serving import page
+from tyler.serving.answers import Answer
+from tyler.serving.completions import prompts_of
+from tyler.serving.errors import ApiError, engine_failed
+from tyler.serving.event_stream import EventStream, named, unless_disconnected
+from tyler.serving.schema import Asked, Strict
+from tyler.serving.service import Exchange, Service
+
+EXAMPLES = (
+    "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
+    "Find x when $5x - 28 = 47$.",
+    "What is $12 \\cdot 7 - 15$?",
+    "Ann has 18 pens. Ann buys 3 boxes of 6 pens. How many pens does Ann have?",
+    "Find x when $3x + 9 = 30$.",
+    "Sam gets 40 coins. Sam spends 17. Sam gets 8. How many coins are left?",
+)
+"""Questions to begin with. The lens answers them too: the blocks of other problems are its controls."""
+CONTROL_TOKENS = 256
+
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1_000_000)]
+
+
+class Origin(Strict):
+    """An answer that is begun again: its prompt, and the actions that are repeated."""
+
+    prompt_ids: Annotated[Ids, Field(min_length=1)]
+    actions: Ids
+
+
+class PageQuestion(Asked):
+    """`POST /api/answers`: a question, or an answer without the invocation that stands behind `branch.actions`."""
+
+    question: str | None = None
+    branch: Origin | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class LensQuestion(Asked):
+    """`POST /api/lens`: a whole answer, and the number of one of its invocations."""
+
+    answer: Origin
+    invocation: Annotated[int, Field(ge=0)]
+
+
+class Export(Strict):
+    """`POST /api/export`: an answer as the page keeps it."""
+
+    answer: dict[str, Any]
+
+
+def routes(service: Service) -> APIRouter:
+    """The endpoints."""
+    router, controls = APIRouter(prefix="/api"), Controls(service)
+
+    @router.get("/model")
+    async def model() -> dict[str, Any]:
+        return described(service)
+
+    @router.post("/answers", response_model=None)
+    async def answers(body: PageQuestion, http: HttpRequest) -> Response:
+        exchange = await begin(service, body, http)
+        return EventStream(streamed(exchange), exchange.close, service.settings.ping_seconds)
+
+    @router.post("/lens", response_model=None)
+    async def lens(body: LensQuestion, http: HttpRequest) -> Response:
+        return JSONResponse(await unless_disconnected(http, looked(service, controls, body, http)))
+
+    @router.post("/export", response_model=None)
+    async def export(body: Export) -> Response:
+        headers = {"Content-Disposition": 'attachment; filename="answer.html"', "X-Content-Type-Options": "nosniff"}
+        return Response(page.standalone(body.answer), media_type="text/html", headers=headers)
+
+    return router
+
+
+# -- the model -------------------------------------------------------------------------------------------------------
+
+
+def described(service: Service) -> dict[str, Any]:
+    """What the page can offer."""
+    usual = service.servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
+    typed = typed_model(service)
+    operators = () if typed is None else typed.operators
+    return {
+        "name": service.settings.name,
+        "method": service.servable.name,
+        "backbone": service.servable.model.backbone.id,
+        "version": tyler.__version__,
+        "operators": [
+            {"name": one.name, "latents": one.num_latents, "colour": colour_of(one.name)} for one in operators
+        ],
+        "router": router_name(usual.router),
+        "budget": usual.budget,
+        "max_new_tokens": service.settings.max_new_tokens,
+        "examples": EXAMPLES[:4],
+    }
+
+
+def typed_model(service: Service) -> Tyler | None:
+    """The model, where it has trained operators that may be routed, replayed and looked at; else None."""
+    model = service.servable.model
+    usual = service.servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
+    if not isinstance(model, Tyler) or usual.sampler is not None or model.stage not in ("stage1", "stage2"):
+        return None
+    return model if model.operators else None
+
+
+def needed_model(service: Service) -> Tyler:
+    """The same. Raises ApiError where it has no operators."""
+    model = typed_model(service)
+    if model is None:
+        raise ApiError(400, f"{service.settings.name} has no trained operators to leave out or to look at")
+    return model
+
+
+def router_name(router: Router) -> str:
+    """How a request names a router."""
+    if isinstance(router, AtBoundaries):
+        return "boundaries" if router.rate == 1 else f"boundaries:{router.rate:g}"
+    return "learned" if router.learned else "never"
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+async def begin(service: Service, body: PageQuestion, http: HttpRequest) -> Exchange:
+    """Ask the engine. Raises ApiError for what cannot be asked."""
+    if (body.question is None) == (body.branch is None):
+        raise ApiError(400, "send either a question or a branch", param="question")
+    settings = service.answer_settings(body, max_new_tokens=body.max_new_tokens, seed=body.seed)
+    branch, question = body.branch, body.question
+    if branch is not None:
+        needed_model(service)
+        prompts_of(service, [branch.prompt_ids])  # refuses what is no token
+
+    def make() -> Request:
+        if branch is None:
+            return replace(service.servable.request(question or "", settings), operator_probs=True)
+        request = service.servable.continuation(branch.prompt_ids, settings)
+        return replace(request, operator_probs=True, branch=tuple(branch.actions))
+
+    return await service.exchange(http, body, await service.requests(make, 1))
+
+
+async def streamed(exchange: Exchange) -> AsyncGenerator[bytes, None]:
+    """How the answer is decoded, then what happens in batches, then all there is to know of it."""
+    (answer,) = exchange.answers
+    request = answer.request
+    yield named(
+        "start",
+        {
+            "id": exchange.id,
+            "budget": request.budget,
+            "router": router_name(request.router),
+            "sampling": asdict(request.sampling),
+            "prompt_tokens": answer.prompt_tokens,
+        },
+    )
+    try:
+        async for batch in exchange.events():
+            if told := steps(answer, batch):
+                yield named("steps", {"steps": told})
+    except DecodingError as error:
+        yield named("error", engine_failed(str(error)).body())
+        return
+    yield named("end", {"trajectory": answer.done.to_dict(), "first_token_seconds": answer.watch.first_token_seconds})
+
+
+def steps(answer: Answer, events: list[Event]) -> list[dict[str, Any]]:
+    """Tokens and invocations as the page shows them; `probs` is p(operator) of each operator, where it is known."""
+    seen = len(answer.invocations) - sum(isinstance(event, InvocationEvent) for event in events)
+    told: list[dict[str, Any]] = []
+    for event in events:
+        if isinstance(event, TokenEvent):
+            told.append({"text": event.text, "probs": rounded(event.operator_probs)})
+        elif isinstance(event, InvocationEvent):
+            told.append({"call": answer.invocations[seen], "probs": rounded(event.operator_probs)})
+            seen += 1
+    return told
+
+
+def rounded(probs: tuple[float, ...]) -> list[float]:
+    """Probabilities as far as a picture shows them."""
+    return [round(prob, 6) for prob in probs]
+
+
+# -- the lens --------------------------------------------------------------------------------------------------------
+
+
+class Controls:
+    """Answers to the example questions: where the lens takes means and other problems' blocks from. Asked for once."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._answers, self._lock = service, list[Trajectory](), asyncio.Lock()
+
+    async def beside(self, answer: Trajectory) -> dict[str, list[Tensor]]:
+        """Latents of other problems by operator; the answer's own where no other has any of it."""
+        async with self._lock:
+            if not self._answers:
+                self._answers = await self._ask()
+        others = [one for one in self._answers if one.prompt_ids != answer.prompt_ids]
+        return others_of([answer, *others], answer)
+
+    async def _ask(self) -> list[Trajectory]:
+        most = min(CONTROL_TOKENS, self._service.settings.max_new_tokens)
+        settings = AnswerSettings(max_new_tokens=most)
+        requests = [self._service.servable.request(question, settings) for question in EXAMPLES]
+        answering = await self._service.dispatcher.ask(requests)
+        answering.every_step = False
+        try:
+            found: dict[int, Trajectory] = {}
+            async for batch in answering.batches():
+                found |= {event.index: event.trajectory for event in batch if isinstance(event, FinishEvent)}
+        finally:
+            answering.close()
+        return [found[index] for index in range(len(requests))]
+
+
+async def looked(service: Service, controls: Controls, body: LensQuestion, http: HttpRequest) -> dict[str, Any]:
+    """What the lens shows of one block. Raises ApiError for one that the answer does not have."""
+    model = needed_model(service)
+    service.check_model(body.model)
+    answer = await repeated(service, body, http)
+    if body.invocation >= answer.num_invocations:
+        message = f"the answer has {answer.num_invocations} invocations, and {body.invocation} is none of their numbers"
+        raise ApiError(400, message, param="invocation")
+    others = await controls.beside(answer)
+    operator = answer.invocations[body.invocation].operator
+    source = torch.Generator().manual_seed(0)
+    reading = await service.dispatcher.between_steps(
+        lambda engine: read_block(model, answer, body.invocation, others, source)
+    )
+    return {**reading.to_dict(), "controls": len(others[operator])}
+
+
+async def repeated(service: Service, body: LensQuestion, http: HttpRequest) -> Trajectory:
+    """The answer again, with its latents. Raises ApiError for actions that are no answer of this model."""
+    ends = service.servable.model.backbone.eos_ids
+    actions = tuple(action for action in body.answer.actions if action not in ends)
+    if not actions:
+        raise ApiError(400, "the answer is empty; send its actions", param="answer.actions")
+    prompts_of(service, [body.answer.prompt_ids])  # refuses what is no token
+
+    def make() -> Request:
+        settings = AnswerSettings(max_new_tokens=len(actions), router=Learned())
+        request = service.servable.continuation(body.answer.prompt_ids, settings)
+        return replace(request, budget=None, branch=actions)
+
+    exchange = await service.exchange(http, body, await service.requests(make, 1))
+    try:
+        (answer,) = await exchange.finished()
+    finally:
+        await exchange.close()
+    return answer.done

@@ -1,0 +1,153 @@
+"""The page's files and its API, without a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.serving.served import NAME, Served, serving
+
+from tyler.analysis.lens import read_block
+from tyler.analysis.survey import others_of
+from tyler.engine.routing import AtBoundaries
+from tyler.engine.sampling import Sampling
+from tyler.engine.trajectory import Trajectory
+from tyler.model import Tyler
+from tyler.serving import page
+from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES, router_name
+
+ASKED = {"model": NAME, "question": "x", "max_new_tokens": 24}
+
+
+def events(served: Served, body: dict[str, Any], path: str = "/api/answers") -> list[tuple[str, dict[str, Any]]]:
+    """The named events of an answer."""
+    text = served.post(path, body).text
+    parts = [part.split("\n", 1) for part in text.split("\n\n") if part.startswith("event: ")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in parts]
+
+
+def ended(served: Served, body: dict[str, Any]) -> Trajectory:
+    """The trajectory at the end of a stream."""
+    name, data = events(served, body)[-1]
+    assert name == "end", data
+    return Trajectory.from_dict(data["trajectory"])
+
+
+def test_every_file_that_the_page_names_is_sent_with_its_type_under_a_strict_policy(served: Served) -> None:
+    assert {"index.html", "page.css", "main.js", "icon.svg", *page.VIEW} <= set(page.contents())
+    for name in page.contents():
+        found = served.get(f"/page/{name}")
+        assert found.status_code == 200
+        assert found.headers["content-type"].startswith(page.TYPES[name[name.rindex(".") :]])
+        assert found.headers["content-security-policy"] == page.POLICY
+    assert served.get("/").text == page.contents()["index.html"]
+    assert "unsafe" not in page.POLICY and "http" not in page.POLICY
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fmodel.py", "%2e%2e/report.html", "page.css/../../x"])
+def test_nothing_else_is_sent(name: str, served: Served) -> None:
+    assert served.get(f"/page/{name}").status_code == 404
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_writes_no_markup() -> None:
+    for name, text in page.contents().items():
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https:", "http:"):
+            assert word not in text.replace("http://www.w3.org/2000/svg", ""), f"{name} has {word}"
+
+
+def test_the_model_is_described(served: Served) -> None:
+    told = served.get("/api/model").json()
+    assert [one["name"] for one in told["operators"]] == ["global", "state", "procedure"]
+    assert told["operators"][0] == {"name": "global", "latents": 5, "colour": "#007abf"}
+    assert (told["router"], told["budget"], told["max_new_tokens"]) == ("learned", None, 64)
+    assert router_name(AtBoundaries(rate=0.25)) == "boundaries:0.25" and router_name(AtBoundaries()) == "boundaries"
+
+
+def test_an_answer_is_that_of_solve_with_its_probabilities(served: Served, model: Tyler) -> None:
+    (name, start), *others, (_, end) = events(served, ASKED | {"tyler": {"budget": 2}, "temperature": 0.8, "seed": 5})
+    assert name == "start" and (start["budget"], start["router"], start["sampling"]["seed"]) == (2, "learned", 5)
+    steps = [step for _, data in others for step in data["steps"]]
+    answer = Trajectory.from_dict(end["trajectory"])
+    plain = model.solve("x", budget=2, sampling=Sampling(0.8, seed=5), max_new_tokens=24)
+    assert answer.actions == plain.actions
+    assert "".join(step.get("text", "") for step in steps) == answer.text
+    assert [step["call"]["operator"] for step in steps if "call" in step] == [c.operator for c in answer.invocations]
+    for step, probs in zip(steps, answer.operator_probs, strict=False):
+        assert step["probs"] == pytest.approx(probs, abs=1e-6)
+    assert len(answer.operator_probs) == len(answer.actions)
+
+
+def test_an_answer_without_one_call_is_its_branch(served: Served) -> None:
+    answer = ended(served, ASKED)
+    call = answer.invocations[1]
+    branch = {"prompt_ids": answer.prompt_ids, "actions": answer.actions[: call.action]}
+    found = ended(served, {"model": NAME, "branch": branch, "max_new_tokens": 24})
+    assert found.actions[: call.action] == answer.actions[: call.action]
+    assert not found.is_operator[call.action] and found.invocations[:1] == answer.invocations[:1]
+
+
+def test_the_lens_sees_what_it_sees_on_the_answer_itself(served: Served, model: Tyler) -> None:
+    answer = model.solve("x", max_new_tokens=24)
+    origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
+    told = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 1}).json()
+    controls = model.solve(list(EXAMPLES), max_new_tokens=min(CONTROL_TOKENS, 64))
+    others = others_of([answer, *controls], answer)
+    reading = read_block(model, answer, 1, others, torch.Generator().manual_seed(0))
+    assert told["operator"] == reading.operator and told["controls"] == len(others[reading.operator])
+    for name, effect in reading.effects.items():
+        assert told["effects"][name]["loss"] == pytest.approx(effect.loss, abs=1e-3)
+
+
+REFUSED = [
+    ("/api/answers", {"model": NAME}, "either a question or a branch"),
+    ("/api/answers", ASKED | {"branch": {"prompt_ids": [1], "actions": []}}, "either a question or a branch"),
+    ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [2], "actions": [10**6]}}, "branch holds 1000000"),
+    ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}}, "no token of this model"),
+    ("/api/answers", ASKED | {"max_new_tokens": 65}, "up to 64"),
+    ("/api/answers", ASKED | {"min_p": 1}, "min_p is not supported"),
+    ("/api/answers", ASKED | {"model": "other"}, "not served here"),
+    ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": []}, "invocation": 0}, "is empty"),
+    ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "none of their"),
+    ("/api/export", {"answer": 3}, "valid dictionary"),
+]
+
+
+@pytest.mark.parametrize("path, body, message", REFUSED)
+def test_what_cannot_be_asked_is_refused_in_words(path: str, body: dict, message: str, served: Served) -> None:
+    found = served.post(path, body)
+    assert found.status_code in (400, 404), found.text
+    assert message in found.json()["error"]["message"]
+
+
+def test_an_export_holds_its_answer_as_data_whatever_is_in_it(served: Served) -> None:
+    attack = "</script><script>alert(1)</script><!--"
+    found = served.post("/api/export", {"answer": {"question": attack, "steps": [{"text": attack}]}})
+    assert found.headers["content-disposition"].startswith("attachment")
+    html = found.text
+    assert attack not in html and html.count("</script>") == 2
+    data = html.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(data)["question"] == attack
+    assert "import {" not in page.bundle() and "default-src 'none'" in html
+
+
+@pytest.fixture(scope="module")
+def locked(model: Tyler) -> Iterator[Served]:
+    with serving(model, api_key="secret") as running:
+        yield running
+
+
+def test_the_files_need_no_key_and_the_api_does(locked: Served) -> None:
+    assert locked.get("/").status_code == locked.get("/page/main.js").status_code == 200
+    for path, body in (("/api/answers", ASKED), ("/api/lens", {}), ("/api/export", {"answer": {}})):
+        assert locked.post(path, body).status_code == 401
+    assert locked.get("/api/model").status_code == 401
+    assert locked.get("/api/model", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_host_and_origin_are_checked_for_the_page_too(served: Served) -> None:
+    for path in ("/", "/page/main.js", "/api/model"):
+        assert served.get(path, headers={"Host": "evil.example"}).status_code == 403
+        assert served.get(path, headers={"Origin": "http://evil.example"}).status_code == 403
