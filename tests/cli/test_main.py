@@ -18,7 +18,7 @@ import tyler
 from tyler.cli import doctor, main
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.budget_matching import BudgetMatch
+from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
@@ -158,38 +158,28 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     options = ["--router", text] if text else []
     command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
     assert main.main([*command, "--data-dir", "d", "--allow-code-execution", *options]) == 0
-    assert benchmarking.arguments == ("model",)
-    assert benchmarking.settings == {
-        "tasks": ("gsm8k", "MATH-500"),
-        "split": None,
-        "data": Path("d"),
-        "count": 7,
-        "method": None,
-        "method_settings": (),
-        "router": router,
-        "budget": 2,
-        "max_new_tokens": 2048,
-        "slots": 32,
-        "memory": None,
-        "backbone": None,
-        "options": GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
-        "match": None,
-        "output": None,
-    }
+    asked = Asked(
+        Questions(("gsm8k", "MATH-500"), data_dir=Path("d"), count=7),
+        Answering(router=text, budget=2),
+        GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
+    )
+    assert benchmarking.arguments == ("model", asked)
+    assert benchmarking.settings == {"output": None}
+    assert asked.answering.routed == router
 
 
 def test_eval_passes_a_method_and_its_settings_on(called) -> None:
     benchmarking = called("evaluation.command")
     command = ["eval", "model", "--method", "soft-thinking", "--method-set", "min_p=0.01", "--method-set", "top_k=5"]
     assert main.main(command) == 0
-    assert benchmarking.settings["method"] == "soft-thinking"
-    assert benchmarking.settings["method_settings"] == ("min_p=0.01", "top_k=5")
+    answering = benchmarking.arguments[1].answering
+    assert (answering.method, answering.method_set) == ("soft-thinking", ("min_p=0.01", "top_k=5"))
 
 
 def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     benchmarking = called("evaluation.command")
     assert main.main(["eval", "model", "--memory", "4GB"]) == 0
-    assert benchmarking.settings["memory"] == 4 * 10**9
+    assert benchmarking.arguments[1].answering.bytes == 4 * 10**9
     asked: dict[str, Any] = {}
     answerer = SimpleNamespace(request=lambda *_: None, events=lambda _: iter(()))
     monkeypatch.setattr("tyler.reasoners.registry.answerer", lambda *_, **settings: asked.update(settings) or answerer)
@@ -204,16 +194,16 @@ def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
     benchmarking = called("evaluation.command")
     for options, asked in (([], True), (["--no-math-verify"], False)):
         assert main.main(["eval", "model", *options]) == 0
-        assert benchmarking.settings["options"].math_verify is asked
+        assert benchmarking.arguments[1].grading.math_verify is asked
 
 
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:
     benchmarking = called("evaluation.command")
     assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
-    assert benchmarking.settings["match"] == BudgetMatch(Path("runs/x"), "dev", Path("d"))
+    assert benchmarking.arguments[1].matching == Matching(Path("runs/x"), "dev", None)
     more = ["--match-split", "train", "--match-data", "e"]
     assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
-    assert benchmarking.settings["match"] == BudgetMatch(Path("runs/x"), "train", Path("e"))
+    assert benchmarking.arguments[1].matching == Matching(Path("runs/x"), "train", Path("e"))
 
 
 def test_eval_compares_two_evaluations(called) -> None:

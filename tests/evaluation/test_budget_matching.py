@@ -13,7 +13,8 @@ import pytest
 from tests import tiny
 
 from tyler.evaluation import budget_matching, command, comparison
-from tyler.evaluation.budget_matching import BudgetMatch, Match, Trial
+from tyler.evaluation.budget_matching import Match, Trial
+from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.evaluation.records import read_records
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.registry import Loaded
@@ -117,20 +118,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(place: Path, name: str, **settings: Any) -> Any:
-    return command.run(
-        str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / name, **settings
-    )
+def evaluate(place: Path, name: str, matching: Matching = Matching(), **answering: Any) -> Any:  # noqa: B008
+    questions = Questions(("jsonl",), data_dir=place / "test.jsonl")
+    asked = Asked(questions, Answering(**answering), matching=matching)
+    return command.run(str(place / "backbone"), asked, output=place / name)
 
 
 def test_the_setting_is_found_on_development_problems_and_kept(place: Path, capsys, monkeypatch) -> None:
     asked: list[Sequence[Problem]] = []
     cost = budget_matching.cost
     monkeypatch.setattr(budget_matching, "cost", lambda reasoner, some: asked.append(some) or cost(reasoner, some))
-    equality = BudgetMatch(place / "target", "train", place / "dev.jsonl", count=5)
+    equality = Matching(place / "target", "train", place / "dev.jsonl", match_count=5)
     target = budget_matching.cost_of(read_records(place / "target"))
     assert target > 9
-    evaluate(place, "matched", max_new_tokens=64, match=equality)
+    evaluate(place, "matched", equality, max_new_tokens=64)
     settings = json.loads((place / "matched" / "settings.json").read_text())
     assert settings["matching"]["setting"] == "max_new_tokens"
     assert settings["matching"]["value"] == settings["max_new_tokens"] < 20
@@ -145,15 +146,15 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
 
 def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7 of the 7 problems of 'train' are evaluated too, first train-1"):
-        evaluate(place, "x", match=BudgetMatch(place / "target", "train", place / "test.jsonl"))
-    mini = command.run(str(place / "backbone"), count=1, max_new_tokens=2, output=tmp_path)
+        evaluate(place, "x", Matching(place / "target", "train", place / "test.jsonl"))
+    one = Asked(Questions(count=1), Answering(max_new_tokens=2))
+    mini = command.run(str(place / "backbone"), one, output=tmp_path)
     assert len(mini) == 1
     with pytest.raises(ValueError, match="no answers of 'jsonl' to match"):
-        evaluate(place, "x", match=BudgetMatch(tmp_path, "train", place / "dev.jsonl"))
+        evaluate(place, "x", Matching(tmp_path, "train", place / "dev.jsonl"))
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
-        command.run(
-            str(place / "backbone"), tasks=["mini", "jsonl"], count=1, match=BudgetMatch(tmp_path), output=place / "x"
-        )
+        both = Questions(("mini", "jsonl"), count=1)
+        command.run(str(place / "backbone"), Asked(both, matching=Matching(tmp_path)), output=place / "x")
 
 
 def test_a_verdict_says_when_the_target_was_not_reached(place: Path) -> None:

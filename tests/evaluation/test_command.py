@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,9 @@ import scripted
 import tiny
 from damage import change, nudge
 from tyler.cli.main import main
-from tyler.engine.routing import AtBoundaries, Never
 from tyler.evaluation import command as evaluation
-from tyler.evaluation.budget_matching import BudgetMatch
 from tyler.evaluation.command import default_folder, digest
+from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.evaluation.records import Record, RecordStore, read_records
 from tyler.evaluation.reports import Report
 from tyler.model import Tyler
@@ -55,6 +55,11 @@ def command(place: Path, output: Path, *more: str) -> list[str]:
         *("-m", "tyler", "eval", str(place / "model"), "--task", "jsonl", "--data-dir", str(place / "test.jsonl")),
         *("--max-new-tokens", "200", "--slots", "2", "--output", str(output), *more),
     ]
+
+
+def asked(place: Path, count: int | None = None, **answering: Any) -> Asked:
+    """The problems of `place`, or the first of them, answered under some options."""
+    return Asked(Questions(("jsonl",), data_dir=place / "test.jsonl", count=count), Answering(**answering))
 
 
 def answers(records: list[Record]) -> list[Record]:
@@ -161,20 +166,18 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
 
 def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:
     with pytest.raises(RunError, match="weights was"):
-        evaluation.run(
-            str(place / "backbone"), tasks=["jsonl"], data=place / "test.jsonl", output=place / "whole", slots=2
-        )
+        evaluation.run(str(place / "backbone"), asked(place, slots=2), output=place / "whole")
 
 
 def test_answers_of_a_model_are_not_mixed_with_those_of_one_that_differs_in_a_matrix(
     place: Path, tmp_path: Path
 ) -> None:
     backbone = shutil.copytree(place / "backbone", tmp_path / "backbone")
-    settings = {"tasks": ["jsonl"], "data": place / "test.jsonl", "count": 2, "max_new_tokens": 4}
-    evaluation.run(str(backbone), output=tmp_path / "out", **settings)
+    settings = asked(place, count=2, max_new_tokens=4)
+    evaluation.run(str(backbone), settings, output=tmp_path / "out")
     change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.1.self_attn.q_proj.weight"]))
     with pytest.raises(RunError, match="weights was"):
-        evaluation.run(str(backbone), output=tmp_path / "out", **settings)
+        evaluation.run(str(backbone), settings, output=tmp_path / "out")
 
 
 def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> None:
@@ -182,15 +185,12 @@ def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> N
     (tmp_path / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gsm8k))
     reports = evaluation.run(
         str(place / "backbone"),
-        tasks=["GSM8K", "gsm8k"],
-        data=tmp_path,
-        count=3,
-        max_new_tokens=4,
-        router=Never(),
+        Asked(Questions(("GSM8K", "gsm8k"), data_dir=tmp_path, count=3), Answering(max_new_tokens=4, router="never")),
         output=tmp_path / "out",
     )
     assert [(report.name, len(report.records)) for report in reports] == [("GSM8K", 3)]
-    mini = evaluation.run(str(place / "backbone"), tasks=["mini"], count=2, max_new_tokens=4, output=tmp_path / "mini")
+    few = Asked(Questions(count=2), Answering(max_new_tokens=4))
+    mini = evaluation.run(str(place / "backbone"), few, output=tmp_path / "mini")
     assert len(mini[0].records) == 2
     assert "0/2" in capsys.readouterr().out
 
@@ -209,8 +209,8 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
     (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "there is none in this test"))
     monkeypatch.setattr(registry, "load", lambda *_, **__: pytest.fail("the model was loaded first"))
-    asked = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
-    assert main([*asked, "--output", str(tmp_path / "out")]) == 2
+    line = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
+    assert main([*line, "--output", str(tmp_path / "out")]) == 2
     assert "tyler: programs of the model cannot run safely: there is none in this test" in capsys.readouterr().err
 
 
@@ -218,22 +218,23 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     for folder in ("runs/a/stage2", "runs/b/stage2", "runs/mini-stage2", "elsewhere/model"):
         (tmp_path / folder).mkdir(parents=True)
-    asked = [
-        default_folder("runs/mini-stage2", ["mini"]),
-        default_folder("runs/mini-stage2", ["mini"], split="harder"),
-        default_folder("runs/mini-stage2", ["mini"], count=7),
-        default_folder("runs/mini-stage2", ["GSM-8K", "math500"], max_new_tokens=256),
-        default_folder("runs/mini-stage2", ["mini"], method="soft-thinking"),
-        default_folder("runs/mini-stage2", ["mini"], method="soft-thinking", method_settings=["min_p=0.01"]),
-        default_folder("runs/mini-stage2", ["mini"], router=AtBoundaries(rate=0.25)),
-        default_folder("runs/mini-stage2", ["mini"], router=Never(), budget=0),
-        default_folder("runs/mini-stage2", ["mini"], match=BudgetMatch(Path("runs/x-eval/mini"))),
-        default_folder("runs/a/stage2", ["mini"]),
-        default_folder("runs/b/stage2", ["mini"]),
-        default_folder(str(tmp_path / "elsewhere" / "model"), ["mini"]),
-        default_folder("Qwen/Qwen2.5-1.5B-Instruct", ["mini"]),
+    stage2, mini = "runs/mini-stage2", Questions()
+    found = [
+        default_folder(stage2, Asked()),
+        default_folder(stage2, Asked(Questions(split="harder"))),
+        default_folder(stage2, Asked(Questions(count=7))),
+        default_folder(stage2, Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256))),
+        default_folder(stage2, Asked(mini, Answering(method="soft-thinking"))),
+        default_folder(stage2, Asked(mini, Answering(method="soft-thinking", method_set=("min_p=0.01",)))),
+        default_folder(stage2, Asked(mini, Answering(router="boundaries:0.25"))),
+        default_folder(stage2, Asked(mini, Answering(router="never", budget=0))),
+        default_folder(stage2, Asked(matching=Matching(Path("runs/x-eval/mini")))),
+        default_folder("runs/a/stage2", Asked()),
+        default_folder("runs/b/stage2", Asked()),
+        default_folder(str(tmp_path / "elsewhere" / "model"), Asked()),
+        default_folder("Qwen/Qwen2.5-1.5B-Instruct", Asked()),
     ]
-    assert list(map(str, asked)) == [
+    assert list(map(str, found)) == [
         "runs/mini-stage2-eval/mini",
         "runs/mini-stage2-eval/mini-harder",
         "runs/mini-stage2-eval/mini-7",

@@ -10,6 +10,7 @@ import pytest
 
 from tyler.config.files import load_config
 from tyler.evaluation import command
+from tyler.evaluation.options import Answering, Asked, Questions
 from tyler.evaluation.records import RECORDS, read_records
 from tyler.model import Tyler
 from tyler.runs.checkpoints import latest_checkpoint
@@ -62,5 +63,5 @@ def test_an_earlier_evaluation_resumes(earlier: Path) -> None:
     whole = (place / RECORDS).read_text().splitlines(keepends=True)
     (place / RECORDS).write_text("".join(whole[:3]))
     shutil.rmtree(earlier / "stage1" / "checkpoints" / "step-4", ignore_errors=True)
-    command.run("stage1", count=6, max_new_tokens=60, output=place)
+    command.run("stage1", Asked(Questions(count=6), Answering(max_new_tokens=60)), output=place)
     assert len(read_records(place)) == 6

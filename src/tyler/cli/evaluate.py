@@ -9,17 +9,21 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
-from tyler.cli.options import Answering, Grading, Matching, Questions, SomeFolder, memory_of, router_of
+from tyler.cli.options import SomeFolder
+from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)
+
+DEFAULT = Asked()
 
 
 def evaluate(
     model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = "",
-    questions: Annotated[Questions, arg(name="")] = Questions(),  # noqa: B008
-    answering: Annotated[Answering, arg(name="")] = Answering(),  # noqa: B008
-    grading: Annotated[Grading, arg(name="")] = Grading(),  # noqa: B008
-    matching: Annotated[Matching, arg(name="")] = Matching(),  # noqa: B008
+    questions: Annotated[Questions, arg(name="")] = DEFAULT.questions,
+    answering: Annotated[Answering, arg(name="")] = DEFAULT.answering,
+    grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
+    matching: Annotated[Matching, arg(name="")] = DEFAULT.matching,
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
     quiet: bool = False,
@@ -45,33 +49,8 @@ def evaluate(
         raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
     with quietly(quiet):
         logger.info("loading %s ...", model)
-        _evaluate(model, questions, answering, grading, matching, output)
+        asked = Asked(questions, answering, grading, matching)
+        asked.check()
+        from tyler.evaluation import command
 
-
-def _evaluate(
-    model: str, questions: Questions, answering: Answering, grading: Grading, matching: Matching, output: Path | None
-) -> None:
-    router, memory = router_of(answering.router), memory_of(answering.memory)
-    from tyler.evaluation import command
-    from tyler.evaluation.budget_matching import BudgetMatch
-    from tyler.tasks.task import GradeOptions
-
-    match, match_data = matching.match, matching.match_data or questions.data_dir
-    command.run(
-        model,
-        tasks=questions.task,
-        split=questions.split,
-        data=questions.data_dir,
-        count=questions.count,
-        method=answering.method,
-        method_settings=answering.method_set,
-        router=router,
-        budget=answering.budget,
-        max_new_tokens=answering.max_new_tokens,
-        slots=answering.slots,
-        memory=memory,
-        backbone=answering.backbone,
-        options=GradeOptions(**vars(grading)),
-        match=None if match is None else BudgetMatch(match, matching.match_split, match_data),
-        output=output,
-    )
+        command.run(model, asked, output=output)

@@ -13,8 +13,8 @@ from tyler.cli.curves import plot_stage2, sketch
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
-from tyler.engine.sampling import Sampling
 from tyler.evaluation.html_report import save
+from tyler.evaluation.options import Answering, Questions
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import Report, table
 from tyler.model import Tyler
@@ -64,18 +64,18 @@ def configure(seed: int, scale: float) -> Config:
 
 def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     """Greedy Pass@1 on the fixed evaluation set."""
-    problems = load_problems(config.evaluation.task, config.evaluation.split, count=config.evaluation.count)
-    decoding = config.decoding
+    (problems,) = Questions.of(config.evaluation).problems().values()
+    answering = Answering.of(config.decoding)
     reasoner = TylerReasoner(
         name,
         model,
         router,
-        decoding.budget,
-        Sampling(decoding.temperature),
-        max_new_tokens=decoding.max_new_tokens,
-        slots=decoding.slots,
-        coalesce=decoding.coalesce,
-        memory=decoding.memory,
+        answering.budget,
+        answering.sampling,
+        max_new_tokens=answering.max_new_tokens,
+        slots=answering.slots,
+        coalesce=config.decoding.coalesce,
+        memory=answering.bytes,
     )
     return evaluate(reasoner, problems)
 

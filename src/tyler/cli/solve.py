@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
+from tyler.cli.options import ModelName, SomeBackbone, SomeBytes, SomeFile, memory_of
+from tyler.evaluation import options
 
 if TYPE_CHECKING:
     from tyler.engine.request import Event
@@ -24,25 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Decoding(options.Decoding):
     """How the model answers."""
 
-    budget: SomeNumber = None
-    """At most this many invocations; 0 is the model without operators; by default no limit."""
-    router: RouterName = None
-    """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
-    temperature: float = 0.0
-    """0 is greedy."""
-    top_p: float = 1.0
-    """Sample among the likeliest tokens that together have this probability; 1 is all."""
-    top_k: int = 0
-    """Sample among this many of the likeliest tokens; 0 is all."""
-    seed: int = 0
-    """Seed of sampling."""
     num_samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
     """Answers to each question; their random streams follow from the seed."""
-    max_new_tokens: int = 2048
-    """At most this many actions."""
     stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = ()
     """Text before which an answer ends; may be repeated."""
 
@@ -101,12 +88,11 @@ def solve(
         question: The question; "-" reads it from standard input.
     """
     _check(question, decoding, telling, files)
-    router, bound = router_of(decoding.router), memory_of(placing.memory)
+    router, bound = decoding.routed, memory_of(placing.memory)
     with loading(model):
-        from tyler.engine.sampling import Sampling
         from tyler.reasoners import registry
 
-        sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p, decoding.seed)
+        sampling = decoding.sampling
         answerer = registry.answerer(
             model,
             router=router,

@@ -2,6 +2,7 @@
 
 pass_at_1.py        a reasoner answers problems; every answer is graded and kept
 command.py          `tyler eval`
+options.py          what can be asked of it
 records.py          answers on disk, so that an evaluation resumes
 answers.py          answers to a file of questions, ungraded
 reports.py          tables of records

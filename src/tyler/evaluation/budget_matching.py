@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tyler.evaluation.options import Matching
 from tyler.evaluation.records import Record, read_records
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.reasoner import Reasoner
@@ -108,36 +109,29 @@ def with_setting(loaded: Loaded, found: Match) -> Loaded:
 # --- of an evaluation -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BudgetMatch:
-    """What `tyler eval --match` asks for: the cost of the answers in `folder`, found on a split of the same task.
+def development_problems(matching: Matching, evaluated: Sequence[Problem], data: Path | None) -> list[Problem]:
+    """The problems on which a setting is looked for. Raises ValueError when one of them is evaluated."""
+    every = load_problems(evaluated[0].task, matching.match_split, path=matching.match_data or data)
+    chosen = every[:: max(1, len(every) // matching.match_count)][: matching.match_count]
+    if shared := find_overlap(chosen, evaluated):
+        raise ValueError(
+            f"{len(shared)} of the {len(chosen)} problems of {matching.match_split!r} are evaluated too, first "
+            f"{shared[0].training_id}; a setting is chosen on other problems (--match-split, --match-data)"
+        )
+    return chosen
 
-    `data` is the split's file or folder, where it has one.
+
+def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data: Path | None = None) -> Match | None:
+    """The setting that `--match` asks for, None where nothing is to be matched; `data` is what is evaluated.
+
+    Raises ValueError for a folder without answers of the task.
     """
-
-    folder: Path
-    split: str = "dev"
-    data: Path | None = None
-    count: int = 100
-
-    def problems(self, evaluated: Sequence[Problem]) -> list[Problem]:
-        """The development problems. Raises ValueError when one of them is evaluated."""
-        task = evaluated[0].task
-        every = load_problems(task, self.split, path=self.data)
-        chosen = every[:: max(1, len(every) // self.count)][: self.count]
-        if shared := find_overlap(chosen, evaluated):
-            raise ValueError(
-                f"{len(shared)} of the {len(chosen)} problems of {self.split!r} are evaluated too, first "
-                f"{shared[0].training_id}; a setting is chosen on other problems (--match-split, --match-data)"
-            )
-        return chosen
-
-    def find(self, loaded: Loaded, evaluated: Sequence[Problem]) -> Match:
-        """Search. Raises ValueError for a folder without answers of the task."""
-        task = evaluated[0].task
-        if not (records := [record for record in read_records(self.folder) if record.task == task]):
-            raise ValueError(f"{self.folder} has no answers of {task!r} to match; evaluate the model there first")
-        return match(loaded, cost_of(records), self.problems(evaluated))
+    if matching.match is None:
+        return None
+    task = evaluated[0].task
+    if not (records := [record for record in read_records(matching.match) if record.task == task]):
+        raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
+    return match(loaded, cost_of(records), development_problems(matching, evaluated, data))
 
 
 def summary(found: Match) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,8 @@ from rich.console import Console
 
 from tyler.engine.routing import Router
 from tyler.evaluation import budget_matching, html_report
-from tyler.evaluation.budget_matching import BudgetMatch, Match
+from tyler.evaluation.budget_matching import Match
+from tyler.evaluation.options import Answering, Asked
 from tyler.evaluation.pass_at_1 import evaluate, key_of
 from tyler.evaluation.records import SETTINGS, Record, RecordStore
 from tyler.evaluation.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
@@ -25,120 +26,84 @@ from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
 from tyler.runs.environment import environment
-from tyler.tasks import Problem, find_task, grade, load_problems, task_name
+from tyler.tasks import Problem, find_task, grade, task_name
 from tyler.tasks.task import GradeOptions
 
 LONGEST_WAIT = timedelta(days=30)
 """How long the processes that are done wait for the others; answers are kept as they come, so nothing is at stake."""
 
 
-def run(
-    model: str,
-    *,
-    tasks: Sequence[str] = ("mini",),
-    split: str | None = None,
-    data: Path | None = None,
-    count: int | None = None,
-    method: str | None = None,
-    method_settings: Sequence[str] = (),
-    router: Router | None = None,
-    budget: int | None = None,
-    max_new_tokens: int = 2048,
-    slots: int = 32,
-    memory: int | None = None,
-    backbone: str | None = None,
-    options: GradeOptions | None = None,
-    match: BudgetMatch | None = None,
-    output: Path | None = None,
-) -> list[Report]:
+def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> list[Report]:  # noqa: B008
     """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
 
-    `method` is one of `reasoners.methods` (None: the model itself, as it was trained), with `method_settings` such as
-    "min_p=0.01" over its defaults; with `match` its setting is the one at which its answers cost as much as others.
-    `data` is a file or a folder of files (None: the Hub, or generated). Launched by `torchrun` or `accelerate launch`,
-    each process answers its share, and `memory` bounds the bytes of context and caches in each. `backbone` is where a
-    checkpoint's backbone is found, if elsewhere now. Answers are kept in `output` (by default the `default_folder` of
-    what is asked) as they come; the same call resumes after a kill. Raises ValueError for what cannot be evaluated,
-    RunError for an unusable `output`.
+    Launched by `torchrun` or `accelerate launch`, each process answers its share, and the bound on memory is that of
+    each. Answers are kept in `output` (by default the `default_folder` of what is asked) as they come; the same call
+    resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
     """
-    if match is not None and len(tasks) > 1:
+    if asked.matching.match is not None and len(asked.questions.task) > 1:
         raise ValueError(
-            f"--match is for one task at a time, not for {', '.join(tasks)}: their answers differ in length"
+            f"--match is for one task at a time, not for {', '.join(asked.questions.task)}: their answers differ in "
+            "length"
         )
-    options = options or GradeOptions()
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
-    sets = {task_name(task): load_problems(task, split, path=data, count=count) for task in tasks}
-    for problems in sets.values():  # a grader that will refuse, refuses before anything is loaded
-        grade(
-            problems[0].task,
-            "",
-            problems[0].answer,
-            **dataclasses.asdict(dataclasses.replace(options, math_verify=False)),
-        )
-    loaded = registry.load(
-        model,
-        method,
-        method_settings,
-        name=Path(model).name,
-        backbone=backbone,
-        device=str(state.device) if state.num_processes > 1 else None,
-        router=router,
-        budget=budget,
-        max_new_tokens=max_new_tokens,
-        slots=slots,
-        memory=memory,
-    )
-    found = None if match is None else match.find(loaded, next(iter(sets.values())))
+    sets = asked.questions.problems()
+    for problems in sets.values():
+        _check_grader(problems[0], asked.grading)
+    loaded = load(model, asked.answering, device=str(state.device) if state.num_processes > 1 else None)
+    found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data_dir)
     loaded = loaded if found is None else budget_matching.with_setting(loaded, found)
-    reasoner, settings = loaded.reasoner, settings_of(model, loaded, sets, options)
+    settings = settings_of(model, loaded, sets, asked.grading)
     if found is not None:
         settings["matching"] = budget_matching.summary(found)
-    folder = output or default_folder(
-        model,
-        tasks,
-        split=split,
-        count=count,
-        method=method,
-        method_settings=method_settings,
-        router=router,
-        budget=budget,
-        max_new_tokens=max_new_tokens,
-        match=match,
-    )
+    folder = output or default_folder(model, asked)
     settings["weights"] = weights_in(folder, loaded)
-    records = answered(reasoner, sets, settings, folder, options, state)
+    reasoner = loaded.reasoner
+    records = answered(reasoner, sets, settings, folder, asked.grading, state)
     return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
 
 
-def default_folder(
-    model: str,
-    tasks: Sequence[str],
-    *,
-    split: str | None = None,
-    count: int | None = None,
-    method: str | None = None,
-    method_settings: Sequence[str] = (),
-    router: Router | None = None,
-    budget: int | None = None,
-    max_new_tokens: int = 2048,
-    match: BudgetMatch | None = None,
-) -> Path:
+def _check_grader(problem: Problem, grading: GradeOptions) -> None:
+    """Raise what a grader that will refuse raises, before anything is loaded."""
+    grade(problem.task, "", problem.answer, **asdict(replace(grading, math_verify=False)))
+
+
+def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
+    """The model under the method that is asked for, as it is to answer."""
+    return registry.load(
+        model,
+        answering.method,
+        answering.method_set,
+        name=Path(model).name,
+        backbone=answering.backbone,
+        device=device,
+        router=answering.routed,
+        budget=answering.budget,
+        sampling=answering.sampling,
+        max_new_tokens=answering.max_new_tokens,
+        slots=answering.slots,
+        memory=answering.bytes,
+    )
+
+
+def default_folder(model: str, asked: Asked) -> Path:
     """Where an evaluation is kept: runs/MODEL-eval/, and in it a folder named by what is asked, `gsm8k-100-cot`.
 
     What is left at its default is not named, so that other questions have other folders, and the same one resumes.
     """
-    asked = {
-        "": "+".join(map(task_name, tasks)),
-        "split": split,
-        "count": count,
-        "method": method,
-        "settings": "-".join(method_settings) or None,
-        "router": None if router is None else _named(router),
-        "budget": None if budget is None else f"budget{budget}",
-        "tokens": None if max_new_tokens == 2048 else f"{max_new_tokens}tokens",
-        "match": None if match is None else "-".join(["as-long-as", *match.folder.parts[-2:]]),
-    }
-    label = "-".join(str(part) for part in asked.values() if part is not None)
+    questions, answering, match = asked.questions, asked.answering, asked.matching.match
+    longest = answering.max_new_tokens
+    named = (
+        "+".join(map(task_name, questions.task)),
+        questions.split,
+        questions.count,
+        answering.method,
+        "-".join(answering.method_set) or None,
+        None if answering.routed is None else _named(answering.routed),
+        None if answering.budget is None else f"budget{answering.budget}",
+        None if longest == Answering.max_new_tokens else f"{longest}tokens",
+        None if match is None else "-".join(["as-long-as", *match.parts[-2:]]),
+    )
+    label = "-".join(str(part) for part in named if part is not None)
     return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", label).strip("-")
 
 
@@ -154,7 +119,7 @@ def _short_name(model: str) -> str:
 
 def _named(router: Router) -> str:
     """A router, a dataclass, in a word, with what is not at its default."""
-    settings = dataclasses.fields(cast(Any, router))
+    settings = fields(cast(Any, router))
     changed = [f"{one.name}={value}" for one in settings if (value := getattr(router, one.name)) != one.default]
     return "-".join([type(router).__name__, *changed])
 
@@ -215,7 +180,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], opti
         "model": model,
         "weights": loaded.weights,
         "method": loaded.method,
-        "method_settings": dataclasses.asdict(loaded.settings),
+        "method_settings": asdict(loaded.settings),
         "max_new_tokens": loaded.max_new_tokens,
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,

@@ -121,15 +121,17 @@ def load(
     device: str | None = None,
     router: Router | None = None,
     budget: int | None = None,
+    sampling: Sampling | None = None,
     max_new_tokens: int = 2048,
     slots: int = 32,
     memory: int | None = None,
 ) -> Loaded:
     """The model at `location` under a method, by default its own, with overrides such as `min_p=0.01` of its settings.
 
-    `backbone` is where a checkpoint's backbone is found, if elsewhere now. Raises ValueError for a method, a setting
-    or an option that does not go with the model.
+    `backbone` is where a checkpoint's backbone is found, if elsewhere now; without `sampling` it is greedy. Raises
+    ValueError for a method, a setting or an option that does not go with the model.
     """
+    sampling = sampling or Sampling()
     kind = kind_of(location)
     method = method or kind or OWN
     if method not in (OWN, *METHODS):
@@ -142,7 +144,7 @@ def load(
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
         model = Tyler.from_pretrained(location, backbone=backbone, device=device)
-        return own(model, name, router, budget, max_new_tokens, slots, memory)
+        return own(model, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings, module = settings_of(method, overrides), METHODS[method]
@@ -152,7 +154,7 @@ def load(
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
-        made = module.reasoner(model, settings, name=shown, sampling=Sampling(), max_new_tokens=longest, slots=slots)
+        made = module.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
         return cast(Reasoner, replace(made, memory=memory))
 
     return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, module.KNOBS, build)
@@ -163,6 +165,7 @@ def own(
     name: str,
     router: Router | None,
     budget: int | None,
+    sampling: Sampling,
     max_new_tokens: int,
     slots: int,
     memory: int | None,
@@ -171,7 +174,7 @@ def own(
     routed = router or DEFAULT_ROUTERS[model.stage]
 
     def build(settings: SavedPolicy, longest: int) -> Reasoner:
-        return TylerReasoner(name, model, routed, settings.budget, max_new_tokens=longest, slots=slots, memory=memory)
+        return TylerReasoner(name, model, routed, settings.budget, sampling, longest, slots, memory=memory)
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)

@@ -17,17 +17,19 @@ or `strict` (a float at the decimals the gold is written with, an integer exactl
 
 @dataclass(frozen=True)
 class GradeOptions:
-    """What a grader may need beside the completion and the gold answer."""
+    """How answers are graded."""
 
     mode: Mode = "official"
+    """How TheoremQA compares numbers: with its official tolerance, or to the digits that are given."""
     deadline: float = 5.0
-    """Seconds one answer may take; then the verdict is TIMEOUT."""
+    """Seconds that grading one answer may take; then the verdict is TIMEOUT."""
     allow_code_execution: bool = False
-    """Whether programs of the model may run, in a sandbox."""
+    """Let humaneval run the programs of the model, in a sandbox."""
     allow_unsafe_code_execution: bool = False
-    """Whether they may run without one where this machine has none."""
+    """Run them without a sandbox where this machine has none."""
     math_verify: bool = False
-    """Whether to ask math-verify too, where answers are mathematics: for comparison, it decides nothing."""
+    """Ask math-verify too, where answers are mathematics; --no-math-verify leaves it out. Its verdict is kept beside
+    ours and decides nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""The options of an evaluation: declared here, read by `tyler eval`, by configs and by Python alike. Without torch.
+
+`tyro`'s notes beside a field say how the command line shows it; the text below a field is its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import UseAppendAction, arg
+
+from tyler.tasks.task import GradeOptions
+
+if TYPE_CHECKING:
+    from tyler.config.sections import DecodingConfig, EvaluationConfig
+    from tyler.engine.routing import Router
+    from tyler.engine.sampling import Sampling
+    from tyler.tasks import Problem
+
+SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
+SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
+RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked."""
+
+    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",)
+    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, svamp, mawps, jsonl."""
+    split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
+    """Which split; by default the one that is reported."""
+    data_dir: SomeFolder = None
+    """A file, or the folder with the tasks' official files; by default they come from the Hub."""
+    count: SomeNumber = None
+    """How many problems of each task, drawn from the split; by default all."""
+
+    @classmethod
+    def of(cls, config: EvaluationConfig) -> Questions:
+        """What the `evaluation` section of a config asks."""
+        return cls((config.task,), config.split, None if config.path is None else Path(config.path), config.count)
+
+    def problems(self) -> dict[str, list[Problem]]:
+        """The problems of each task, by its name. Raises ValueError as `load_problems` does."""
+        from tyler.tasks import load_problems, task_name
+
+        return {
+            task_name(task): load_problems(task, self.split, path=self.data_dir, count=self.count) for task in self.task
+        }
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How an answer is decoded."""
+
+    budget: SomeNumber = None
+    """At most this many invocations in an answer; 0 is the model without operators; by default no limit."""
+    router: RouterName = None
+    """learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together have this probability; 1 is all."""
+    top_k: int = 0
+    """Sample among this many of the likeliest tokens; 0 is all."""
+    seed: int = 0
+    """Seed of sampling."""
+    max_new_tokens: int = 2048
+    """At most this many actions in an answer."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How actions are drawn. Raises ValueError for numbers that cannot be meant."""
+        from tyler.engine.sampling import Sampling
+
+        return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+
+    @property
+    def routed(self) -> Router | None:
+        """The router that is named; None where none is. Raises ValueError for a name that there is not."""
+        return router_of(self.router)
+
+
+@dataclass(frozen=True)
+class Answering(Decoding):
+    """How the model answers."""
+
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
+    """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Change one setting of the method: `--method-set min_p=0.01`."""
+    slots: int = 32
+    """Answers decoded at once; changes speed and memory, not the answers."""
+    memory: SomeBytes = None
+    """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
+    backbone: SomeBackbone = None
+    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
+
+    @classmethod
+    def of(cls, config: DecodingConfig) -> Answering:
+        """How the `decoding` section of a config has a model answer."""
+        return cls(
+            budget=config.budget,
+            temperature=config.temperature,
+            max_new_tokens=config.max_new_tokens,
+            slots=config.slots,
+            memory=None if config.memory is None else str(config.memory),
+        )
+
+    @property
+    def bytes(self) -> int | None:
+        """The bound on memory in bytes. Raises ValueError for what is no size."""
+        return memory_of(self.memory)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """At what cost the model answers."""
+
+    match: SomeFolder = None
+    """The directory of another evaluation: look for the setting of the method at which an answer has as many tokens,
+    visible and latent, as there."""
+    match_split: Annotated[str, arg(metavar="SPLIT")] = "dev"
+    """The split on whose problems the setting is looked for."""
+    match_data: SomeFolder = None
+    """The file of that split, or the folder that holds it; by default as the data that is evaluated."""
+    match_count: Annotated[int, arg(metavar="N")] = 100
+    """At most so many of its problems."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everything that an evaluation is asked for, besides the model."""
+
+    questions: Questions = Questions()
+    answering: Answering = Answering()
+    grading: GradeOptions = GradeOptions(math_verify=True)  # noqa: RUF009 - it is frozen
+    matching: Matching = Matching()
+
+    def check(self) -> None:
+        """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
+        _ = self.answering.routed, self.answering.bytes, self.answering.sampling
+
+
+def memory_of(text: str | None) -> int | None:
+    """The bytes that `--memory` names; None where it names none. Raises ValueError for what is no size."""
+    from tyler.engine.sizes import bytes_of
+
+    try:
+        return None if text is None else bytes_of(text)
+    except ValueError as error:
+        raise ValueError(f"--memory {error}") from None
+
+
+def router_of(text: str | None) -> Router | None:
+    """The router that `--router` names; None where it names none. Raises ValueError for a name that there is not."""
+    from tyler.engine.routing import router_named
+
+    try:
+        return None if text is None else router_named(text)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error
