@@ -21,6 +21,10 @@ BRANCH = re.compile(r"body|str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*")
 """Parts of a place that are no fields: where pydantic says which of several types it tried."""
 
 
+LONGEST_NAME = 100
+"""Characters of a field's name that an error repeats."""
+
+
 class ClientGone(Exception):
     """Nobody is left to answer."""
 
@@ -68,7 +72,7 @@ def engine_failed(reason: str) -> ApiError:
 def of_validation(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
     wrong = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that came closest
-    place = ".".join(str(part) for part in wrong["loc"] if not BRANCH.fullmatch(str(part)))
+    place = shortened(".".join(str(part) for part in wrong["loc"] if not BRANCH.fullmatch(str(part))))
     if wrong["type"] == "json_invalid":
         detail = wrong.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body is not valid JSON: {detail}", code="invalid_json")
@@ -78,6 +82,11 @@ def of_validation(error: RequestValidationError) -> ApiError:
     given = repr(wrong.get("input"))
     shown = f": {given}" if place and wrong["type"] != "missing" and len(given) < 100 else ""
     return ApiError(400, f"{place or 'body'}{shown}: {reason}", param=place or None, code="invalid_value")
+
+
+def shortened(name: str) -> str:
+    """A name that a client made up, as far as it is worth repeating."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
 def install(app: FastAPI) -> None:

@@ -68,21 +68,30 @@ class Server(uvicorn.Server):
 
 
 def protocol(idle_seconds: float) -> type[H11Protocol]:
-    """HTTP that closes a connection whose first request's headers do not come within `idle_seconds`."""
+    """HTTP that closes a connection on which the headers of the next request do not come within `idle_seconds`."""
 
     class ImpatientProtocol(H11Protocol):
-        """A connection that must say what it wants."""
+        """A connection that must say what it wants: at its start, and again after each answer."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._impatience = self.loop.call_later(idle_seconds, self._close_if_silent)
+            self._await_request()
+
+        def on_response_complete(self) -> None:
+            self._impatience.cancel()
+            self._await_request()  # before a request that has come already begins
+            super().on_response_complete()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._impatience.cancel()
             super().connection_lost(exc)
 
+        def _await_request(self) -> None:
+            self._answered = self.cycle
+            self._impatience = self.loop.call_later(idle_seconds, self._close_if_silent)
+
         def _close_if_silent(self) -> None:
-            if cast(object, self.cycle) is None:  # no request so far
+            if self.cycle is self._answered:  # no request since
                 self.transport.close()
 
     return ImpatientProtocol

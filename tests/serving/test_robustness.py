@@ -1,0 +1,140 @@
+"""Clients that mean harm, or know no better: none of them takes the server away from the others."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import httpx2
+import psutil
+import pytest
+from tests.serving.served import NAME, Served, serving
+
+from tyler.model import Tyler
+
+TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+JSON = {"content-type": "application/json"}
+
+
+@contextmanager
+def connected(served: Served) -> Iterator[socket.socket]:
+    """A bare connection to the server."""
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        yield connection
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the server has closed it, with what it said before read."""
+    connection.settimeout(0)
+    try:
+        while connection.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def dripped(connection: socket.socket, text: str, seconds: float) -> bool:
+    """Send a text a byte at a time for so long; whether the server put an end to it."""
+    until = time.monotonic() + seconds
+    for byte in (text * 100).encode():
+        if time.monotonic() > until:
+            return False
+        if closed(connection):
+            return True
+        try:
+            connection.send(bytes([byte]))
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_headers_that_drip_are_cut_off_on_the_first_request_and_on_a_later_one(model: Tyler) -> None:
+    body = json.dumps(TEXT)
+    with serving(model, idle_seconds=0.5) as served:
+        with connected(served) as first:
+            assert dripped(first, HEAD, 5)
+        with connected(served) as later:
+            later.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            assert later.recv(65536).startswith(b"HTTP/1.1 200")
+            assert dripped(later, HEAD, 5), "a connection that was polite once is no exception"
+        assert served.post("/v1/completions", TEXT).status_code == 200
+
+
+def test_a_connection_that_is_used_in_time_stays_open(model: Tyler) -> None:
+    with serving(model, idle_seconds=0.5) as served, httpx2.Client(base_url=served.url) as client:
+        for _ in range(4):
+            assert client.post("/v1/completions", json=TEXT).status_code == 200
+            time.sleep(0.3)
+
+
+@contextmanager
+def many_files(count: int) -> Iterator[None]:
+    """Room for so many open files. Skips the test where the system gives none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count:
+        pytest.skip(f"this system allows {hard} open files, and the test needs {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_thousand_idle_connections_hold_nobody_up_and_are_closed(model: Tyler) -> None:
+    with many_files(4096), serving(model, idle_seconds=2.0) as served, ExitStack() as stack:
+        idle = [stack.enter_context(connected(served)) for _ in range(1000)]
+        started = time.monotonic()
+        assert served.post("/v1/completions", TEXT).status_code == 200
+        assert time.monotonic() - started < 5
+        until = time.monotonic() + 20
+        while not all(map(closed, idle)):
+            assert time.monotonic() < until, "who says nothing is not kept"
+            time.sleep(0.1)
+
+
+def test_a_body_of_a_hundred_megabytes_is_refused_and_takes_no_memory(served: Served) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 2**20
+
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for content in (parts(), parts()):
+        with httpx2.Client(base_url=served.url, timeout=30) as client:
+            with suppress(httpx2.WriteError):  # the connection may be closed before everything was sent
+                assert client.post("/v1/completions", content=content, headers=JSON).status_code == 413
+    with connected(served) as connection:
+        connection.sendall(f"{HEAD}Content-Length: {100 * 2**20}\r\n\r\n".encode())
+        assert b" 413 " in connection.recv(65536).splitlines()[0]
+    assert process.memory_info().rss - before < 60 * 2**20
+    assert served.post("/v1/completions", TEXT).status_code == 200
+
+
+@pytest.mark.parametrize("depth", [50, 300, 900, 2000, 50_000])
+@pytest.mark.parametrize("field", ["prompt", "metadata", "suffix", "tyler", "stop", "unknown"])
+def test_deeply_nested_json_is_a_request_that_is_refused(depth: int, field: str, served: Served) -> None:
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        middle = "1" if opening != "[" else ""
+        nested = f"{opening * depth}{middle}{closing * depth}"
+        content = f'{{"model": "{NAME}", "max_tokens": 4, "{field}": {nested}}}'
+        with httpx2.Client(base_url=served.url, timeout=30) as client:
+            answer = client.post("/v1/completions", content=content, headers=JSON)
+        assert answer.status_code == 400 and answer.json()["error"]["message"]
+        assert len(answer.text) < 2000, "an error does not send it all back"
+
+
+def test_many_fields_and_long_names_are_refused_briefly(served: Served) -> None:
+    many = {f"field-{index}": index for index in range(20_000)}
+    for body in (TEXT | many, TEXT | {"x" * 10**6: 1}, TEXT | {"stop": ["x"] * 10**5}):
+        answer = served.post("/v1/completions", body)
+        assert answer.status_code == 400 and len(answer.text) < 2000
