@@ -119,6 +119,7 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
         *(({"coalesce": value}, f"coalesce={value!r}; it is a whole number of steps") for value in (-1, 0.5)),
         *(({"memory": value}, f"memory={value!r}; it is a number of bytes") for value in (0, 1e9)),
         ({"stop": (3,)}, "a stop string is 3; it must be text"),
+        *(({"stop": value}, f"stop={value}; give a text, or several in a list") for value in (None, 3)),
         ({"router": Never}, r"router=Never is a class; write Never\(\)"),
         ({"router": 3}, "router=3 is no router; give Learned"),
         ({"router": "nowhere"}, "router 'nowhere' is none of: learned, never, boundaries"),
@@ -278,6 +279,12 @@ def test_a_location_that_holds_no_model_is_refused_with_what_is_possible(tmp_pat
         Tyler.from_pretrained(str(tmp_path))
 
 
+@pytest.mark.parametrize("location", [None, 3, b"mini"])
+def test_a_location_that_is_no_path_is_refused(location: Any) -> None:
+    with pytest.raises(ValueError, match=f"a model is {location!r}, a {type(location).__name__}; give its folder"):
+        Tyler.from_pretrained(location)
+
+
 def test_mini_answers_out_of_the_box() -> None:
     model = Tyler.from_pretrained("mini", device="cpu")
     trajectory = model.solve("Tom has 12 apples and buys 7 more. How many apples does Tom have?", max_new_tokens=12)
@@ -367,3 +374,7 @@ def test_a_problem_of_a_list_that_cannot_be_asked_is_named_by_its_place(problem,
         model.solve(["one", "two", problem, "four"], max_new_tokens=2, num_samples=num_samples)
     with pytest.raises(ValueError, match=f"^{message}"):
         model.solve(problem, max_new_tokens=2, num_samples=num_samples)
+    if isinstance(problem, str):
+        asked = [Problem("test-7", "gsm8k", "one", "1"), Problem("test-9", "gsm8k", problem, "1")]
+        with pytest.raises(ValueError, match=rf"^problems\[1\] \(test-9\): {message}"):
+            model.solve(asked, max_new_tokens=2, num_samples=num_samples)

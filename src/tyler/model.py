@@ -109,6 +109,8 @@ class Tyler:
         for a model that is not there.
         """
         name, revision = with_revision(str(location), revision)
+        if not isinstance(location, str | Path):
+            raise ValueError(f"a model is {location!r}, a {type(location).__name__}; give its folder, name or Hub id")
         folder = shipped(name) or latest_checkpoint(name) or Path(name)
         if not checkpoint.is_checkpoint(folder):
             folder = checkpoint_on_hub(name, revision, checkpoint.MANIFEST) or folder
@@ -317,7 +319,7 @@ class Tyler:
         try:
             trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
         except PromptTooLong as error:
-            which = "" if alone else f"problems[{error.places[0] // (num_samples or 1)}]: "
+            which = "" if alone else f"{named(asked, error.places[0] // (num_samples or 1))}: "
             raise PromptTooLong(f"{which}{error}", error.places) from error
         if num_samples is None:
             return trajectories[0] if alone else trajectories
@@ -348,7 +350,13 @@ def check_each(prompt: Prompt, problems: Sequence[Question]) -> None:
         try:
             prompt.turns(problem)
         except ValueError as error:
-            raise ValueError(f"problems[{place}]: {error}") from error
+            raise ValueError(f"{named(problems, place)}: {error}") from error
+
+
+def named(problems: Sequence[Question], place: int) -> str:
+    """A problem of a list by its place, and by its id where it is a task's."""
+    problem = problems[place]
+    return f"problems[{place}]" + (f" ({problem.id})" if isinstance(problem, Problem) else "")
 
 
 def spread(

@@ -239,19 +239,57 @@ def test_a_users_error_is_one_line_without_a_traceback(capsys: pytest.CaptureFix
         MemoryError(),
     ],
 )
-@pytest.mark.parametrize("command", ["stage1", "solve"])
 def test_running_out_of_memory_says_which_command_and_what_to_lower(
-    error: Exception, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         raise error
 
-    monkeypatch.setitem(main.COMMANDS, command, fail)
-    assert main.main([command]) == 2
+    monkeypatch.setitem(main.COMMANDS, "stage2", fail)
+    assert main.main(["stage2"]) == 2
     told = capsys.readouterr().err
-    assert f"tyler {command} ran out of memory" in told and "more" not in told.splitlines()[0]
-    for word in ("decoding.slots", "micro_batch_size", "`tyler plan CONFIG`"):
+    assert "tyler stage2 ran out of memory" in told and "more" not in told.splitlines()[0]
+    for word in ("decoding.slots", "decoding.memory", "micro_batch_size", "micro_batch_tokens", "`tyler plan CONFIG`"):
         assert word in told
+
+
+def raise_out_of_memory(*_: object, **__: object) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("where", "argv", "phase", "advice"),
+    [
+        ("tyler.engine.batch.Batch.join", ["solve", "mini", "?"], "while answers were decoded", "--memory"),
+        ("tyler.engine.batch.Batch.join", ["eval", "mini", "--count", "2"], "while answers were decoded", "--slots"),
+        ("tyler.modeling.backbone.align", ["solve", "mini", "?"], "while the model was loaded", "--dtype bfloat16"),
+        ("tyler.modeling.backbone.align", ["stage1", "mini"], "while the model was loaded", "backbone.dtype"),
+        ("tyler.training.stage1.batch_loss", ["stage1", "mini"], "in a training step", "micro_batch_tokens"),
+        ("tyler.modeling.backbone.Backbone.embed", ["stage1", "mini"], "in a training step", "micro_batch_size"),
+        ("tyler.modeling.lora.view", ["solve", "mini-tyler", "?"], "while the model was loaded", "smaller model"),
+        ("tyler.engine.batch.Batch.join", ["train", "grpo", "mini"], "while answers were decoded", "decoding.memory"),
+        ("tyler.training.supervised.accumulate", ["train", "sft", "mini"], "in a training step", "micro_batch_size"),
+    ],
+)
+def test_running_out_of_memory_says_in_which_phase(
+    where: str,
+    argv: list[str],
+    phase: str,
+    advice: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(where, raise_out_of_memory)
+    if argv[0] in ("stage1", "train"):
+        section = argv[1] if argv[0] == "train" and argv[1] != "grpo" else {"stage1": "stage1"}.get(argv[0], "stage2")
+        argv = [*argv, "--data.count", "8", "--data.development", "null", f"--{section}.steps", "1"]
+    assert main.main(argv) == 2
+    told = capsys.readouterr().err
+    assert f"tyler {argv[0]} ran out of memory {phase}: CUDA out of memory." in told
+    assert advice in told
+    assert ("tyler plan" in told) == (argv[0] in ("stage1", "train"))
 
 
 def test_another_runtime_error_is_a_bug_and_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +306,16 @@ def test_an_argument_that_is_not_utf8_is_one_line() -> None:
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONUTF8": "1"})
     assert done.returncode == 2
     assert b"at character 3, which is no character: its text was not UTF-8" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_standard_input_that_is_not_utf8_is_one_line_with_what_to_do() -> None:
+    command = [sys.executable, "-m", "tyler", "solve", "mini", "-"]
+    done = subprocess.run(
+        command, capture_output=True, input=b"caf\xe9", env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    )
+    assert done.returncode == 2
+    assert b"standard input is not UTF-8" in done.stderr and b"iconv -f latin1 -t utf-8" in done.stderr
     assert b"Traceback" not in done.stderr
 
 

@@ -145,11 +145,11 @@ def test_a_file_of_questions_becomes_a_file_of_answers(tmp_path: Path, model: Ty
     command = ["solve", "model", "--input", str(questions), "--output", str(output), "--max-new-tokens", "4"]
     assert main.main(command) == 2
     assert "line 2: field 'problem' is empty" in capsys.readouterr().err
-    questions.write_text(f'{{"problem": "x", "id": "a"}}\n{{"problem": "{"1 " * 4000}"}}\n')
+    questions.write_text(f'{{"problem": "x", "id": "a"}}\n{{"problem": "{"1 " * 4000}", "id": "b"}}\n')
     assert main.main(command) == 0
     shown = capsys.readouterr()
     assert shown.out == f"1 answers are in {output}\n"
-    assert "warning: 1 of 2 could not be asked, first line 2: the prompt has " in shown.err
+    assert "warning: 1 of 2 could not be asked, first line 2 (id 'b'): the prompt has " in shown.err
     first, second = map(json.loads, output.read_text().splitlines())
     assert (first["line"], first["id"], first["text"]) == (1, "a", model.solve("x", max_new_tokens=4).text)
     assert "shorten the prompt" in second["error"]

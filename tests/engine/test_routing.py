@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -206,10 +206,15 @@ def test_texts_can_arrive_several_tokens_at_a_time() -> None:
         assert calls == calls_in(start(AtBoundaries()), pieces)
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.01])
-def test_a_rate_is_a_probability(rate: float) -> None:
-    with pytest.raises(ValueError, match=f"rate={rate}"):
+@pytest.mark.parametrize("rate", [-0.1, 1.01, float("nan"), "x", True, None])
+def test_a_rate_is_a_probability(rate: Any) -> None:
+    with pytest.raises(ValueError, match=f"rate={rate!r}"):
         AtBoundaries(rate=rate)
+
+
+def test_operators_of_boundaries_are_a_tuple_and_no_string() -> None:
+    with pytest.raises(ValueError, match=r"only='global'; give the operators as a tuple, \('global',\)"):
+        AtBoundaries(only=cast(Any, "global"))
 
 
 def test_unknown_operators_are_refused_by_name() -> None:

@@ -71,6 +71,7 @@ def test_another_dtype_is_refused_with_those_that_are_allowed(dtype: Any, folder
 @pytest.mark.parametrize(
     ("device", "message"),
     [
+        (0.5, "device 0.5 is not known"),
         ("nosuch", "device 'nosuch' is not known; use 'cpu', 'cuda' or 'cuda:1'"),
         ("cuda", "device 'cuda' was asked for, and torch finds no CUDA device here; `tyler doctor`"),
         ("cuda:3", "device 'cuda:3' was asked for, and torch finds no CUDA device here"),
@@ -78,7 +79,7 @@ def test_another_dtype_is_refused_with_those_that_are_allowed(dtype: Any, folder
     ],
 )
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(
-    device: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    device: Any, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)

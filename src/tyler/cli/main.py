@@ -208,31 +208,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TYLER_DEBUG"):
             traceback.print_exc()
-        return _refuse(str(error) or type(error).__name__)
+        return _refuse(_said(error))
     except (RuntimeError, MemoryError) as error:
+        from tyler.cli.memory_advice import out_of_memory
         from tyler.modeling.memory_errors import is_out_of_memory
 
         if not is_out_of_memory(error) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(_without_memory(list(sys.argv[1:] if argv is None else argv), str(error)))
+        return _refuse(out_of_memory((sys.argv[1:] if argv is None else argv)[0], error))
 
 
-def _without_memory(argv: Sequence[str], error: str) -> str:
-    """What to do where a command ran out of memory."""
-    said = f": {error.strip().splitlines()[0]}" if error.strip() else ""
-    remedy = {
-        "solve": "shorten the question or lower --max-new-tokens",
-        "eval": "lower --slots or --max-new-tokens",
-        "plan": "give a device by its name instead of measuring this one",
-    }.get(
-        argv[0],
-        "lower micro_batch_size in the command's section, lower decoding.slots where answers are rolled out, and set "
-        "gradient_checkpointing: true",
-    )
-    return (
-        f"tyler {argv[0]} ran out of memory{said}\n{remedy[0].upper()}{remedy[1:]}; in a config these are "
-        "decoding.slots and micro_batch_size. `tyler plan CONFIG` says what needs how much on which device."
-    )
+def _said(error: Exception) -> str:
+    """A user's error in words; files name themselves, so text that cannot be decoded otherwise came from a pipe."""
+    if isinstance(error, UnicodeDecodeError):
+        return (
+            f"standard input is not UTF-8 ({error.reason} at byte {error.start}); convert it first, for instance with "
+            "`iconv -f latin1 -t utf-8`"
+        )
+    return str(error) or type(error).__name__
 
 
 def _dispatch(argv: list[str]) -> int:

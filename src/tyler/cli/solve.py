@@ -161,7 +161,8 @@ def _answer_file(
         slots=slots,
     )
     if failed := [line for line in lines if "error" in line]:
-        first = f"first line {failed[0]['line']}: {failed[0]['error']}"
+        its_id = "" if failed[0]["id"] is None else f" (id {failed[0]['id']!r})"
+        first = f"first line {failed[0]['line']}{its_id}: {failed[0]['error']}"
         logger.warning("%d of %d could not be asked, %s", len(failed), len(lines), first)
     print(f"{len(lines) - len(failed)} answers are in {output}")
 

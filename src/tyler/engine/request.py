@@ -74,6 +74,8 @@ class Request:
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
     """The stop strings as a tuple; a plain string is one of them. Raises ValueError for what is no text, or empty."""
+    if not isinstance(stop, Iterable):
+        raise ValueError(f"stop={stop!r}; give a text, or several in a list; leave it out for none")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     for string in strings:
         if not isinstance(string, str):

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from tyler.boundaries.placement import RULES, Boundary, BoundaryScanner
-from tyler.engine.checks import check_whole
+from tyler.engine.checks import check_real, check_whole
 from tyler.modeling.operators import Operator
 
 EVERYTHING = sys.maxsize
@@ -140,8 +140,11 @@ class AtBoundaries:
     learned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        check_real("rate", self.rate, "it is a probability, between 0 and 1")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate={self.rate}; it is a probability, between 0 and 1")
+        if isinstance(self.only, str):
+            raise ValueError(f"only={self.only!r}; give the operators as a tuple, ({self.only!r},)")
 
     def start(self, operators: Sequence[Operator], random: np.random.Generator) -> Schedule:
         known = [operator.name for operator in operators]

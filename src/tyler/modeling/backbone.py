@@ -297,7 +297,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         return best_device()
     try:
         found = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda' or 'cuda:1'") from error
     if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
         there = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"

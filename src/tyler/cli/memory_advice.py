@@ -1,0 +1,83 @@
+"""What a command says when the machine has no memory left: in which phase, and which settings to lower for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a command's work, found by the functions that were at it: `code` is how their full names begin."""
+
+    name: str
+    code: tuple[str, ...]
+    settings: str
+    """What to change in a config."""
+    options: str
+    """What to change where a command takes no config."""
+
+
+LOADING = "load fewer bytes: --dtype bfloat16, a smaller model, or another --device"
+SMALLER = "a smaller LoRA (lora.rank), backbone.dtype bfloat16, or a smaller backbone"
+DECODING = Phase(
+    "while answers were decoded",
+    ("tyler.engine.",),
+    "lower decoding.slots, bound what answers hold with decoding.memory (as 8GB), or lower max_new_tokens",
+    "lower --slots, bound what answers hold with --memory 8GB, lower --max-new-tokens, or shorten the question",
+)
+LEARNING = Phase(
+    "in a training step",
+    ("tyler.training.", "tyler.reasoners."),
+    "lower micro_batch_size or micro_batch_tokens in the command's section, or set gradient_checkpointing: true",
+    "",
+)
+PHASES = (
+    DECODING,
+    Phase(
+        "while the model was loaded",
+        ("tyler.modeling.backbone.Backbone.load", "tyler.model.Tyler.from_pretrained", "tyler.model.Tyler.start"),
+        SMALLER,
+        LOADING,
+    ),
+    Phase(
+        "while psi was calibrated",
+        ("tyler.training.calibration",),
+        "lower stage2.calibration.num_problems",
+        "",
+    ),
+    LEARNING,
+)
+"""The first whose code was at work."""
+
+WITH_CONFIG = ("quickstart", "stage1", "stage2", "train", "plan")
+
+
+def out_of_memory(command: str, error: BaseException) -> str:
+    """The refusal of a command that ran out of memory: what was said, in which phase, and what to do."""
+    said = str(error).strip().partition("\n")[0]
+    phase = phase_of(error.__traceback__)
+    where = f" {phase.name}" if phase else ""
+    configured = command in WITH_CONFIG
+    advice = [one.settings if configured else one.options for one in ([phase] if phase else [DECODING, LEARNING])]
+    whole = "; ".join(part for part in advice if part) or DECODING.options
+    plan = "`tyler plan CONFIG` says how much each phase needs, and which settings make it fit on which device."
+    return (
+        f"tyler {command} ran out of memory{where}{f': {said}' if said else ''}\n"
+        f"{whole[0].upper()}{whole[1:]}.{f' {plan}' if configured else ''}"
+    )
+
+
+def phase_of(traceback: TracebackType | None) -> Phase | None:
+    """The phase in which an error came up."""
+    names = list(functions_of(traceback))
+    return next((phase for phase in PHASES if any(name.startswith(phase.code) for name in names)), None)
+
+
+def functions_of(traceback: TracebackType | None) -> Iterator[str]:
+    """The full names of the functions that an error came through."""
+    while traceback is not None:
+        code = traceback.tb_frame
+        yield f"{code.f_globals.get('__name__', '')}.{code.f_code.co_qualname}"
+        traceback = traceback.tb_next
