@@ -113,7 +113,7 @@ def test_results_tables_and_figures_follow_from_the_records_byte_for_byte(finish
 def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
     for ending in ("md", "tex", "csv"):
         told = (finished / "main" / f"main-mini.{ending}").read_text()
-        for part in ("n = 3 and 4", "seeds 42", "95%", "tyler reproduce main --scale tiny", "tyler 0.1.0"):
+        for part in ("n = 3, 4 problems", "seeds 42", "95%", "tyler reproduce main --scale tiny", "tyler 0.1.0"):
             assert part in told, (ending, part)
 
 

@@ -61,6 +61,17 @@ def average(results: Results, group: str, row: str, columns: Sequence[str]) -> f
     return None if None in shares else fmean(share for share in shares if share is not None)
 
 
+def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:
+    """The unweighted mean over tasks of another number of an entry, such as its seconds; None where one is missing."""
+    found = [entry_of(results, group, row, column) for column in columns]
+    return None if None in found else fmean(one[key] for one in found if one is not None)
+
+
+def written(number: float | None, form: str) -> str:
+    """A number as text."""
+    return MISSING if number is None else f"{number:{form}}"
+
+
 def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
     """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval.
 

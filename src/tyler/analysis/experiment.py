@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tyler.analysis.cells import Cell
+from tyler.analysis.cells import LATENCY, Cell
 from tyler.analysis.scales import Scale
 from tyler.analysis.tables import Table
 
@@ -69,7 +69,18 @@ class Measured:
             "visible": round(fmean(value for record in found for value in record["visible"]), 3),
             "latents": round(fmean(value for record in found for value in record["latents"]), 3),
             "calls": calls_per_answer(found),
+            **times_of(self.entry, found),
         }
+
+
+def times_of(entry: Entry, found: Sequence[Record]) -> dict[str, float]:
+    """Mean seconds of an answer and of its synthesis, where answers were timed one by one."""
+    if entry.cells[0].measure != LATENCY:
+        return {}
+    return {
+        key: round(fmean(value for record in found for value in record[key]), 6)
+        for key in ("seconds", "synthesis_seconds")
+    }
 
 
 def calls_per_answer(found: Sequence[Record]) -> dict[str, float] | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from tyler.analysis.cells import Cell, Decoding, Training
+from tyler.analysis.cells import LATENCY, Cell, Decoding, Training
 from tyler.analysis.scales import Scale
 
 COT, SFT, GRPO, SOFTCOT, SOFT_THINKING = "CoT", "SFT", "GRPO", "SoftCoT", "Soft-Thinking"
@@ -23,6 +24,7 @@ COLOURS: Mapping[str, str] = {
     "global": "#0072b2",
     "state": "#d55e00",
     "procedure": "#009e73",
+    "seconds": "#d55e00",
 }
 """Of methods and operators: the palette of Okabe and Ito, which people who see few colours tell apart, and greys."""
 
@@ -45,6 +47,16 @@ def methods(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
         STAGE1: (tyler1, Decoding()),
         STAGE2: (scale.training("stage2", start=tyler1), Decoding()),
     }
+
+
+TIMED = "timed"
+"""The group of entries whose answers are timed one by one."""
+
+
+def timed_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str) -> Cell:
+    """A method's cell on some problems of a column, one answer at a time; of the first seed alone."""
+    asked = replace(scale.tasks[column], count=scale.timed)
+    return Cell(row, scale.preset, *made, asked, scale.seeds[0], LATENCY).unseeded
 
 
 def cell(scale: Scale, row: str, preset: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:

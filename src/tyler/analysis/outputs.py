@@ -67,7 +67,7 @@ def provenance(results: Results) -> list[str]:
     seeds = ", ".join(map(str, results["seeds"]))
     missing = results["missing"]
     lines = [
-        f"n = {' and '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not "
+        f"n = {', '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not "
         "trained; greedy decoding. Intervals are 95%: Wilson's of a share, which take seeds as independent, and "
         "bootstrap over problems of a difference.",
         "In brackets the paper's number where it has one; † marks one that no count of right answers gives.",

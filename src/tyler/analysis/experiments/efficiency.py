@@ -1,0 +1,100 @@
+"""Figure efficiency-summary and table efficiency-overhead: what an answer costs, in seconds and in tokens.
+
+Answers are decoded one at a time on a warm engine, and timed from behind tokenisation to before grading.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tyler.analysis.averages import average, mean_of, with_paper, written
+from tyler.analysis.experiment import Entry, Experiment, Results, entry_of, in_order, seeded
+from tyler.analysis.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
+from tyler.analysis.published import shown
+from tyler.analysis.scales import Scale
+from tyler.analysis.tables import MISSING, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """Methods by tasks: for the accuracy the cells of `main`, for the time some of their problems one by one."""
+    found = []
+    for row, made in methods(scale).items():
+        for column in scale.tasks:
+            cells = seeded(scale, partial(cell, scale, row, scale.preset, made, column))
+            found.append(Entry(scale.studied, row, column, cells))
+            found.append(Entry(TIMED, row, column, (timed_cell(scale, row, made, column),)))
+    return found
+
+
+def tables(results: Results) -> list[Table]:
+    """All methods averaged over tasks, and Tyler task by task."""
+    return [summary(results), overhead(results)]
+
+
+def summary(results: Results) -> Table:
+    """Accuracy, seconds and tokens of every method."""
+    group, columns = in_order(results, "group")[0], in_order(results, "column")
+    rows = []
+    for row in in_order(results, "row"):
+        visible, latents = (mean_of(results, TIMED, row, columns, key) for key in ("visible", "latents"))
+        both = None if visible is None or latents is None else visible + latents
+        numbers = [written(number, ".1f") for number in (visible, latents, both)]
+        accuracy = written(average(results, group, row, columns), ".2f")
+        seconds = written(mean_of(results, TIMED, row, columns, "seconds"), ".3f")
+        rows.append((row, accuracy, seconds, *numbers))
+    header = ("method", "accuracy", "seconds", "visible", "latents", "tokens")
+    return Table(
+        "efficiency",
+        f"Cost of an answer on {group} at batch 1, tokens and seconds of the timed problems",
+        header,
+        tuple(rows),
+        ruled=(3, 7),
+    )
+
+
+def overhead(results: Results) -> Table:
+    """Seconds of Tyler's answers and of their synthesis, and its share."""
+    group, rows = in_order(results, "group")[0], []
+    for column in in_order(results, "column"):
+        one = entry_of(results, TIMED, STAGE2, column)
+        told = [MISSING] * 3
+        if one is not None:
+            share = 100 * one["synthesis_seconds"] / one["seconds"]
+            told = [f"{one['seconds']:.3f}", f"{one['synthesis_seconds']:.4f}", f"{share:.1f}"]
+        forms = (("Seconds", ".2f"), ("Synthesis seconds", ".2f"), ("Synthesis share", ".1f"))
+        papers = (shown("efficiency", group, column, name, form) for name, form in forms)
+        rows.append((column, *map(with_paper, told, papers)))
+    header = ("task", "seconds", "of synthesis", "share in per cent")
+    return Table("efficiency-overhead", f"{STAGE2} on {group}: what synthesis takes of an answer", header, tuple(rows))
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Accuracy by seconds, a marker's area by tokens; and the tokens, visible and latent."""
+    from tyler.analysis.figures import panels
+
+    group, columns = in_order(results, "group")[0], in_order(results, "column")
+    figure, (left, right) = panels(1, 2)
+    for place, row in enumerate(in_order(results, "row")):
+        seconds, visible, latents = (
+            mean_of(results, TIMED, row, columns, key) for key in ("seconds", "visible", "latents")
+        )
+        accuracy = average(results, group, row, columns)
+        if seconds is None or visible is None or latents is None or accuracy is None:
+            continue
+        colour = COLOURS[row]
+        left.scatter(seconds, accuracy, s=visible + latents, color=colour, alpha=0.8, label=row, linewidths=0)
+        right.bar(place, visible, color=colour, alpha=0.45)
+        right.bar(place, latents, bottom=visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
+    left.set_xlabel("seconds an answer, at batch 1")
+    left.set_ylabel("accuracy (%)")
+    right.set_ylabel("tokens: visible, and latent (hatched)")
+    right.set_xticks(range(len(in_order(results, "row"))), in_order(results, "row"), rotation=35, ha="right")
+    right.grid(axis="x", visible=False)
+    return {"efficiency": figure}
+
+
+EXPERIMENT = Experiment("Efficiency: seconds and tokens of an answer", entries, tables, figures=figures)

@@ -1,0 +1,79 @@
+"""Every experiment, on records that are made up: what its tables and figures say follows from them, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fabricated
+from tyler.analysis import experiments
+from tyler.analysis.cells import Cell, Sources
+from tyler.analysis.grid import Grid
+from tyler.analysis.outputs import RESULTS, render
+from tyler.analysis.reproduction import Reproduction
+from tyler.analysis.scales import SCALES
+from tyler.tasks.task import GradeOptions
+
+TINY = SCALES["tiny"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experiments")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Grid, "measure", lambda grid, cell: fabricated.record(cell, grid.sources))
+        Reproduction(experiments.names(), TINY, folder, Sources({})).run(GradeOptions())
+    return folder
+
+
+def results(made: Path, name: str) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = json.loads((made / name / RESULTS).read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_nothing_is_missing_and_everything_is_made_from_results_alone(name: str, made: Path, tmp_path: Path) -> None:
+    assert results(made, name)["missing"] == 0
+    (tmp_path / RESULTS).write_bytes((made / name / RESULTS).read_bytes())
+    files = render(tmp_path, name)
+    assert {path.name for path in files} == {path.name for path in (made / name).iterdir()} - {RESULTS}
+    assert {path.suffix for path in files} >= {".md", ".tex", ".csv"}
+    for path in files:
+        assert path.read_bytes() == (made / name / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_an_experiment_without_records_has_tables_of_dashes(name: str, tmp_path: Path) -> None:
+    made = Reproduction([name], TINY, tmp_path, Sources({}))
+    made.report()
+    found = results(tmp_path, name)
+    assert found["missing"] == sum(len(entry.cells) for entry in experiments.find(name).entries(TINY))
+    assert all("cells are missing" in path.read_text() for path in (tmp_path / name).glob("*.md"))
+
+
+def test_a_share_of_synthesis_is_its_seconds_over_all(made: Path) -> None:
+    (one,) = [
+        one
+        for one in results(made, "efficiency")["entries"]
+        if (one["group"], one["row"], one["column"]) == ("timed", "Tyler, Stage 2", "eval")
+    ]
+    share = 100 * one["synthesis_seconds"] / one["seconds"]  # type: ignore[operator]
+    row = f"| eval | {one['seconds']:.3f} | {one['synthesis_seconds']:.4f} | {share:.1f} |"
+    assert row in (made / "efficiency" / "efficiency-overhead.md").read_text()
+
+
+def test_timed_answers_are_of_one_seed_and_of_the_problems_that_the_scale_says() -> None:
+    cells = [cell for entry in experiments.find("budget").entries(TINY) for cell in entry.cells]
+    timed = [cell for cell in cells if cell.measure == "latency"]
+    assert len(timed) == 5 * len(TINY.tasks)
+    assert {(cell.seed, cell.questions.count) for cell in timed} == {(42, TINY.timed)}
+    assert {cell.decoding.budget for cell in cells} == {0, 1, 2, 5, 8}
+
+
+def test_the_papers_scale_times_its_four_benchmarks() -> None:
+    entries = experiments.find("efficiency").entries(SCALES["paper"])
+    asked = {cell.questions.task for entry in entries for cell in entry.cells if cell.measure == "latency"}
+    assert asked == {"gsm8k", "math500", "gpqa", "theoremqa"}
+    assert all(isinstance(cell, Cell) and cell.preset == "qwen3-4b" for entry in entries for cell in entry.cells)
