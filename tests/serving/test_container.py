@@ -35,13 +35,8 @@ def test_what_is_copied_is_there_and_is_not_ignored(root: Path, instructions: li
         for source in sources:
             assert (root / source).exists() and source in let_in, source
     built = tomllib.loads((root / "pyproject.toml").read_text())
-    needed = {
-        built["project"]["readme"],
-        *built["project"]["license-files"],
-        "pyproject.toml",
-        "constraints.txt",
-        "src",
-    }
+    readme = built["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"][0]["path"]
+    needed = {readme, *built["project"]["license-files"], "pyproject.toml", "constraints.txt", "src"}
     assert needed <= set(let_in), "a wheel cannot be built without them"
 
 
