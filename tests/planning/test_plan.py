@@ -388,6 +388,22 @@ def test_a_plan_shows_parts_times_and_what_to_change(
     assert all(part in shown for part in ("measured in float32", "log-probabilities", "start of psi", "250 steps"))
 
 
+@pytest.mark.parametrize("config", ["mini", "qwen3-4b"])
+def test_on_eighty_columns_no_option_is_cut_and_no_heading_has_three_lines(
+    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main.main(["plan", config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    switched = str(config == "mini").lower()
+    for stage in (1, 2):
+        said = [line for line in lines if line.endswith(f" with --stage{stage}.gradient_checkpointing {switched}")]
+        assert said and all(line.startswith(f"Stage {stage} step: ") for line in said)
+    assert not any("…" in line for line in lines)
+    starts, ends = ([at for at, line in enumerate(lines) if line.startswith(mark)] for mark in "┏┡")
+    assert all(end - start <= 3 for start, end in zip(starts, ends, strict=True))
+
+
 @pytest.mark.parametrize("arguments", [["--prompt", "0"], ["--answer", "-1"], ["--examples", "0"], ["--trace", "0"]])
 def test_a_length_below_1_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", "mini", *arguments]) == 2

@@ -22,6 +22,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks import load_problems
+from tyler.tasks.mini.world import SPLITS
 from tyler.training import stage1, stage2
 
 
@@ -51,12 +52,16 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
 
 
 def configure(seed: int, scale: float) -> Config:
-    """The mini preset, scaled."""
+    """The mini preset with every number of steps and problems scaled: of training, calibration, development and
+    evaluation."""
     config = load_config("mini")
+    development, evaluation = config.data.development, config.evaluation
     counts = {
         "stage1.steps": config.stage1.steps,
         "stage2.steps": config.stage2.steps,
-        "evaluation.count": config.evaluation.count,
+        "stage2.calibration.num_problems": config.stage2.calibration.num_problems,
+        "data.development.count": development.count if development else None,
+        "evaluation.count": evaluation.count or SPLITS[evaluation.split].count,
     }
     scaled = [f"{key}={max(1, round(count * scale))}" for key, count in counts.items() if count]
     return load_config("mini", [*scaled, f"stage1.seed={seed}", f"stage2.seed={seed}"])

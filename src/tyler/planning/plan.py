@@ -240,6 +240,8 @@ def run(
     console.print(parameter_table(count_parameters(shape, config.lora, config.operators)))
     for dtype in dict.fromkeys(dtype_on(config, device) for device in chosen):
         console.print(memory_table(shape, config, dtype))
+        for line in checkpointing_lines(shape, config, dtype):
+            console.print(line, soft_wrap=True)
     console.print(device_table(shape, config, chosen, times))
     if len(chosen) == 1:
         console.print(part_table(times[chosen[0].name], chosen[0]))
@@ -275,37 +277,39 @@ def parameter_table(counts: Parameters) -> Table:
 
 
 def memory_table(shape: Shape, config: Config, dtype: str) -> Table:
-    """Every part of every phase, their sum, and the sum with gradient checkpointing the other way."""
+    """Every part of every phase, and their sum."""
     phases = predicted(shape, config, BYTES[dtype])
     parts = dict.fromkeys(part for one in phases.values() for part in one)
     work = Workload.of(config)
     headings = [
-        f"Stage 1 step\n{work.prefix.rows} traces at once",
+        f"Stage 1 step\n{work.prefix.rows} traces",
         f"calibration\n{config.stage2.calibration.num_problems} answers",
         f"rollout\n{work.slots} slots",
-        f"Stage 2 step\n{work.replay.rows} answers at once",
+        f"Stage 2 step\n{work.replay.rows} answers",
     ]
-    table = Table("GiB", *headings, title=f"memory in {dtype}, at the config's longest", caption_justify="left")
+    table = Table("GiB", *headings, title=f"memory in {dtype}, at the config's longest")
     for part in parts:
         table.add_row(part, *(f"{one[part] / GIB:.2f}" if part in one else "" for one in phases.values()))
     table.add_section()
     table.add_row("in all", *(f"{sum(one.values()) / GIB:.2f}" for one in phases.values()))
-    for stage, title in (("stage1", "Stage 1"), ("stage2", "Stage 2")):
-        on = getattr(config, stage).gradient_checkpointing
-        other = predicted(shape, changed(config, {f"{stage}.gradient_checkpointing": not on}), BYTES[dtype])
-        total = f"{sum(other[f'{title} step'].values()) / GIB:.2f}"
-        cells = [total if name == f"{title} step" else "" for name in PHASES]
-        table.add_row(f"{'without' if on else 'with'} {stage}.gradient_checkpointing", *cells)
     for column in table.columns[1:]:
         column.justify = "right"
     return table
 
 
+def checkpointing_lines(shape: Shape, config: Config, dtype: str) -> Iterator[str]:
+    """What a step of each stage needs with gradient checkpointing the other way, as an option of the command line."""
+    for stage, phase in (("stage1", "Stage 1 step"), ("stage2", "Stage 2 step")):
+        switched = {f"{stage}.gradient_checkpointing": not getattr(config, stage).gradient_checkpointing}
+        total = sum(predicted(shape, changed(config, switched), BYTES[dtype])[phase].values()) / GIB
+        yield f"{phase}: {total:.2f} GiB in {dtype} with {options(switched)}"
+
+
 def device_table(shape: Shape, config: Config, devices: Sequence[Device], times: dict[str, Times]) -> Table:
     """What fits where, and how long it takes there."""
     one = next(iter(times.values()))
-    headings = [f"Stage 1\n{one.stage1_steps:,} steps", f"Stage 2\n{one.stage2_steps:,} steps"]
-    table = Table("device", "memory", *headings, f"{ANSWERS:,} answers", "one answer", title="estimated time")
+    headings = [f"Stage 1\n{one.stage1_steps:,} steps", f"Stage 2\n{one.stage2_steps:,} steps", f"{ANSWERS:,}\nanswers"]
+    table = Table("device", "memory", *headings, "one\nanswer", title="estimated time")
     for device in devices:
         found = [advise(shape, config, phase, device) for phase in PHASES]
         worst = next((name for name in ("too large", "tight") if name in [one.verdict for one in found]), "fits")
@@ -351,8 +355,12 @@ def advice_lines(shape: Shape, config: Config, devices: Sequence[Device]) -> Ite
             if advice.changes is None:
                 yield f"{needs}; no setting makes it fit: take a larger device"
             else:
-                options = [f"--{key} {plain(value)}" for key, value in advice.changes.items()]
-                yield f"{needs}; it fits with {' '.join(options)}"
+                yield f"{needs}; it fits with {options(advice.changes)}"
+
+
+def options(changes: Changes) -> str:
+    """Changed settings as options of the command line, to be pasted."""
+    return " ".join(f"--{key} {plain(value)}" for key, value in changes.items())
 
 
 def plain(value: object) -> str:

@@ -1,0 +1,41 @@
+"""`tyler quickstart`: what its scale scales, and that a scaled one ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tyler.cli import quickstart
+from tyler.config.files import load_config
+from tyler.evaluation.records import read_records
+from tyler.tasks import load_problems
+
+
+@pytest.mark.parametrize(
+    ("scale", "counts"), [(0.1, (25, 5, 6, 10, 60)), (1, (250, 50, 64, 100, 600)), (0.0001, (1,) * 5)]
+)
+def test_the_scale_is_of_every_number_of_steps_and_problems(scale: float, counts: tuple[int, ...]) -> None:
+    config = quickstart.configure(7, scale)
+    assert config.data.development is not None
+    assert counts == (
+        config.stage1.steps,
+        config.stage2.steps,
+        config.stage2.calibration.num_problems,
+        config.data.development.count,
+        config.evaluation.count,
+    )
+    assert (config.stage1.seed, config.stage2.seed) == (7, 7)
+
+
+def test_the_whole_quickstart_answers_what_the_preset_evaluates() -> None:
+    evaluation, preset = quickstart.configure(42, 1).evaluation, load_config("mini").evaluation
+    assert load_problems("mini", evaluation.split, count=evaluation.count) == load_problems("mini", preset.split)
+
+
+@pytest.mark.slow
+def test_a_quick_look_trains_and_evaluates_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quickstart.run(output=tmp_path / "q", scale=0.01)
+    assert "Done in" in capsys.readouterr().out
+    for method in ("cot", "tyler-stage-1", "tyler-stage-2"):
+        assert len(read_records(tmp_path / "q" / "evaluation" / method)) == 6
