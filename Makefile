@@ -38,6 +38,8 @@ format: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	$(BIN)/python scripts/cli_reference.py
 	$(BIN)/python scripts/config_reference.py
+	$(BIN)/python scripts/api_reference.py
+	$(BIN)/python scripts/metrics_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:

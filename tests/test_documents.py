@@ -93,6 +93,14 @@ def test_a_name_that_does_not_exist_is_found_out() -> None:
     assert missing([*wrong, "tyler.engine.request.Request.budget", "tyler.tasks.grade"]) == wrong
 
 
+def test_every_import_on_a_page_works(root: Path) -> None:
+    """Those of blocks that are only read too."""
+    line = re.compile(r"^ *from (tyler[\w.]*) import ([\w, ]+)", re.MULTILINE)
+    for page, text in pages(root).items():
+        names = [f"{home}.{name.strip()}" for home, found in line.findall(text) for name in found.split(",")]
+        assert not missing(names), f"{page} imports what does not exist"
+
+
 def test_every_equation_of_the_paper_has_its_place_in_the_code(root: Path) -> None:
     lines = [line for line in (root / "docs" / "paper.md").read_text().splitlines() if line.startswith("| Eq.")]
     for equation in EQUATIONS:

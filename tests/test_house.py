@@ -28,15 +28,19 @@ def requirements(project: dict[str, Any]) -> list[Requirement]:
     return [Requirement(line) for line in [*project["dependencies"], *extras]]
 
 
-def test_the_cli_reference_is_current(root: Path) -> None:
-    reference = runpy.run_path(str(root / "scripts" / "cli_reference.py"))["reference"]
-    assert (root / "docs" / "cli.md").read_text() == reference(), "run `make docs`"
-
-
-def test_the_config_reference_is_current(root: Path) -> None:
-    """And every key has a meaning: the script refuses one without."""
-    reference = runpy.run_path(str(root / "scripts" / "config_reference.py"))["reference"]
-    assert (root / "docs" / "reference" / "config.md").read_text() == reference(), "run `make docs`"
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        ("cli_reference", "cli"),
+        ("config_reference", "reference/config"),
+        ("api_reference", "reference/api"),
+        ("metrics_reference", "metrics"),
+    ],
+)
+def test_a_generated_page_is_current(script: str, page: str, root: Path) -> None:
+    """The scripts also refuse a key without a meaning and an exported name without a place."""
+    reference = runpy.run_path(str(root / "scripts" / f"{script}.py"))["reference"]
+    assert (root / "docs" / f"{page}.md").read_text() == reference(), "run `make docs`"
 
 
 def test_constraints_pin_every_dependency_inside_its_range(root: Path, project: dict[str, Any]) -> None:

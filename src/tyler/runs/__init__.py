@@ -7,6 +7,7 @@ atomic_files.py  files that are whole or not there
 line_files.py    files of lines that are added to, and resumed
 json_lines.py    logs: what a record may hold, and reading what a kill cut short
 signals.py       a signal ends a run at the next whole step
+metrics.py       every key that is logged, and what it means
 progress.py      progress with the time left: a bar, or lines of a log
 trackers.py      TensorBoard, trackio, Weights & Biases
 """

@@ -1,0 +1,68 @@
+"""Write docs/reference/api.md: the names that `tyler` exports and the functions behind them, for mkdocstrings to fill.
+
+A test checks that the page is current; every exported name needs its place in GROUPS.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import tyler
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
+HEAD = """# Python API
+
+Written by `make docs` from the names that `tyler` exports and from docstrings. The first four groups can be
+imported from `tyler` itself, except `Engine`. Importing `tyler` takes no time: torch and transformers
+are imported on first use.
+
+```python no-run
+from tyler import AtBoundaries, Sampling, Tyler
+
+model = Tyler.from_pretrained("mini-tyler")
+trajectory = model.solve("Find x when $5x - 28 = 47$.", budget=2, max_new_tokens=160)
+```
+"""
+GROUPS = {
+    "The model": ["Tyler", "Backbone", "CheckpointError"],
+    "What an answer is": ["Trajectory", "Invocation", "TokenEvent", "InvocationEvent", "FinishEvent"],
+    "How it is decoded": ["Sampling", "Learned", "Never", "AtBoundaries", "Forced", "Request", "engine.engine.Engine"],
+    "Operators and boundaries": ["Operator", "GLOBAL", "STATE", "PROCEDURE", "Boundary", "find_boundaries"],
+    "Problems and evaluation": [
+        "tasks.load_problems", "tasks.grade", "tasks.Problem", "tasks.Verdict",
+        "reasoners.tyler.TylerReasoner", "evaluation.pass_at_1.evaluate", "evaluation.html_report.save",
+    ],
+    "Interventions and the lens": [
+        "modeling.interventions.remove", "modeling.interventions.swap", "modeling.interventions.share",
+        "modeling.interventions.zero", "modeling.interventions.fix",
+        "analysis.lens.read_blocks", "analysis.lens.Reading", "analysis.survey.survey",
+    ],
+    "Training": ["config.files.load_config", "training.stage1.run", "training.stage2.run"],
+    "Version": ["__version__"],
+}  # fmt: skip
+
+
+def reference() -> str:
+    """The page as it should be. Raises ValueError for an exported name without a place."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    if left_out := sorted(set(tyler.__all__) - grouped):
+        raise ValueError(f"no place in GROUPS for {', '.join(left_out)}")
+    sections = [f"## {title}\n\n" + "\n\n".join(map(entry, names)) + "\n" for title, names in GROUPS.items()]
+    return "\n".join([HEAD, *sections])
+
+
+def entry(name: str) -> str:
+    """A line that mkdocstrings replaces by signature and docstring; a constant has a line with its value."""
+    if name == "__version__":
+        return "`tyler.__version__` is the package's version."
+    module, _, last = f"tyler.{name}".rpartition(".")
+    found = getattr(import_module(module), last)
+    if not callable(found):
+        return f"`{last}` is `{found!r}`."
+    return f"::: {found.__module__}.{found.__qualname__}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
+    print(f"wrote {PAGE}")
