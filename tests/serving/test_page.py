@@ -151,3 +151,15 @@ def test_host_and_origin_are_checked_for_the_page_too(served: Served) -> None:
     for path in ("/", "/page/main.js", "/api/model"):
         assert served.get(path, headers={"Host": "evil.example"}).status_code == 403
         assert served.get(path, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_a_model_without_trained_operators_is_asked_without_them(model: Tyler) -> None:
+    with serving(model.at_stage("backbone")) as plain:
+        told = plain.get("/api/model").json()
+        assert (told["operators"], told["router"]) == ([], "never")
+        answer = ended(plain, ASKED)
+        assert answer.invocations == () and answer.operator_probs == []
+        lens = {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}
+        for path, body in (("/api/lens", lens), ("/api/answers", {"model": NAME, "branch": lens["answer"]})):
+            found = plain.post(path, body)
+            assert found.status_code == 400 and "no trained operators" in found.json()["error"]["message"]

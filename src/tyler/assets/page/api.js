@@ -1,13 +1,14 @@
 // The server: its key, its errors in words that help, and answers as they come.
 
+import { counted } from "./dom.js";
+
 const KEY = "tyler-key";
 
 /** Something went wrong; `message` is for people, `status` 0 means that no server answered. */
 export class Trouble extends Error {
-  constructor(message, status, retryAfter = null) {
+  constructor(message, status) {
     super(message);
     this.status = status;
-    this.retryAfter = retryAfter;
   }
 }
 
@@ -41,10 +42,10 @@ async function trouble(found) {
   const messages = {
     401: "This server asks for a key.",
     413: "That is too long for this server. Send less.",
-    429: "Many questions are being answered just now. Try again in a moment.",
+    429: `Many questions are being answered just now. Try again in ${wait ? counted(wait, "second") : "a moment"}.`,
     503: "The server is shutting down or starting again. Try again in a moment.",
   };
-  return new Trouble(messages[found.status] ?? `${reason[0].toUpperCase()}${reason.slice(1)}.`, found.status, wait);
+  return new Trouble(messages[found.status] ?? `${reason[0].toUpperCase()}${reason.slice(1)}.`, found.status);
 }
 
 /** JSON from one of the endpoints; a POST where there is a body. */
