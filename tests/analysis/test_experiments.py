@@ -77,3 +77,33 @@ def test_the_papers_scale_times_its_four_benchmarks() -> None:
     asked = {cell.questions.task for entry in entries for cell in entry.cells if cell.measure == "latency"}
     assert asked == {"gsm8k", "math500", "gpqa", "theoremqa"}
     assert all(isinstance(cell, Cell) and cell.preset == "qwen3-4b" for entry in entries for cell in entry.cells)
+
+
+def test_new_failures_are_counted_problem_by_problem(made: Path) -> None:
+    records = {path.stem: json.loads(path.read_text()) for path in (made / "records").glob("*.json")}
+    entries = {one["row"]: one for one in results(made, "removal")["entries"]}
+    for one in results(made, "removal")["failures"]:
+        before, after = (records[entries[row]["records"][0]]["outcomes"] for row in ("all operators", one["row"]))  # type: ignore[index]
+        pairs = list(zip(before, after, strict=True))
+        assert one["failed"] == sum(old == "c" != new for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
+        assert one["repaired"] == sum(new == "c" != old for old, new in pairs)
+
+
+def test_invocations_are_counted_by_family_too(made: Path) -> None:
+    found = results(made, "invocation")["invocations"]
+    every = [one for one in found if one["column"] == "eval"]
+    assert {one["family"] for one in every} == {None, "arithmetic", "algebra", "science", "theorems"}
+    whole = {one["operator"]: one for one in every if one["family"] is None}
+    for operator, one in whole.items():
+        parts = [part for part in every if part["family"] and part["operator"] == operator]
+        calls = sum(part["calls"] * part["answers"] for part in parts)  # type: ignore[operator,misc]
+        assert calls == pytest.approx(one["calls"] * one["answers"], abs=1e-3)  # type: ignore[operator]
+
+
+def test_made_up_clusters_are_found_and_softcot_lies_in_the_same_plane(made: Path) -> None:
+    found = results(made, "specialization")
+    assert {(one["row"], one["p"] < 0.05) for one in found["separation"]} == {  # type: ignore[operator]
+        ("Tyler, Stage 1", True),
+        ("untrained operators", True),
+    }
+    assert {point[0] for point in found["points"]} == {"Tyler, Stage 1", "untrained operators", "SoftCoT"}  # type: ignore[index]

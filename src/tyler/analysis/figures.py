@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any
 
@@ -18,11 +19,14 @@ UNTIMED = {"svg": {"Date": None}, "png": {"Software": None}}
 """Metadata without a date or a version."""
 
 
+def styled() -> AbstractContextManager[None]:
+    """The style, for everything that is drawn inside."""
+    return style.context(STYLE)
+
+
 def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[Axes]]:
     """A figure of so many panels, each of a size in inches, row by row."""
-    with style.context(STYLE):
-        size = (width * columns, height * rows)
-        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
     return figure, [one for row in axes for one in row]
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tyler.analysis import records
 from tyler.analysis.cells import ALONE, Cell, Questions, Sources, name_of
 from tyler.analysis.interventions import NAMED, intervene
@@ -60,6 +62,7 @@ class Grid:
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Train what the cell needs, answer every problem, and say what came of each."""
+        torch.manual_seed(cell.seed)  # untrained operators are drawn
         location, training_seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models)
         problems = self.sources.problems(cell.questions)
         reasoner, weights = self.reasoner(cell, location)

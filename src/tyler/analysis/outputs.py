@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.analysis import experiments
 from tyler.analysis.cells import FORMAT
-from tyler.analysis.experiment import Results
+from tyler.analysis.experiment import Experiment, Results, no_figures
 from tyler.analysis.tables import WRITERS
 from tyler.runs.atomic_files import atomic_write
 
@@ -46,9 +46,17 @@ def render(folder: Path, name: str) -> list[Path]:
         for ending, write in WRITERS.items():
             made.append(folder / f"{table.name}.{ending}")
             atomic_write(made[-1], write(table, note))
-    for stem, figure in experiment.figures(results).items():
-        made += save(figure, folder / stem)
-    return made
+    return made + drawn(folder, experiment, results)
+
+
+def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
+    """The figures of an experiment; without any, matplotlib is not imported."""
+    if experiment.figures is no_figures:
+        return []
+    from tyler.analysis.figures import styled
+
+    with styled():
+        return [file for stem, figure in experiment.figures(results).items() for file in save(figure, folder / stem)]
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

@@ -63,6 +63,8 @@ class Scale:
     """Problems of each task whose answers are timed one by one; None for all."""
     seen: int = 100
     """Problems whose latents are kept."""
+    explained: tuple[str, ...] = ()
+    """The tasks whose answers are kept as texts, to say how they fail."""
     hidden: bool = False
     """Whether it is for tests alone."""
 
@@ -99,6 +101,7 @@ MINI = Scale(
     },
     decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
     timed=100,
+    explained=("eval", "harder"),
 )
 
 SMOLLM2 = Scale(
@@ -110,6 +113,7 @@ SMOLLM2 = Scale(
     seeds=(42,),
     lengths=Lengths(90, 70, 90),
     timed=50,
+    explained=("MAWPS", "SVAMP"),
 )
 
 GSM8K = Questions("gsm8k", "test", None, 2048)
@@ -130,6 +134,7 @@ PAPER = Scale(
     seeds=(42,),
     lengths=Lengths(128, 600, 600),
     timed=100,
+    explained=("MATH-500",),
 )
 
 TINY = Scale(
@@ -147,6 +152,7 @@ TINY = Scale(
         *("data.count=8", "data.held_out=[]", "data.development=null"),
     ),
     timed=2,
+    explained=("eval",),
     seen=3,
     hidden=True,
 )

@@ -33,7 +33,7 @@ def reproduce(
     Cells that have a record are not run again; a killed run resumes with the same command.
 
     Args:
-        names: Experiments: main, ablation, budget, efficiency, or all.
+        names: Experiments: main, ablation, budget, efficiency, invocation, removal, specialization, or all.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
