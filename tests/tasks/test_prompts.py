@@ -58,7 +58,7 @@ def test_a_template_that_writes_the_date_gives_the_same_prompt_every_day():
         "{%- if not date_string is defined %}{%- set date_string = strftime_now('%d %b %Y') %}{%- endif %}"
         "{{- date_string }}: {{ messages[0]['content'] }}"
     )
-    assert opened_turn(tokenizer, [{"role": "user", "content": "what is this"}]) == "26 Jul 2024: what is this"
+    assert opened_turn(tokenizer, [{"role": "user", "content": "what is this"}]) == ["26 Jul 2024: what is this"]
 
 
 def test_without_a_chat_template_the_prompt_is_plain_text_and_a_newline():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from jinja2 import TemplateError
 
+from tyler.tasks.control_tokens import Cuts, encode_parts
 from tyler.tasks.problem import Problem
 
 if TYPE_CHECKING:
@@ -124,25 +125,26 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: P
     """Token ids of q: the turns in the tokenizer's chat template, up to where the assistant's turn begins.
 
     A tokenizer without a chat template gets each turn's text and a newline, with the tokens it puts in front by itself.
-    `prompt` is `Prompt()` by default. Raises ValueError for a problem without text, for messages that are none, and for
-    those that the template refuses.
+    What a turn says never becomes a control token (`control_tokens.py`). `prompt` is `Prompt()` by default. Raises
+    ValueError for a problem without text, for messages that are none, and for those that the template refuses.
     """
     prompt = prompt or Prompt()
-    text = opened_turn(tokenizer, prompt.turns(question), prompt.thinking)
-    # Not verbose: what is too long is refused in our own words, where the context is known.
-    return list(tokenizer.encode(text, add_special_tokens=tokenizer.chat_template is None, verbose=False))
+    return encode_parts(tokenizer, opened_turn(tokenizer, prompt.turns(question), prompt.thinking))
 
 
-def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], thinking: bool = False) -> str:
-    """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text.
+def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], thinking: bool = False) -> list[str]:
+    """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text in the parts
+    that are encoded one by one: one part, but for turns that spell control tokens.
 
     Raises ValueError for text that is none, and for what the template refuses.
     """
+    cuts = Cuts(tokenizer)
     for turn in turns:
         check_text(turn["content"])
+    marked = [{"role": turn["role"], "content": cuts.mark(turn["content"])} for turn in turns]
     if tokenizer.chat_template is None:
-        return "".join(turn["content"] + "\n" for turn in turns)
-    return written_turns(tokenizer, cast(list[dict[str, str]], list(turns)), thinking)
+        return cuts.parts("".join(turn["content"] + "\n" for turn in marked))
+    return cuts.parts(written_turns(tokenizer, marked, thinking))
 
 
 def written_turns(

@@ -39,6 +39,7 @@ from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, 
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
+from tyler.tasks.control_tokens import encode_parts
 from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids
 
 logger = logging.getLogger(__name__)
@@ -126,11 +127,11 @@ class SoftCot:
         turns = self.prompt.turns(problem)
         hint, tokenizer = f"\n\n{self.wording.hint}" if self.wording.hint else "", self.backbone.tokenizer
         turns[-1] = turns[-1] | {"content": f"{turns[-1]['content']}{hint}\n{HERE}"}
-        rendered = opened_turn(tokenizer, turns, self.prompt.thinking)
-        before, _, after = rendered.rpartition(HERE)
+        *earlier, last = opened_turn(tokenizer, turns, self.prompt.thinking)
+        before, _, after = last.rpartition(HERE)
         held = self.placeholders.backbone
         begin, end = markers(tokenizer, held)
-        left = list(tokenizer.encode(before, add_special_tokens=tokenizer.chat_template is None))
+        left = encode_parts(tokenizer, [*earlier, before])
         right = tokenizer.encode(after, add_special_tokens=False)
         places = range(len(left) + 1, len(left) + 1 + number)
         return [*left, begin, *[held] * number, end, *right], tuple(places)
