@@ -29,7 +29,7 @@ async function ask(path, body, signal) {
     found = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Trouble("The server does not answer. It may have been stopped: start `tyler serve` again and try once more.", 0);
+    throw new Trouble("The server does not answer. It may have been stopped: start tyler serve again, then try once more.", 0);
   }
   if (!found.ok) throw await trouble(found);
   return found;

@@ -48,7 +48,7 @@ function effects(reading) {
       el("th", { scope: "row" }, MEANINGS[name] ?? name),
       el("td", { class: "bar" },
         el("span", { class: effect.loss < 0 ? "less" : "more", vars: { "--share": Math.abs(effect.loss) / most } }),
-        el("span", {}, effect.loss.toFixed(2))),
+        el("span", {}, signed(effect.loss))),
       el("td", {}, effect.divergence.toFixed(3)),
       el("td", {}, percent(effect.flipped)),
     ),
@@ -56,6 +56,11 @@ function effects(reading) {
   const head = ["replaced by", "log p lost, nats", "KL a token", "flipped"].map((name) => el("th", { scope: "col" }, name));
   return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Effects" },
     el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+}
+
+/** Two decimals, and no minus before nothing. */
+function signed(value) {
+  return (Math.abs(value) < 0.005 ? 0 : value).toFixed(2);
 }
 
 function meaning(reading) {
@@ -66,5 +71,6 @@ function meaning(reading) {
 function enough(reading) {
   const { enough: count, num_latents: all } = reading;
   if (count === 0) return "Even without it every token behind it stays the likeliest.";
-  return `The first ${count} of ${all} latents are enough for every token behind it to stay the likeliest.`;
+  const first = count === 1 ? `The first of its ${all} latents is` : `The first ${count} of its ${all} latents are`;
+  return `${first} enough for every token behind it to stay the likeliest.`;
 }
