@@ -56,7 +56,13 @@ def section(name: str, field: FieldInfo) -> str:
     else:
         rows, about = list(rows_of(name, field.annotation)), first_paragraph(field.annotation)
     return "\n".join(
-        [f"## `{name}`\n\n{about}\n", "| key | values | default | meaning |", "|---|---|---|---|", *rows, ""]
+        [
+            f"## `{name}`\n\n{textwrap.fill(about, 120)}\n",
+            "| key | values | default | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from tyler.runs.metrics import EVERY, Metrics
@@ -23,7 +24,7 @@ def reference() -> str:
 def section(metrics: Metrics) -> str:
     """The table of one kind of training."""
     rows = [f"| `{key}` | {meaning.replace('|', chr(92) + '|')} |" for key, meaning in metrics.meanings.items()]
-    about = [metrics.about, ""] if metrics.about else []
+    about = [textwrap.fill(metrics.about, 120), ""] if metrics.about else []
     return "\n".join([f"## {metrics.title}", "", *about, "| key | meaning |", "|---|---|", *rows, ""])
 
 

@@ -93,6 +93,21 @@ def test_a_name_that_does_not_exist_is_found_out() -> None:
     assert missing([*wrong, "tyler.engine.request.Request.budget", "tyler.tasks.grade"]) == wrong
 
 
+def prose(text: str) -> list[str]:
+    """The lines of a page outside of fences, tables and pictures, whose lines cannot be broken."""
+    text = re.sub(r"^( *)(```+|~~~+).*?^\1\2$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![", "<"))]
+
+
+def test_prose_fits_a_terminal(root: Path) -> None:
+    written = ("CHANGELOG.md", "-tables.md")  # entry by entry, and by scripts
+    for page, text in pages(root).items():
+        if page.endswith(written):
+            continue
+        wide = [line for line in prose(text) if len(line) > 130]
+        assert not wide, f"{page} has lines of more than 130 characters"
+
+
 def test_every_import_on_a_page_works(root: Path) -> None:
     """Those of blocks that are only read too."""
     line = re.compile(r"^ *from (tyler[\w.]*) import ([\w, ]+)", re.MULTILINE)

@@ -177,7 +177,7 @@ class Tyler:
         memory: int | None = None,
         ahead: bool | None = None,
     ) -> Engine:
-        """A decoding engine of one's own over this model's present weights, with the settings of `Engine`."""
+        """A new decoding engine over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
         return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead)
 

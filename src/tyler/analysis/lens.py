@@ -1,6 +1,6 @@
 """The operator lens: what one latent block of an answer does, with a control beside every measurement.
 
-Four questions, all teacher-forced on the answer that the model gave, so that nothing is decoded anew:
+Four questions, all teacher-forced on the answer that the model gave, so that nothing is decoded again:
 
 1. What can be read from it? The likeliest tokens at the policy's states at the latent positions, softmax(W_U h), and
    the embeddings nearest to the injected vectors.
@@ -121,7 +121,7 @@ def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "laten
 
 
 def enough(model: Tyler, trajectory: Trajectory, index: int, truth: Forced) -> int:
-    """The fewest latents of a block, from the first, with which no token behind it is dethroned."""
+    """The fewest latents of a block, from the first, with which every token behind it stays the likeliest."""
     latents = trajectory.latents[index]
     for count in range(len(latents)):
         if truth.effect(Forced.of(model, with_block(trajectory, index, latents[:count]), index)).flipped == 0:

@@ -62,7 +62,7 @@ class BoundaryScanner:
         self._state: Callable[[bool], bool] = self._line_start
         self._closed = False
         self._head: int | None = None  # where the current line starts, while a heading is possible
-        self._resume = 0  # where the search for phrases goes on
+        self._resume = 0  # where the search for phrases resumes
         self._fired: set[str] = set()  # cues of `once` rules that were seen
         self._visible = False  # something but white space was seen
         self._due: set[str] = set()  # rules with a boundary at the start of the next visible line

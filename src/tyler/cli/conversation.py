@@ -16,9 +16,9 @@ HELP = """\
 /budget N        at most N invocations an answer; /budget alone: as the model was started
 /router ROUTER   learned, never, boundaries or boundaries:RATE; /router alone: as the model was started
 /temperature T   0 is greedy
-/system TEXT     what the model is told before the conversation; /system alone: nothing
+/system TEXT     the system message, before the conversation; /system alone: nothing
 /new             forget what was said
-/again           take the last answer back and answer anew, under another seed
+/again           take the last answer back and answer again, with another seed
 /help            this list
 /quit            or Ctrl-D; Ctrl-C ends an answer"""
 

@@ -31,7 +31,7 @@ class Listening:
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
     drain_seconds: float = 30.0
-    """How long answers in flight have to finish when the server is told to stop."""
+    """How long answers in flight have to finish once the server is asked to stop."""
 
 
 @dataclass(frozen=True)

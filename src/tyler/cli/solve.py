@@ -36,7 +36,7 @@ class Decoding(options.Decoding):
 
 @dataclass(frozen=True)
 class Telling:
-    """How the answer is told."""
+    """How the answer is printed."""
 
     json: bool = False
     """One JSON object for each answer, a line each."""

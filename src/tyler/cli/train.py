@@ -196,7 +196,7 @@ def _asking(output: Path) -> list[str]:
 
 
 def _settings(config: str, overrides: Sequence[str]) -> Config:
-    """The config of a training; what it says to no effect is told."""
+    """The config of a training; warns about settings that have no effect."""
     settings = load_settings(config, overrides)
     if settings.decoding.temperature > 0:
         logger.warning(

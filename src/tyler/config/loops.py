@@ -92,7 +92,7 @@ class OptimizationConfig(Section):
     def num_steps(self, num_examples: int) -> int:
         """Optimizer steps over `num_examples` examples: `epochs` times as many as an epoch needs, rounded up.
 
-        Every batch is full (`training.loop.batch_at`): the last one of an epoch goes on into the next, so that a run
+        Every batch is full (`training.loop.batch_at`): the last one of an epoch continues into the next, so that a run
         reads every example `epochs` times and the first few of the next epoch's order once more.
         """
         if self.steps is not None:

@@ -11,7 +11,7 @@ decisions.py      what each row chooses, tells, or repeats
 branch.py         another answer's actions up to an invocation, which is left out
 soft_sampling.py  choosing mixtures of tokens, for reasoners that do
 detokenizer.py    text from tokens, as they come
-scheduler.py      who waits, who joins, who makes room
+scheduler.py      which requests wait, are admitted or are preempted
 batch.py          the rows of a step
 context.py        x_t: embeddings, positions and the two readers of them
 ragged.py         rows behind each other in one buffer, on a CPU

@@ -39,7 +39,7 @@ from tyler.modeling.synthesis import Heads, SynthesisModel
 
 
 def patience(rows: int) -> int:
-    """How many steps an operator call waits for others where nobody says: none for up to 8 rows, and 16 above."""
+    """How many steps an operator call waits for others by default: none for up to 8 rows, and 16 above."""
     return 0 if rows <= 8 else 16
 
 
@@ -74,7 +74,7 @@ class Engine:
         self.timings = Timings()
         self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
         self._longest_action = max((self.heads[name].num_latents for name in self.heads), default=1)
-        # Looked up once: transformers finds each of these anew, and a step asks for them often.
+        # Looked up once: transformers looks each of these up again, and a step asks for them often.
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
         ahead = self._device.type == "cuda" if ahead is None else ahead
@@ -94,7 +94,7 @@ class Engine:
     def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
         """What a request starts as; `waiting` takes it whenever it is to begin.
 
-        `streamed` says whether its tokens are told as they come, or only its end. `coalesce` is how long its own calls
+        `streamed` says whether tokens are reported as they come, or only the end. `coalesce` is how long its own calls
         may wait, where it is not the engine's. Raises PromptTooLong (a ValueError) when the prompt does not fit the
         model's context, and ValueError when the answer never fits `memory`.
         """

@@ -35,7 +35,7 @@ class RequestState:
         self.offered = (
             offered  # operators that are actions of the policy: none under a fixed router, never a removed one
         )
-        self.streamed = streamed  # whether its tokens are told as they come
+        self.streamed = streamed  # whether its tokens are reported as they come
         self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
         self.branch = branch  # of a request that begins with another answer's actions
         self.visible = IncrementalDetokenizer(tokenizer)
@@ -197,7 +197,7 @@ class RequestState:
         return kept
 
     def finished(self, vocab_size: int) -> FinishEvent:
-        """What is told of its end."""
+        """The event that reports its end."""
         return FinishEvent(self.index, self.trajectory(vocab_size), self.error)
 
     def trajectory(self, vocab_size: int) -> Trajectory:

@@ -1,6 +1,6 @@
 """One engine that many callers share, from any thread, and that lives on between their calls.
 
-A call brings requests and is told what becomes of them. Whoever waits for events takes a step of the engine himself,
+A call brings requests and receives their events. Whoever waits for events takes a step of the engine himself,
 when nobody else does, and each step serves all calls: their rows are one batch. There is no thread behind this, so
 nothing has to be started or stopped; a server gives it one of its own (`step` in a loop).
 
@@ -41,7 +41,7 @@ class Build(Protocol):
 
 
 class Call:
-    """Requests of one caller. `deliver` is told of every event, `failed` once of an error that ended all of them."""
+    """Requests of one caller. `deliver` receives every event, `failed` once an error that ended all of them."""
 
     def __init__(
         self, rows: Sequence[RequestState], slots: int, deliver: Callable[[Event], None], failed: Callable[[str], None]
@@ -135,7 +135,7 @@ class SharedEngine:
         memory: int | None = None,
         finished: Callable[[int, Trajectory], None] | None = None,
     ) -> list[Trajectory]:
-        """Decode requests; trajectories in their order. `finished` is told of each, by its place, as it is done."""
+        """Decode requests; trajectories in their order. `finished` receives each, with its place, as it is done."""
         trajectories: dict[int, Trajectory] = {}
         for event in self.events(requests, slots=slots, coalesce=coalesce, memory=memory, streamed=False):
             if isinstance(event, FinishEvent):
@@ -273,7 +273,7 @@ class SharedEngine:
             raise
 
     def _tell(self, engine: Engine, event: Event) -> None:
-        """Deliver an event to whoever asked; of what was aborted nobody is told."""
+        """Deliver an event to whoever asked; events of aborted requests are dropped."""
         call = self._calls.get(event.index)
         if call is not None:
             place = call.places[event.index]

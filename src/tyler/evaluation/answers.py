@@ -32,7 +32,7 @@ TOLD = (
     *("text", "finish_reason", "limited_by", "num_visible", "num_latents", "num_invocations", "invocations"),
     *("budget", "seconds", "engine_seconds", "synthesis_seconds"),
 )
-"""What is told of an answer, of all that `Trajectory.to_dict` has."""
+"""What is reported of an answer, a part of `Trajectory.to_dict`."""
 
 Key = tuple[int, int]
 """What names an answer: the line of its question, and which sample it is."""

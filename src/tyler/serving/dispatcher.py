@@ -217,7 +217,7 @@ class Dispatcher:
         logging.getLogger(__name__).error("the engine failed; a new one is made", exc_info=error)
 
     def _try_again(self) -> None:
-        """Answer a question of one's own with a new engine; who can do that is ready again."""
+        """Answer a question of its own with a new engine; a server that can is ready again."""
         try:
             self._engine.run([self._probe], memory=self._memory)
             self.healthy = True

@@ -99,7 +99,7 @@ class Guard:
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
     def _cors(self, headers: Headers) -> dict[str, str]:
-        """What a page of an allowed origin is told."""
+        """The headers for a page of an allowed origin."""
         origin = headers.get("origin")
         if origin is None or origin not in self._settings.origins:
             return {}

@@ -1,4 +1,4 @@
-r"""Problems of one's own, for training and for grading (the task `jsonl`): one row a problem, as in
+r"""Your own problems, for training and for grading (the task `jsonl`): one row a problem, as in
 
     {"problem": "What is 2 + 3?", "solution": "We add.\n\n2 + 3 = 5, so the answer is $\\boxed{5}$.", "answer": "5"}
 

@@ -72,7 +72,7 @@ class Prompt:
 
 
 def check_question(question: object) -> None:
-    """Raise ValueError for what nobody can be asked."""
+    """Raise ValueError for what cannot be asked."""
     if not isinstance(question, str | Problem | Sequence) or isinstance(question, bytes | bytearray):
         raise ValueError(
             f"a question is {question!r:.80}, a {type(question).__name__}; give a text, a problem of a task, or a list "

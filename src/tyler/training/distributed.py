@@ -185,7 +185,7 @@ def after_first(action: Callable[[], Item]) -> Item | None:
 def draw_apart(seed: int, step: int) -> None:
     """Start this process's random draws of a step, of LoRA dropout, from its rank: no two drop the same.
 
-    They follow from seed, rank and step, so a checkpoint need not hold them. The first process goes on with the
+    They follow from seed, rank and step, so a checkpoint need not hold them. The first process continues with the
     generator that a single process has.
     """
     if rank() > 0:

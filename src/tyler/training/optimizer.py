@@ -15,7 +15,7 @@ from tyler.training import distributed
 PEAK = "peak_learning_rate"
 
 REMEDY = (
-    "Checkpoints are unharmed. Look at these examples, or start anew with a lower learning rate; at the very first "
+    "Checkpoints are unharmed. Look at these examples, or start over with a lower learning rate; at the very first "
     "step look at the backbone's weights and dtype"
 )
 

@@ -239,7 +239,7 @@ class MemGen:
         return digest.hexdigest()[:16]
 
     def engine(self, *, slots: int = 8, coalesce: int | None = None, memory: int | None = None) -> MemGenEngine:
-        """A decoding engine of one's own over this model's present weights."""
+        """A new decoding engine over this model's present weights."""
         parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
         return MemGenEngine(*parts, slots=slots, coalesce=coalesce, memory=memory)
 

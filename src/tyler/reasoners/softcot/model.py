@@ -111,7 +111,7 @@ class SoftCot:
     def thoughts(self, problem: Question, number: int) -> Float[Tensor, "number dim"]:
         """The soft thoughts on a problem, in float32; only the Linear has a gradient.
 
-        Of a conversation the assistant is told the last turn.
+        Of a conversation the assistant reads the last turn.
         """
         text = Prompt(instruction="").turns(problem)[-1]["content"]
         asked = self.wording.request.replace("{n}", str(number)).replace("{problem}", text)
@@ -151,7 +151,7 @@ class SoftCot:
         )
 
     def engine(self, *, slots: int = 8, memory: int | None = None) -> Engine:
-        """A decoding engine of one's own over the backbone."""
+        """A new decoding engine over the backbone."""
         return plain_engine(self.backbone, slots=slots, memory=memory)
 
     def stream(
