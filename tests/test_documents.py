@@ -100,9 +100,16 @@ def prose(text: str) -> list[str]:
 
 
 def test_prose_fits_a_terminal(root: Path) -> None:
-    written = ("CHANGELOG.md", "-tables.md")  # entry by entry, and by scripts
+    read_first = (
+        "README.md",
+        "docs/README.md",
+        "docs/get-started.md",
+        "docs/guides/",
+        "docs/tutorials/",
+        "docs/concepts/",
+    )
     for page, text in pages(root).items():
-        if page.endswith(written):
+        if not page.startswith(read_first):
             continue
         wide = [line for line in prose(text) if len(line) > 130]
         assert not wide, f"{page} has lines of more than 130 characters"
