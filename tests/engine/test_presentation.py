@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from tyler.engine.presentation import COLOURS, MORE_COLOURS, as_html, as_text, colour_of, counted, pieces
+from tyler.engine.presentation import (
+    COLOURS,
+    MORE_COLOURS,
+    SERIES,
+    VERDICTS,
+    as_html,
+    as_text,
+    colour_of,
+    counted,
+    pieces,
+)
 from tyler.engine.trajectory import Invocation
 from tyler.modeling.operators import PAPER_OPERATORS
 
@@ -19,8 +29,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colour", [*COLOURS.values(), *MORE_COLOURS])
-def test_an_operators_colour_is_read_on_white_and_on_black(colour: str) -> None:
+@pytest.mark.parametrize("colour", [*COLOURS.values(), *MORE_COLOURS, *SERIES, *VERDICTS.values()])
+def test_every_colour_is_read_on_white_and_on_black(colour: str) -> None:
     assert 1.05 / (luminance(colour) + 0.05) >= 4.5
     assert (luminance(colour) + 0.05) / 0.05 >= 4.5
 

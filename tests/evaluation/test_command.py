@@ -77,13 +77,13 @@ def whole(place: Path) -> list[Record]:
 
 
 def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[Record]) -> None:
-    assert [one.id for one in whole] == [f"train-{line}" for line in range(1, COUNT + 1)]
+    assert [one.id for one in whole] == [f"test-{line}" for line in range(1, COUNT + 1)]
     assert {one.task for one in whole} == {"jsonl"}
     assert any(one.invocations for one in whole), "after Stage 1 operators are invoked at boundaries"
     expected = Tyler.from_pretrained(str(place / "model")).solve([one.prompt for one in whole], max_new_tokens=200)
     assert [one.completion for one in whole] == [answer.text for answer in expected]
     assert {path.name for path in (place / "whole").iterdir()} == {
-        *("records.jsonl", "report.html", "report.md", "settings.json")
+        *("records.jsonl", "report.html", "report.json", "report.md", "settings.json")
     }
     settings = json.loads((place / "whole" / "settings.json").read_text())
     assert (settings["max_new_tokens"], settings["method"]) == (200, "tyler")

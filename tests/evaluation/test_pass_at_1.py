@@ -174,7 +174,7 @@ def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) ->
     for rank, store in enumerate(stores):
         evaluate(Scripted(), PROBLEMS[rank::2], store=store, show=False)
     assert (tmp_path / "records-1.jsonl").is_file()
-    keys = [("jsonl", problem.id) for problem in PROBLEMS]
+    keys = [("jsonl", problem.id, 0) for problem in PROBLEMS]
     merged = stores[0].merge(keys)
     for store in stores:
         store.close()
@@ -187,8 +187,8 @@ def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) ->
 def test_a_share_that_is_missing_is_told(tmp_path: Path) -> None:
     with RecordStore(tmp_path, SETTINGS) as store:
         evaluate(Scripted(), PROBLEMS[:3], store=store)
-        with pytest.raises(RunError, match=r"lacks 2 answers, first \('jsonl', 'p3'\)"):
-            store.merge([("jsonl", problem.id) for problem in PROBLEMS])
+        with pytest.raises(RunError, match=r"lacks 2 answers, first \('jsonl', 'p3', 0\)"):
+            store.merge([("jsonl", problem.id, 0) for problem in PROBLEMS])
 
 
 def test_answers_of_another_number_of_processes_are_used(tmp_path: Path) -> None:

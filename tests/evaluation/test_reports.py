@@ -12,8 +12,8 @@ from rich.console import Console
 
 from scripted import PROBLEMS, TEXTS, Scripted
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation import comparison, html_report
-from tyler.evaluation.html_report import html, save, traced_html
+from tyler.evaluation import comparison, views
+from tyler.evaluation.html_report import html, save, slug
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.records import Record, read_records
 from tyler.evaluation.reports import (
@@ -21,6 +21,7 @@ from tyler.evaluation.reports import (
     COLUMNS,
     FAILURE_COLUMNS,
     Report,
+    heading,
     interval,
     markdown,
     mean_accuracy,
@@ -29,6 +30,8 @@ from tyler.evaluation.reports import (
     warnings,
 )
 from tyler.evaluation.statistics import Paired, wilson
+from tyler.evaluation.verdicts import style_of
+from tyler.evaluation.views import traced_html, view
 from tyler.tasks import Outcome
 
 
@@ -109,7 +112,7 @@ def test_problems_that_are_too_long_are_named(report: Report) -> None:
         "they count as wrong"
     )
     assert warnings([long]) == [line]
-    assert line in markdown([long]) and "too_long" in html([long], "x")
+    assert line in markdown([long]) and "↔ too long" in html([long], "x")
 
 
 def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Report) -> None:
@@ -182,7 +185,7 @@ def test_the_columns_of_the_terminal_are_those_of_the_report() -> None:
 class Balanced(HTMLParser):
     """Fails on tags that do not nest, and gathers the text and the tags."""
 
-    VOID = ("meta", "br")
+    VOID = ("meta", "br", "input")
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +226,7 @@ def test_what_a_model_wrote_cannot_become_a_part_of_the_page(report: Report) -> 
     hostile = "<script>alert(1)</script>&amp;"
     changed_report = changed(report, 1, completion=hostile, prompt=hostile, answer=hostile, gold=hostile, id=hostile)
     page = parsed(html([Report(hostile, changed_report.records)], hostile, {hostile: hostile}))
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1, "the page's own"
     assert page.text.count(hostile) >= 6
 
 
@@ -231,20 +234,68 @@ def test_operators_stand_where_they_were_invoked(report: Report) -> None:
     calls = (Invocation("global", 0, 8, 0, 0), Invocation("state", 2, 4, 3, 3), Invocation("x<y", 2, 4, 4, 3))
     one = replace(report.records[0], completion="ab<cd", invocations=calls)
     assert str(traced_html(one)) == (
-        '<b class="op op-global">global ×8</b>ab&lt;<b class="op op-state">state ×4</b>'
-        '<b class="op op-x&lt;y">x&lt;y ×4</b>cd'
+        '<span class="op" style="background:#007abf">global ×8</span>ab&lt;'
+        '<span class="op" style="background:#c15500">state ×4</span>'
+        '<span class="op" style="background:#6e7682">x&lt;y ×4</span>cd'
     )
 
 
-def test_a_long_report_shows_its_first_answers(report: Report) -> None:
-    many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(500)))
-    assert parsed(html([many], "many")).tags.count("details") == html_report.EXAMPLES
+def test_a_page_holds_as_many_problems_as_it_has_room_for_and_says_so(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(50)))
+    assert parsed(html([many], "many")).tags.count("details") == 50
+    one = len(many.records[0].prompt) + len(many.records[0].completion)
+    monkeypatch.setattr(views, "MOST_CHARACTERS", 7 * one)
+    page = parsed(html([many], "many", links={"records.jsonl": "records.jsonl"}))
+    assert (
+        page.tags.count("details") == 7 and "The first 7 of 50 problems" in page.text and "records.jsonl" in page.text
+    )
+
+
+def test_methods_are_side_by_side_and_what_changed_can_be_picked(report: Report) -> None:
+    first = changed(report, 0, outcome=Outcome.WRONG)
+    found = view([Report("A", first.records), Report("B", changed(report, 4, outcome=Outcome.NO_BOX).records)])
+    assert [problem["change"] for problem in found["problems"]] == [
+        *("gained", "wrong in both", "wrong in both", "wrong in both", "lost"),
+    ]
+    assert found["changes"] == {"gained": 1, "lost": 1, "wrong in both": 3}
+    assert [one["name"] for one in found["problems"][0]["answers"]] == ["A", "B"]
+    page = html([Report("A", first.records), report], "both")
+    assert "A → Scripted Reasoner" in page and 'data-change="gained"' in page
+    assert view([report])["changes"] == {}
+
+
+def test_operators_are_counted_where_they_stand_in_the_answer(report: Report) -> None:
+    assert [views.tenth_of(place, 20) for place in (0, 1, 2, 19, 20)] == [0, 0, 1, 9, 9]
+    assert views.tenth_of(0, 0) == 0
+    (place,) = view([report])["places"]
+    assert [sum(part["share"] for part in one["parts"]) for one in place["bins"]] == [0] * 9 + [100]
+    assert place["highest"] == 2.0, "10 calls in 5 answers, all behind their two tokens"
+
+
+def test_rows_are_headed_by_what_they_are(report: Report) -> None:
+    titled = [Report("GSM8K", tuple(replace(one, task="gsm8k") for one in report.records))]
+    assert heading([report]) == "method" and heading(titled) == "task"
+    assert markdown(titled).startswith("| task |") and "<th>task</th>" in html(titled, "x")
+
+
+def test_every_verdict_has_its_own_word_sign_colour_and_pattern() -> None:
+    styles = [style_of(outcome) for outcome in Outcome]
+    for part in ("word", "sign", "colour", "pattern"):
+        assert len({getattr(style, part) for style in styles}) == len(Outcome)
+
+
+def test_names_of_reasoners_lead_out_of_no_folder() -> None:
+    assert [slug(name) for name in ("Tyler Stage 2", "../../x", "a/b", "..")] == ["tyler-stage-2", "x", "a-b", "report"]
 
 
 def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
     save([report], tmp_path / "evaluation", "words")
-    assert (tmp_path / "evaluation" / "report.md").read_text() == "# words\n\n" + markdown([report])
-    assert (tmp_path / "evaluation" / "report.html").read_text() == html([report], "words")
+    text = (tmp_path / "evaluation" / "report.md").read_text()
+    assert text.startswith("# words\n\n- problems: 5\n- date: ") and text.endswith(markdown([report]))
+    page = (tmp_path / "evaluation" / "report.html").read_text()
+    assert "<dt>machine</dt>" in page and 'href="scripted-reasoner/records.jsonl"' in page
     assert read_records(tmp_path / "evaluation" / "scripted-reasoner") == list(report.records)
     line = (tmp_path / "evaluation" / "scripted-reasoner" / "records.jsonl").read_text().splitlines()[0]
     assert set(json.loads(line)) == set(Record.__dataclass_fields__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -44,7 +45,8 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
         measure(config, "Tyler Stage 1", synthesized, AtBoundaries()),
         measure(config, "Tyler Stage 2", tuned, Learned()),
     ]
-    save(reports, output / "evaluation", f"mini, {config.evaluation.split} problems, greedy decoding")
+    title = "The mini backbone and both stages of Tyler"
+    save(reports, output / "evaluation", title, told(config), facts(config))
     metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
     plot_stage2(metrics, config.grpo.budget, output / "stage2.png")
     show(console, config, reports, sketch(metrics), tuned)
@@ -83,6 +85,22 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
         memory=answering.bytes,
     )
     return evaluate(reasoner, problems)
+
+
+def facts(config: Config) -> dict[str, str]:
+    """What stands at the top of the report."""
+    questions = Questions.of(config.evaluation)
+    return {
+        "problems": questions.told(questions.problems()),
+        "answers": f"greedy, Pass@1, at most {config.decoding.max_new_tokens} actions each",
+    }
+
+
+def told(config: Config) -> dict[str, Any]:
+    """The settings that the report shows: what was trained for how long, and how it answers."""
+    chosen = config.model_dump(mode="json", include={"backbone", "evaluation", "decoding"})
+    steps = {"stage1": config.stage1.steps, "stage2": config.stage2.steps}
+    return {**chosen, "steps": steps, "seed": config.stage2.seed}
 
 
 def show(console: Console, config: Config, reports: list[Report], curves: str, model: Tyler) -> None:

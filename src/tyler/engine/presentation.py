@@ -1,8 +1,8 @@
 """How an answer with silent operators is shown to people: every operator where it was invoked, in its own colour.
 
-The colours are the same in a terminal, on a page and in a plot. Each has a contrast of at least 4.5 with white and with
-black, so it is read on either and white is read on it; the hues are those of Okabe and Ito, which the colour-blind tell
-apart.
+All colours are here, and the same in a terminal, on a page and in a plot. Each has a contrast of at least 4.5 with
+white and with black, so it is read on either and white is read on it; the hues of operators are those of Okabe and Ito,
+which the colour-blind tell apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,20 @@ COLOURS = {"global": "#007abf", "state": "#c15500", "procedure": "#008561"}
 """Of the paper's operators."""
 MORE_COLOURS = ("#bc4d8b", "#9d6c00", "#7c66c8", "#618020", "#6e7682")
 """For other operators, by their names."""
+
+SERIES = ("#5a6cd6", "#d43678", "#548120", "#a750c5")
+"""Of runs that are compared in one plot, in their order."""
+VERDICTS = {
+    "correct": "#2c8543",
+    "wrong": "#d14339",
+    "no_box": "#996d08",
+    "truncated": "#8760ca",
+    "unparsable": "#6e7682",
+    "timeout": "#158191",
+    "gold_error": "#c1449c",
+    "too_long": "#6d7d1f",
+}
+"""Of how an answer fared, by its outcome."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing, and what turns the direction of writing; not a tab or a line's end."""

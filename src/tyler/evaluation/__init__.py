@@ -6,6 +6,8 @@ options.py          what can be asked of it
 records.py          answers on disk, so that an evaluation resumes
 answers.py          answers to a file of questions, ungraded
 reports.py          tables of records
+samples.py          several answers to a problem: pass@k, a majority vote
+summary.py          the numbers of a report as JSON
 html_report.py      a page of records
 comparison.py       two evaluations, problem by problem
 budget_matching.py  a baseline made as long as Tyler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,12 +16,21 @@ from accelerate import PartialState
 from rich.console import Console
 
 from tyler.engine.routing import Router
+from tyler.engine.sampling import Sampling
 from tyler.evaluation import budget_matching, html_report
 from tyler.evaluation.budget_matching import Match
-from tyler.evaluation.options import Answering, Asked
+from tyler.evaluation.options import Answering, Asked, Questions
 from tyler.evaluation.pass_at_1 import evaluate, key_of
-from tyler.evaluation.records import SETTINGS, Record, RecordStore
-from tyler.evaluation.reports import CAPTION, FAILURE_COLUMNS, Report, mean_accuracy, table, warnings
+from tyler.evaluation.records import RECORDS, SETTINGS, Record, RecordStore
+from tyler.evaluation.reports import (
+    CAPTION,
+    FAILURE_COLUMNS,
+    Report,
+    mean_accuracy,
+    sample_table,
+    table,
+    warnings,
+)
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
@@ -52,14 +61,23 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     loaded = load(model, asked.answering, device=str(state.device) if state.num_processes > 1 else None)
     found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data_dir)
     loaded = loaded if found is None else budget_matching.with_setting(loaded, found)
-    settings = settings_of(model, loaded, sets, asked.grading)
+    settings = settings_of(model, loaded, sets, asked)
     if found is not None:
         settings["matching"] = budget_matching.summary(found)
     folder = output or default_folder(model, asked)
     settings["weights"] = weights_in(folder, loaded)
     reasoner = loaded.reasoner
-    records = answered(reasoner, sets, settings, folder, asked.grading, state)
-    return [] if records is None else published(records, sets, reasoner.name, settings, folder, found)
+    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
+    records = answered(reasoner, sampled, settings, folder, asked.grading, state)
+    if records is None:
+        return []
+    facts = facts_of(asked.questions, sets, settings)
+    return published(records, sets, reasoner.name, settings, folder, found, facts)
+
+
+def sampled_problems(problems: Sequence[Problem], samples: int) -> list[Problem]:
+    """Every problem as often as it is answered, the samples of one beside each other."""
+    return [replace(problem, sample=sample) for problem in problems for sample in range(samples)]
 
 
 def _check_grader(problem: Problem, grading: GradeOptions) -> None:
@@ -100,11 +118,24 @@ def default_folder(model: str, asked: Asked) -> Path:
         "-".join(answering.method_set) or None,
         None if answering.routed is None else _named(answering.routed),
         None if answering.budget is None else f"budget{answering.budget}",
+        *_sampling_named(answering),
         None if longest == Answering.max_new_tokens else f"{longest}tokens",
         None if match is None else "-".join(["as-long-as", *match.parts[-2:]]),
     )
     label = "-".join(str(part) for part in named if part is not None)
     return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", label).strip("-")
+
+
+def _sampling_named(answering: Answering) -> list[str]:
+    """What of the sampling is not at its default, in a folder's name."""
+    named = {
+        "temperature": answering.temperature,
+        "top_p": answering.top_p,
+        "top_k": answering.top_k,
+        "samples": answering.samples,
+        "seed": answering.seed,
+    }
+    return [f"{name}{value:g}" for name, value in named.items() if value != getattr(Answering, name)]
 
 
 def _short_name(model: str) -> str:
@@ -122,6 +153,17 @@ def _named(router: Router) -> str:
     settings = fields(cast(Any, router))
     changed = [f"{one.name}={value}" for one in settings if (value := getattr(router, one.name)) != one.default]
     return "-".join([type(router).__name__, *changed])
+
+
+def sampling_in_words(settings: Mapping[str, Any]) -> str:
+    """How the answers of an evaluation were drawn, from its settings."""
+    if "sampling" not in settings:
+        return "greedy, Pass@1"
+    asked, samples = settings["sampling"], settings["samples"]
+    drawn = [f"temperature {asked['temperature']:g}" if asked["temperature"] else "greedy"]
+    drawn += [f"top-p {asked['top_p']:g}"] if asked["top_p"] < 1 else []
+    drawn += [f"top-k {asked['top_k']}"] if asked["top_k"] else []
+    return ", ".join([*drawn, f"seed {asked['seed']}", f"{samples} answers each" if samples > 1 else "Pass@1"])
 
 
 def weights_in(folder: Path, loaded: Loaded) -> str:
@@ -162,26 +204,46 @@ def published(
     settings: dict[str, Any],
     folder: Path,
     found: Match | None,
+    facts: Mapping[str, str],
 ) -> list[Report]:
     """One report for each task, written and printed, with what came of a match."""
     reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
     matched = {} if found is None else {"matched": budget_matching.verdict(found, records)}
-    html_report.write(reports, folder, f"{name}: {', '.join(report.name for report in reports)}", settings | matched)
-    show(reports, name, folder)
+    title = f"{name} on {', '.join(report.name for report in reports)}"
+    html_report.write(reports, folder, title, settings | matched, facts, {RECORDS: RECORDS})
+    show(reports, name, folder, settings)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)
     return reports
 
 
-def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], options: GradeOptions) -> dict[str, Any]:
-    """Everything that decides the answers and their verdicts; an evaluation resumes only under the same."""
-    prompt = loaded.prompt
+def facts_of(
+    questions: Questions, sets: Mapping[str, Sequence[Problem]], settings: Mapping[str, Any]
+) -> dict[str, str]:
+    """What a reader must know first: which problems, of how many, and how they are answered."""
+    longest = f"at most {settings['max_new_tokens']:,} actions each"
+    return {
+        "problems": questions.told(sets),
+        "answers": f"{sampling_in_words(settings)}, {longest}",
+        "model": f"{settings['model']}, weights {settings['weights'][:16]}",
+    }
+
+
+def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
+    """Everything that decides the answers and their verdicts; an evaluation resumes only under the same.
+
+    What sampling there is stands there only where it is not greedy, so that evaluations from before it resume.
+    """
+    prompt, answering, options = loaded.prompt, asked.answering, asked.grading
+    sampled = answering.sampling != Sampling() or answering.samples > 1
+    sampling = {"sampling": asdict(answering.sampling), "samples": answering.samples} if sampled else {}
     return {
         "model": model,
         "weights": loaded.weights,
         "method": loaded.method,
         "method_settings": asdict(loaded.settings),
         "max_new_tokens": loaded.max_new_tokens,
+        **sampling,
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},
@@ -197,13 +259,16 @@ def digest(problems: Sequence[Problem]) -> str:
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
 
 
-def show(reports: Sequence[Report], name: str, folder: Path) -> None:
+def show(reports: Sequence[Report], name: str, folder: Path, settings: Mapping[str, Any]) -> None:
     """The tables, and where everything is."""
     console = Console()
-    console.print(table(reports, f"{name}, greedy, Pass@1"))
+    console.print(table(reports, f"{name}, {sampling_in_words(settings)}"))
+    if sampled := sample_table(reports):
+        console.print()
+        console.print(sampled)
     console.print()
     console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
     for line in (mean_accuracy(reports), *warnings(reports), CAPTION):
         if line:
             console.print(line, style="dim", highlight=False)
-    console.print(f"\nEverything is in {folder}: report.html, report.md, records.jsonl", highlight=False)
+    console.print(f"\nEverything is in {folder}: report.html, report.md, report.json, records.jsonl", highlight=False)

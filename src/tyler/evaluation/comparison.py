@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
 
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
 from tyler.evaluation.records import Record, read_records
-from tyler.evaluation.statistics import Paired
+from tyler.evaluation.samples import by_problem
+from tyler.evaluation.statistics import Paired, PairedShares
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
 CAPTION = (
     "1st and 2nd: problems solved of n. Points: second less first, with Newcombe's paired 95% interval. Only 1st/2nd: "
     "problems that one of them alone solved. p: exact McNemar test, two-sided."
+)
+SAMPLES_CAPTION = (
+    "Of several answers to a problem: 1st and 2nd are mean shares of right ones, the interval is a bootstrap over "
+    "problems, only 1st/2nd counts problems that one solves more often, and p is the exact sign test over problems."
 )
 
 
@@ -25,7 +31,7 @@ class Pair:
     """Two evaluations on the problems of one task that both answered."""
 
     task: str
-    counts: Paired
+    counts: Paired | PairedShares
     unmatched: int
     """Problems that only one of them answered; they are left out."""
     tokens: tuple[float, float]
@@ -37,20 +43,38 @@ def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
 
     Raises ValueError when they have no problem in common, or one problem has two gold answers.
     """
-    left, right = ({record.key: record for record in records} for records in (first, second))
+    left, right = by_problem(first), by_problem(second)
     common = [key for key in left if key in right]
     if not common:
         raise ValueError("the two evaluations have no problem in common; evaluate both on the same task and split")
-    if changed := [key for key in common if (left[key].gold, left[key].prompt) != (right[key].gold, right[key].prompt)]:
+    if changed := [key for key in common if _question(left[key]) != _question(right[key])]:
         raise ValueError(f"problem {changed[0]} is not the same in both evaluations ({len(changed)} such problems)")
     pairs = []
     for task in dict.fromkeys(task for task, _ in common):
         keys = [key for key in common if key[0] == task]
-        counts = Paired.of([left[key].correct for key in keys], [right[key].correct for key in keys])
+        counts = _counted([left[key] for key in keys], [right[key] for key in keys])
         in_either = sum(key[0] == task for key in {*left, *right})
-        tokens = cost_of([left[key] for key in keys]), cost_of([right[key] for key in keys])
+        first_tokens, second_tokens = (cost_of([one for key in keys for one in side[key]]) for side in (left, right))
+        tokens = first_tokens, second_tokens
         pairs.append(Pair(task, counts, in_either - len(keys), tokens))
     return pairs
+
+
+Answers = Sequence[Record]
+"""All answers to one problem."""
+
+
+def _question(answers: Answers) -> tuple[str, str]:
+    return answers[0].gold, answers[0].prompt
+
+
+def _counted(first: Sequence[Answers], second: Sequence[Answers]) -> Paired | PairedShares:
+    """Right and wrong of each problem; or shares, where a problem has several answers."""
+    samples = max(map(len, first)), max(map(len, second))
+    if samples == (1, 1):
+        return Paired.of([one[0].correct for one in first], [one[0].correct for one in second])
+    shares = (tuple(fmean(one.correct for one in answers) for answers in side) for side in (first, second))
+    return PairedShares(*shares)
 
 
 def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
@@ -63,8 +87,7 @@ def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
             (
                 one.task,
                 str(counts.count),
-                str(counts.first),
-                str(counts.second),
+                *_solved(counts),
                 f"{100 * counts.difference:+.1f}",
                 f"{100 * low:+.1f} to {100 * high:+.1f}",
                 f"{counts.only_first}/{counts.only_second}",
@@ -74,6 +97,13 @@ def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
     return lines
 
 
+def _solved(counts: Paired | PairedShares) -> tuple[str, str]:
+    """Problems solved of n, or where they have several answers the mean share of right ones."""
+    if isinstance(counts, Paired):
+        return str(counts.first), str(counts.second)
+    return f"{100 * fmean(counts.first_shares):.1f}%", f"{100 * fmean(counts.second_shares):.1f}%"
+
+
 def table(pairs: Sequence[Pair]) -> Table:
     """Paired differences, for the terminal."""
     result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -81,7 +111,8 @@ def table(pairs: Sequence[Pair]) -> Table:
         result.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
     for line in rows(pairs):
         result.add_row(*line)
-    result.caption, result.caption_justify = CAPTION, "left"
+    several = any(isinstance(one.counts, PairedShares) for one in pairs)
+    result.caption, result.caption_justify = SAMPLES_CAPTION if several else CAPTION, "left"
     return result
 
 

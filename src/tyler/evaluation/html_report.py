@@ -3,86 +3,69 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
-
-from tyler.evaluation.records import RECORDS, Record
-from tyler.evaluation.reports import CAPTION, COLUMNS, Report, groups, markdown, mean_accuracy, rows, warnings
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.pages import render
+from tyler.evaluation.records import RECORDS
+from tyler.evaluation.reports import Report, markdown
+from tyler.evaluation.summary import made, summary
+from tyler.evaluation.views import view
 from tyler.runs.atomic_files import atomic_write
-from tyler.tasks import Outcome, find_task
 
-EXAMPLES = 60
-"""Answers shown in full on the page, of each report."""
+Facts = Mapping[str, str]
+"""What stands at the top of a report, by name: the problems, the date, the machine, the command."""
 
 
-def html(reports: Sequence[Report], title: str, settings: Mapping[str, Any] | None = None) -> str:
-    """One page that needs nothing else: the tables, bars with intervals, outcomes, and answers with operators in place.
+def html(
+    reports: Sequence[Report],
+    title: str,
+    settings: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
+    links: Mapping[str, str] | None = None,
+) -> str:
+    """One page: the tables, bars with intervals, outcomes, and every answer with operators in place.
 
-    Whatever a model wrote is escaped. Answers of tasks that must not be shown are left out.
+    Whatever a model wrote is escaped. Answers of tasks that must not be shown are left out. `facts` stand at the top;
+    `links` are files of records by the reports' names.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((files("tyler") / "assets" / "report.html").read_text(encoding="utf-8"))
-    return template.render(
-        title=title,
-        columns=COLUMNS,
-        rows=rows(reports),
-        caption=CAPTION,
-        mean=mean_accuracy(reports),
-        warnings=warnings(reports),
-        bars=[_bar(report) for report in reports],
-        outcomes=list(Outcome),
-        groups=groups(reports),
-        operators=[(report.name, report.invocations_by_operator()) for report in reports],
-        examples=[(report.name, _examples(report)) for report in reports],
-        settings={key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()},
-    )
+    told = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
+    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=told)
 
 
-def _bar(report: Report) -> dict[str, Any]:
-    low, high = wilson(report.num_correct, len(report.records))
-    shares = {str(outcome): 100 * report.share(outcome) for outcome in Outcome}
-    return {
-        "name": report.name,
-        "accuracy": 100 * report.accuracy,
-        "low": 100 * low,
-        "high": 100 * high,
-        "shares": {outcome: share for outcome, share in shares.items() if share},
-    }
-
-
-def _examples(report: Report) -> list[tuple[Record, Markup]]:
-    """The first answers, right and wrong alike in the proportion in which they come."""
-    shown = [record for record in report.records if not find_task(record.task).private][:EXAMPLES]
-    return [(record, traced_html(record)) for record in shown]
-
-
-def traced_html(record: Record) -> Markup:
-    """A completion with every operator where it was invoked, escaped."""
-    parts, shown = [], 0
-    for call in record.invocations:
-        parts.append(escape(record.completion[shown : call.offset]))
-        parts.append(Markup('<b class="op op-{0}">{0} ×{1}</b>').format(call.operator, call.num_latents))
-        shown = call.offset
-    return Markup("").join([*parts, escape(record.completion[shown:])])
-
-
-def write(reports: Sequence[Report], folder: Path, title: str, settings: Mapping[str, Any] | None = None) -> None:
-    """Write report.md and report.html."""
+def write(
+    reports: Sequence[Report],
+    folder: Path,
+    title: str,
+    settings: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
+    links: Mapping[str, str] | None = None,
+) -> None:
+    """Write report.md, report.html and report.json. `facts` come before the date, the version and the machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / "report.md", f"# {title}\n\n{markdown(reports, settings)}")
-    atomic_write(folder / "report.html", html(reports, title, settings))
+    here = made()
+    every = {**(facts or {}), **here}
+    lines = "".join(f"- {name}: {text}\n" for name, text in every.items())
+    numbers = summary(reports, title, settings, here)
+    atomic_write(folder / "report.md", f"# {title}\n\n{lines}\n{markdown(reports, settings)}")
+    atomic_write(folder / "report.html", html(reports, title, settings, every, links))
+    atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 
-def save(reports: Sequence[Report], folder: str | Path, title: str) -> None:
+def save(
+    reports: Sequence[Report],
+    folder: str | Path,
+    title: str,
+    settings: Mapping[str, Any] | None = None,
+    facts: Facts | None = None,
+) -> None:
     """Write the comparison, and each report's records to a directory of its own: `tyler eval --compare` reads those."""
     folder = Path(folder)
-    write(reports, folder, title)
+    links = {report.name: f"{slug(report.name)}/{RECORDS}" for report in reports}
+    facts = facts or {"problems": f"{len({key for report in reports for key in report.problems})}"}
+    write(reports, folder, title, settings, facts, links)
     for report in reports:
         place = folder / slug(report.name)
         place.mkdir(parents=True, exist_ok=True)
@@ -90,5 +73,5 @@ def save(reports: Sequence[Report], folder: str | Path, title: str) -> None:
 
 
 def slug(name: str) -> str:
-    """A file's name for a report's."""
-    return "-".join(name.lower().split())
+    """A file's name for a report's: letters, digits and dashes alone, so that no name leads out of its folder."""
+    return re.sub(r"[^\w.+=]+", "-", name.lower()).strip("-.") or "report"

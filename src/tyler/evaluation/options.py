@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SomeFolder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 SomeFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+SomeCount = Annotated[int, arg(metavar="N")]
 SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
 SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
@@ -52,6 +54,37 @@ class Questions:
         return {
             task_name(task): load_problems(task, self.split, path=self.data_dir, count=self.count) for task in self.task
         }
+
+    def split_of(self, task: str) -> str:
+        """The split of a task that is asked."""
+        from tyler.tasks import find_task
+        from tyler.tasks.task import Generated
+
+        found = find_task(task)
+        own = found.splits if isinstance(found, Generated) else tuple(found.sources)
+        return self.split or next(iter(own), "the whole file")
+
+    def told(self, sets: Mapping[str, Sequence[Problem]]) -> str:
+        """Which problems these are, and of how many, as in "GSM8K, test: 100 of 1,319"."""
+        from tyler.tasks import find_task
+
+        return "; ".join(
+            f"{find_task(task).title}, {self.split_of(task)}: {len(problems):,} of {self.total(task, len(problems)):,}"
+            for task, problems in sets.items()
+        )
+
+    def total(self, task: str, found: int) -> int:
+        """How many problems the split of a task has, of which `found` are asked."""
+        if self.count is None:
+            return found
+        from tyler.tasks import find_task, load_problems
+        from tyler.tasks.task import Generated
+
+        chosen = find_task(task)
+        published = None if isinstance(chosen, Generated) else chosen.sources.get(self.split_of(task))
+        if published is not None and published.num_rows is not None:
+            return published.num_rows
+        return len(load_problems(task, self.split, path=self.data_dir))
 
 
 @dataclass(frozen=True)
@@ -94,6 +127,8 @@ class Answering(Decoding):
     """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
+    samples: SomeCount = 1
+    """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are told."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
     memory: SomeBytes = None
@@ -144,7 +179,14 @@ class Asked:
 
     def check(self) -> None:
         """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
-        _ = self.answering.routed, self.answering.bytes, self.answering.sampling
+        answering = self.answering
+        _ = answering.routed, answering.bytes
+        if answering.samples < 1:
+            raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
+        if answering.samples > 1 and answering.sampling.greedy:
+            raise ValueError(
+                f"--samples {answering.samples} greedy answers would all be the same; give a --temperature above 0"
+            )
 
 
 def memory_of(text: str | None) -> int | None:

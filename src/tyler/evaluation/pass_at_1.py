@@ -77,6 +77,7 @@ def record_of(problem: Problem, verdict: Verdict, trajectory: Trajectory, clock:
         elapsed=clock.read(),
         session=clock.session,
         rank=clock.rank,
+        sample=problem.sample,
     )
 
 
@@ -165,5 +166,5 @@ def _clock(store: RecordStore | None) -> Clock:
 
 
 def key_of(problem: Problem) -> Key:
-    """What names a problem's record."""
-    return problem.task, problem.id
+    """What names the record of a problem and a sample."""
+    return problem.task, problem.id, problem.sample

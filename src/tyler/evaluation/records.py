@@ -25,23 +25,23 @@ from tyler.tasks import Outcome
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"
 
-LATER = {"engine_seconds", "math_verify"}
+LATER = {"engine_seconds", "math_verify", "sample"}
 """Fields that earlier records lack."""
 
-Key = tuple[str, str]
-"""What names an answer within an evaluation: the task and the problem's id."""
+Key = tuple[str, str, int]
+"""What names an answer within an evaluation: the task, the problem's id, and which sample of its answers it is."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One answered problem: enough to recount every number of a report.
+    """One answer to a problem: enough to recount every number of a report.
 
     Tokens are counts, times are seconds: `seconds` from the answer's start to its end; `engine_seconds` of the passes
     that served it, each split over the rows it served (None in records from before it was kept), `synthesis_seconds` of
-    that in operators; `elapsed` since this evaluation began (or went on, for the `session`-th time) until it was
-    graded. `math_verify` is what math-verify says of the completion (None where it was not asked, where answers are no
-    mathematics, or where it took too long); it decides nothing. Of a task whose examples must not be shown, prompt and
-    completion are empty.
+    that in operators; `elapsed` since this evaluation began (or resumed, for the `session`-th time) until it was
+    graded. `sample` counts the answers to one problem from 0. `math_verify` is what math-verify says of the completion
+    (None where it was not asked, where answers are no mathematics, or where it took too long); it decides nothing. Of a
+    task whose examples must not be shown, prompt and completion are empty.
     """
 
     task: str
@@ -64,9 +64,15 @@ class Record:
     elapsed: float = 0.0
     session: int = 0
     rank: int = 0
+    sample: int = 0
 
     @property
     def key(self) -> Key:
+        return self.task, self.id, self.sample
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """What names the problem: several answers to it have this in common."""
         return self.task, self.id
 
     @property

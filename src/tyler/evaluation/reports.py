@@ -6,14 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from rich.table import Table
 
 from tyler.evaluation.records import Record
-from tyler.evaluation.statistics import wilson
-from tyler.tasks import Outcome
+from tyler.evaluation.samples import Estimate, by_problem, majority_at_k, pass_at_k
+from tyler.evaluation.statistics import clustered
+from tyler.tasks import Outcome, find_task
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,21 @@ class Report:
 
     name: str
     records: tuple[Record, ...]
+
+    @cached_property
+    def problems(self) -> dict[tuple[str, str], list[Record]]:
+        """The answers to each problem, by task and id, in the order of their samples."""
+        return by_problem(self.records)
+
+    @property
+    def samples(self) -> int:
+        """Answers to a problem: of the one that has most."""
+        return max(map(len, self.problems.values()))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the accuracy: Wilson's, over problems where they have several answers."""
+        return clustered([fmean(one.correct for one in answers) for answers in self.problems.values()], self.samples)
 
     @property
     def num_correct(self) -> int:
@@ -94,14 +111,20 @@ CAPTION = (
 )
 
 
+SAMPLE_CAPTION = (
+    "pass@k: the chance that one of k answers is right, without bias. maj@k: how often the answer that most of k gave "
+    "is right; a tie counts in part. Intervals are over problems: answers to one problem are alike."
+)
+
+
 def percent(share: float | None) -> str:
     """A share as text; what is not known is a dash."""
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
 def interval(report: Report) -> str:
-    """The 95% Wilson interval of a report's accuracy, in percent."""
-    low, high = wilson(report.num_correct, len(report.records))
+    """The 95% interval of a report's accuracy, in percent."""
+    low, high = report.interval
     return f"{100 * low:.1f}–{100 * high:.1f}"
 
 
@@ -127,10 +150,42 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
     ]
 
 
+def heading(reports: Sequence[Report]) -> str:
+    """What the rows of a table are: tasks, or methods on the same problems."""
+    tasks = {record.task for report in reports for record in report.records}
+    titles = {find_task(task).title for task in tasks}
+    return "task" if all(report.name in titles for report in reports) else "method"
+
+
+def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
+    """Of problems with several answers: pass@k and maj@k with their intervals, behind a row that names them.
+
+    Empty where every problem has one answer.
+    """
+    several = [report for report in reports if report.samples > 1]
+    lines: list[tuple[str, ...]] = []
+    for report in several:
+        found = [(f"pass@{k}", one) for k, one in pass_at_k(report.records).items()]
+        if any(record.answer is not None for record in report.records):
+            found += [(f"maj@{k}", one) for k, one in majority_at_k(report.records).items() if k > 1]
+        lines += [(report.name, name, percent(one.value), spread(one)) for name, one in found]
+    return [(heading(several), "measure", "share", "95% CI"), *lines] if lines else []
+
+
+def spread(estimate: Estimate) -> str:
+    """An interval in percent."""
+    return f"{100 * estimate.low:.1f}–{100 * estimate.high:.1f}"
+
+
+def is_over_tasks(reports: Sequence[Report]) -> bool:
+    """Whether reports are of several tasks, and not of several methods."""
+    tasks = {record.task for report in reports for record in report.records}
+    return len(reports) > 1 and len(tasks) >= len(reports)
+
+
 def mean_accuracy(reports: Sequence[Report]) -> str | None:
     """The unweighted mean over benchmarks, as the paper averages; None where the reports are not of several tasks."""
-    tasks = {record.task for report in reports for record in report.records}
-    if len(reports) < 2 or len(tasks) < len(reports):
+    if not is_over_tasks(reports):
         return None
     return f"mean accuracy of {len(reports)}, unweighted: {percent(fmean(report.accuracy for report in reports))}"
 
@@ -148,7 +203,7 @@ def warnings(reports: Sequence[Report]) -> list[str]:
         f"{report.name}: {kind}: {len(ids)} ({', '.join(ids[:5])}); {so}"
         for report in reports
         for outcome, (kind, so) in UNSOLVABLE.items()
-        if (ids := [record.id for record in report.records if record.outcome is outcome])
+        if (ids := list(dict.fromkeys(record.id for record in report.records if record.outcome is outcome)))
     )
     return [*unsolved, *(line for report in reports if (line := second_opinion(report)))]
 
@@ -170,7 +225,7 @@ def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURA
     """Some columns of the comparison, for a terminal of 80."""
     result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     lines = [dict(zip(COLUMNS, line, strict=True)) for line in rows(reports)]
-    result.add_column(columns[0], overflow="fold")  # a long name gives way, numbers never do
+    result.add_column(heading(reports), overflow="fold")  # a long name gives way, numbers never do
     for column in columns[1:]:
         result.add_column(column, justify="right", min_width=max(len(line[column]) for line in lines), no_wrap=True)
     for line in lines:
@@ -178,14 +233,30 @@ def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURA
     return result
 
 
+def sample_table(reports: Sequence[Report]) -> Table | None:
+    """pass@k and maj@k for the terminal; None where every problem has one answer."""
+    if not (lines := sample_rows(reports)):
+        return None
+    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", caption=SAMPLE_CAPTION, caption_justify="left")
+    for place, column in enumerate(lines[0]):
+        result.add_column(column, justify="right" if place > 1 else "left", no_wrap=place > 0, overflow="fold")
+    for line in lines[1:]:
+        result.add_row(*line)
+    return result
+
+
 def markdown(reports: Sequence[Report], settings: Mapping[str, Any] | None = None) -> str:
     """The comparison, accuracy by family, what was asked for, and how to read it, as Markdown."""
-    lines = [markdown_row(COLUMNS), markdown_row(["---"] * len(COLUMNS)), *map(markdown_row, rows(reports))]
+    columns = (heading(reports), *COLUMNS[1:])
+    lines = [markdown_row(columns), markdown_row(["---"] * len(columns)), *map(markdown_row, rows(reports))]
     if mean := mean_accuracy(reports):
         lines += ["", mean[0].upper() + mean[1:] + "."]
     lines += ["", CAPTION, *warnings(reports)]
+    if sampled := sample_rows(reports):
+        first, *others = sampled
+        lines += ["", markdown_row(first), markdown_row(["---"] * 4), *map(markdown_row, others), "", SAMPLE_CAPTION]
     for families, members in groups(reports):
-        lines += ["", markdown_row(["method", *families]), markdown_row(["---"] * (len(families) + 1))]
+        lines += ["", markdown_row([heading(reports), *families]), markdown_row(["---"] * (len(families) + 1))]
         lines += [
             markdown_row([report.name, *(f"{k}/{n}" for k, n in report.by_family().values())]) for report in members
         ]

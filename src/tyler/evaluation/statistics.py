@@ -1,15 +1,18 @@
-"""How sure a count is: intervals of a share, and the difference of two methods on the same problems."""
+"""How sure a count is: intervals of a share, pass@k, and the difference of two methods on the same problems."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
 
 Z95 = 1.959963984540054
 
 
-def wilson(correct: int, count: int) -> tuple[float, float]:
+def wilson(correct: float, count: float) -> tuple[float, float]:
     """95% Wilson score interval of a proportion, in [0, 1]."""
     if count == 0:
         return 0.0, 1.0
@@ -18,6 +21,79 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     margin = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
     scale = 1 + Z95**2 / count
     return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
+
+
+def clustered(shares: Sequence[float], samples: int = 1) -> tuple[float, float]:
+    """95% interval of a mean over problems, each with its share in [0, 1] of what its `samples` answers gave.
+
+    Answers to one problem are alike, so problems are what is counted: Wilson's interval at the effective number of
+    answers p (1 - p) / v, where v is the variance of the mean of the problems' shares (Korn and Graubard 1998, Survey
+    Methodology 24, 193-201), at most all answers. With one answer each it is Wilson's own.
+    """
+    count, mean = len(shares), fmean(shares) if shares else 0.0
+    variance = sum((share - mean) ** 2 for share in shares) / count**2 if shares else 0.0
+    spread = mean * (1 - mean)
+    effective = count if spread == 0 else min(spread / variance, count * samples) if variance else count * samples
+    return wilson(mean * effective, effective)
+
+
+def pass_at(k: int, correct: int, count: int) -> float:
+    """The chance that one of k answers is right, of `count` of which `correct` are: 1 - C(n - c, k) / C(n, k).
+
+    Without bias over which answers were drawn (Chen et al. 2021, arXiv:2107.03374). Raises ValueError unless
+    1 <= k <= count.
+    """
+    if not 1 <= k <= count:
+        raise ValueError(f"pass@{k} cannot be counted from {count} answers; k is 1 to {count}")
+    return 1 - math.comb(count - correct, k) / math.comb(count, k)
+
+
+@dataclass(frozen=True)
+class PairedShares:
+    """Two methods on the same problems, several answers each: each problem's share of right answers."""
+
+    first_shares: tuple[float, ...]
+    second_shares: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.first_shares)
+
+    @property
+    def differences(self) -> list[float]:
+        return [second - first for first, second in zip(self.first_shares, self.second_shares, strict=True)]
+
+    @property
+    def difference(self) -> float:
+        """Mean share of the second less that of the first, in [-1, 1]."""
+        return fmean(self.differences)
+
+    @property
+    def only_first(self) -> int:
+        """Problems that the first solves more often."""
+        return sum(difference < 0 for difference in self.differences)
+
+    @property
+    def only_second(self) -> int:
+        """Problems that the second solves more often."""
+        return sum(difference > 0 for difference in self.differences)
+
+    def interval(self, draws: int = 10_000) -> tuple[float, float]:
+        """95% percentile bootstrap interval of the difference over problems, the same at every call."""
+        found = np.asarray(self.differences)
+        picked = np.random.default_rng(0).integers(len(found), size=(draws, len(found)))
+        low, high = np.quantile(found[picked].mean(axis=1), (0.025, 0.975))
+        return float(low), float(high)
+
+    def p_value(self) -> float:
+        """Two-sided exact sign test over problems; with one answer each it is McNemar's."""
+        return sign_test(self.only_first, self.only_second)
+
+
+def sign_test(fewer: int, more: int) -> float:
+    """The two-sided chance that fair coins fall at least as unevenly as `fewer` to `more`."""
+    tail = sum(math.comb(fewer + more, k) for k in range(min(fewer, more) + 1))
+    return min(1.0, 2 * tail / 2 ** (fewer + more))
 
 
 @dataclass(frozen=True)
@@ -80,6 +156,4 @@ class Paired:
 
     def p_value(self) -> float:
         """Two-sided exact McNemar test: whether the problems that only one of them solved split evenly."""
-        discordant = self.only_first + self.only_second
-        tail = sum(math.comb(discordant, k) for k in range(min(self.only_first, self.only_second) + 1))
-        return min(1.0, 2 * tail / 2**discordant)
+        return sign_test(self.only_first, self.only_second)

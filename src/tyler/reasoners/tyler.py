@@ -64,5 +64,6 @@ class TylerReasoner:
 
 
 def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
-    """The sampling with a random stream that is the problem's alone, from the seed and the problem's id."""
-    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id))
+    """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
+    which = (problem.sample,) if problem.sample else ()
+    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))

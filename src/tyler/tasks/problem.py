@@ -14,7 +14,8 @@ class Problem:
     answer as the task's grader wants it; `solution` is a worked trace for training, or None; `family` and `level` group
     problems in reports ("" and 0 where a task has neither). `instruction` replaces the one that is otherwise added to
     every prompt, for a task whose answer is no box; None where that one holds. `question` is what is asked, where the
-    prompt adds options or an instruction to it; None where the prompt is the question.
+    prompt adds options or an instruction to it; None where the prompt is the question. `sample` says which of several
+    answers to it is meant: each has a random stream of its own.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Problem:
     level: int = 0
     instruction: str | None = None
     question: str | None = None
+    sample: int = 0
 
     def content(self) -> tuple[object, ...]:
         """What a run learns from it."""

@@ -1,0 +1,285 @@
+"""What a page shows of an evaluation: numbers as bars and tables, problems with the answers of every method."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup
+
+from tyler.engine.presentation import as_html, colour_of, counted
+from tyler.evaluation.records import Record
+from tyler.evaluation.reports import (
+    CAPTION,
+    COLUMNS,
+    SAMPLE_CAPTION,
+    Report,
+    groups,
+    heading,
+    interval,
+    mean_accuracy,
+    percent,
+    rows,
+    sample_rows,
+    warnings,
+)
+from tyler.evaluation.verdicts import Style, style_of
+from tyler.tasks import Outcome, find_task
+
+TENTHS = 10
+MOST_CHARACTERS = 2_000_000
+"""Of the questions and answers on a page; the rest is in records.jsonl."""
+KEPT_RIGHT, GAINED, LOST, KEPT_WRONG = "right in both", "gained", "lost", "wrong in both"
+
+
+def view(
+    reports: Sequence[Report], links: Mapping[str, str] | None = None, anchor: str = "evaluation"
+) -> dict[str, Any]:
+    """Everything that `assets/pages/evaluation.html` shows. `links` are files of records by the reports' names."""
+    problems = _problems(reports)
+    return {
+        "anchor": anchor,
+        "table": [(heading(reports), *COLUMNS[1:]), *rows(reports)],
+        "mean": mean_accuracy(reports),
+        "caption": CAPTION,
+        "warnings": warnings(reports),
+        "bars": [_bar(report) for report in reports],
+        "samples": sample_rows(reports),
+        "sample_caption": SAMPLE_CAPTION,
+        "fared": [_fared(report) for report in reports],
+        "legend": _legend(reports),
+        "families": [_family_table(families, members) for families, members in groups(reports)],
+        "records": list((links or {}).items()),
+        **_calls(reports),
+        **_answers(reports, problems),
+    }
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _bar(report: Report) -> dict[str, Any]:
+    low, high = report.interval
+    return {
+        "name": report.name,
+        "value": 100 * report.accuracy,
+        "low": 100 * low,
+        "high": 100 * high,
+        "text": percent(report.accuracy),
+        "interval": interval(report),
+        "count": f"{report.num_correct} of {len(report.records)}",
+    }
+
+
+def _outcomes(reports: Sequence[Report]) -> list[Outcome]:
+    """Those that came up, in their fixed order."""
+    return [one for one in Outcome if any(record.outcome is one for report in reports for record in report.records)]
+
+
+def _fared(report: Report) -> dict[str, Any]:
+    parts = [{"style": style_of(one), "share": 100 * report.share(one)} for one in _outcomes([report])]
+    told = ", ".join(f"{style_of(one).word} {percent(report.share(one))}" for one in _outcomes([report]))
+    return {"name": report.name, "parts": parts, "label": told, "count": counted(len(report.records), "answer")}
+
+
+def _legend(reports: Sequence[Report]) -> list[tuple[Style, list[str]]]:
+    """Each verdict that came up, with its share and count in every report."""
+    return [(style_of(one), [_share_and_count(report, one) for report in reports]) for one in _outcomes(reports)]
+
+
+def _share_and_count(report: Report, outcome: Outcome) -> str:
+    return f"{percent(report.share(outcome))} ({sum(record.outcome is outcome for record in report.records)})"
+
+
+def _family_table(families: Sequence[str], members: Sequence[Report]) -> list[tuple[str, ...]]:
+    lines = [
+        (report.name, *(f"{k}/{n} ({100 * k / n:.0f}%)" for k, n in report.by_family().values())) for report in members
+    ]
+    return [(heading(members), *(family or "other" for family in families)), *lines]
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _calls(reports: Sequence[Report]) -> dict[str, Any]:
+    """Invocations per answer, as bars and a table, and where in the answers they are; nothing where there are none."""
+    means = [(report, report.invocations_by_operator()) for report in reports]
+    names = list(dict.fromkeys(name for _, found in means for name in found))
+    if not names:
+        return {"calls": [], "operators": [], "call_table": [], "places": []}
+    highest = max(sum(found.values()) for _, found in means)
+    return {
+        "calls": [_call_bar(report.name, found, highest) for report, found in means],
+        "operators": [(name, colour_of(name)) for name in names],
+        "call_table": [
+            (heading(reports), *names, "all"),
+            *((r.name, *(f"{f.get(n, 0):.2f}" for n in names), f"{sum(f.values()):.2f}") for r, f in means),
+        ],
+        "places": _places([report for report, found in means if found], names),
+    }
+
+
+def _call_bar(name: str, means: Mapping[str, float], highest: float) -> dict[str, Any]:
+    parts = [
+        {"name": operator, "mean": mean, "share": 100 * mean / highest, "colour": colour_of(operator)}
+        for operator, mean in means.items()
+    ]
+    told = ", ".join(f"{operator} {mean:.2f}" for operator, mean in means.items())
+    return {"name": name, "mean": sum(means.values()), "parts": parts, "label": told or "none"}
+
+
+def tenth_of(position: int, visible_tokens: int) -> int:
+    """In which tenth of an answer an operator was invoked, from the visible tokens before it."""
+    return min(TENTHS - 1, TENTHS * position // max(1, visible_tokens))
+
+
+def _places(reports: Sequence[Report], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each report: invocations per answer in every tenth of it, on one scale."""
+    counts = [
+        Counter(
+            (tenth_of(call.position, record.visible_tokens), call.operator)
+            for record in report.records
+            for call in record.invocations
+        )
+        for report in reports
+    ]
+    heights = [
+        [sum(count[tenth, name] for name in names) / len(report.records) for tenth in range(TENTHS)]
+        for report, count in zip(reports, counts, strict=True)
+    ]
+    top = max(map(max, heights))
+    return [
+        {
+            "name": report.name,
+            "highest": max(height),
+            "label": ", ".join(f"{value:.2f}" for value in height),
+            "bins": [_bin(count, tenth, names, len(report.records), top) for tenth in range(TENTHS)],
+        }
+        for report, count, height in zip(reports, counts, heights, strict=True)
+    ]
+
+
+def _bin(
+    count: Mapping[tuple[int, str], int], tenth: int, names: Sequence[str], answers: int, top: float
+) -> dict[str, Any]:
+    means = {name: count.get((tenth, name), 0) / answers for name in names}
+    return {
+        "title": ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()),
+        "parts": [{"share": 100 * mean / top, "colour": colour_of(name)} for name, mean in means.items() if mean],
+    }
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One problem with the answers of every report that has it, by the reports' names."""
+
+    answers: dict[str, list[Record]]
+
+    @property
+    def record(self) -> Record:
+        return next(iter(self.answers.values()))[0]
+
+    @property
+    def length(self) -> int:
+        """Characters that a page needs for it."""
+        return len(self.record.prompt) + sum(len(one.completion) for group in self.answers.values() for one in group)
+
+
+def _problems(reports: Sequence[Report]) -> list[Asked]:
+    """The problems of all reports, in the order in which they come; those that must not be shown are left out."""
+    found: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for report in reports:
+        for key, answers in report.problems.items():
+            if not find_task(key[0]).private:
+                found.setdefault(key, {})[report.name] = answers
+    return [Asked(answers) for answers in found.values()]
+
+
+def _answers(reports: Sequence[Report], problems: Sequence[Asked]) -> dict[str, Any]:
+    """The problems that a page has room for, what they can be filtered by, and how many they are."""
+    kept, room = [], MOST_CHARACTERS
+    for problem in problems:
+        if (room := room - problem.length) < 0:
+            break
+        kept.append(problem)
+    first, last = reports[0].name, reports[-1].name
+    compared = first != last and any({first, last} <= problem.answers.keys() for problem in kept)
+    changes = Counter(change for problem in kept if (change := _change(problem, first, last))) if compared else {}
+    told = "All" if len(kept) == len(problems) else f"The first {len(kept)} of"
+    return {
+        "problems": [_shown(problem, first, last) for problem in kept],
+        "shown": f"{told} {counted(len(problems), 'problem')}, operators where they were invoked.",
+        "family_names": sorted({problem.record.family for problem in kept if problem.record.family}),
+        "task_names": sorted({problem.record.task for problem in kept}),
+        "changes": {key: changes[key] for key in (GAINED, LOST, KEPT_RIGHT, KEPT_WRONG) if changes.get(key)},
+        "change_from": first,
+        "change_to": last,
+    }
+
+
+def _change(problem: Asked, first: str, last: str) -> str:
+    """What became of a problem from the first method to the last; empty where only one of them has it.
+
+    Of several answers more than half must be right.
+    """
+    if first == last or not {first, last} <= problem.answers.keys():
+        return ""
+    before, after = (
+        2 * sum(one.correct for one in group) > len(group) for group in map(problem.answers.get, (first, last)) if group
+    )
+    return {(True, True): KEPT_RIGHT, (False, True): GAINED, (True, False): LOST, (False, False): KEPT_WRONG}[
+        before, after
+    ]
+
+
+def _shown(problem: Asked, first: str, last: str) -> dict[str, Any]:
+    record = problem.record
+    families = [record.family] if record.family else []
+    return {
+        "question": " ".join(record.prompt.split()) or record.id,
+        "prompt": record.prompt,
+        "family": record.family,
+        "task": record.task,
+        "verdicts": sorted({str(one.outcome) for group in problem.answers.values() for one in group}),
+        "change": _change(problem, first, last),
+        "badges": [badge for name, group in problem.answers.items() for badge in _badges(name, group, problem)],
+        "about": " · ".join([*families, f"gold {_short(record.gold)}", record.id]),
+        "answers": [_answer(name, one, len(group)) for name, group in problem.answers.items() for one in group],
+    }
+
+
+def _badges(name: str, group: Sequence[Record], problem: Asked) -> list[dict[str, Any]]:
+    """The verdict on each method's answer, or how many of its answers have which."""
+    prefix = f"{name}: " if len(problem.answers) > 1 else ""
+    counts = [(outcome, len(list(some))) for outcome, some in groupby(sorted(one.outcome for one in group))]
+    several = len(group) > 1
+    return [
+        {"style": style_of(one), "word": f"{prefix}{f'{count} ' if several else ''}{style_of(one).word}"}
+        for one, count in counts
+    ]
+
+
+def _answer(name: str, record: Record, samples: int) -> dict[str, Any]:
+    answered = "no answer" if record.answer is None else f"answered {_short(record.answer)}"
+    tokens = f"{counted(record.visible_tokens, 'token')}, {counted(record.latents, 'latent')}"
+    return {
+        "name": f"{name}, sample {record.sample + 1}" if samples > 1 else name,
+        "style": style_of(record.outcome),
+        "traced": traced_html(record),
+        "about": f"{answered} · {tokens} · {counted(len(record.invocations), 'invocation')}",
+    }
+
+
+def traced_html(record: Record) -> Markup:
+    """A completion with every operator where it was invoked, escaped."""
+    return as_html(record.completion, record.invocations)
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
