@@ -180,7 +180,7 @@ class Asked:
     def check(self) -> None:
         """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
         answering = self.answering
-        _ = answering.routed, answering.bytes
+        _ = answering.routed, answering.bytes, answering.sampling
         if answering.samples < 1:
             raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
         if answering.samples > 1 and answering.sampling.greedy:
