@@ -1,6 +1,6 @@
 """Tyler and the baselines on `mini`: one table, over several seeds, and the same at equal cost.
 
-    python scripts/compare_mini.py run                                # everything; a killed comparison goes on
+    python scripts/compare_mini.py run                                # everything; a killed comparison resumes
     python scripts/compare_mini.py run --rows MemGen --seeds 42       # one row, what it is trained from included
     python scripts/compare_mini.py report                             # docs/results/baselines-tables.md from records
 
@@ -323,11 +323,17 @@ def write(found: Found, places: Places) -> str:
     lines = [
         "# Tyler and the baselines on mini: tables",
         "",
-        "Written by `python scripts/compare_mini.py report`, from docs/results/baselines (`python "
-        "scripts/compare_mini.py run`) and, for CoT, SFT, GRPO and Tyler, from docs/results/mini (`python "
-        "scripts/study_mini.py run`). Greedy, one thread, seeds 42 to 44; one k for each seed that has been run. CoT, "
-        "Soft-Thinking and SwiReasoning have no seed. Intervals are Wilson's and take seeds as independent. Seconds "
-        "are of CPU, but those of the study's rows are of the wall, on a shared machine: they rank no method's speed.",
+        "What to see:",
+        "",
+        "- One row is one method; [mini, with baselines](baselines.md) says what follows. All have the same backbone.",
+        "- k counts right answers, one k for each seed (42 to 44). CoT, Soft-Thinking and SwiReasoning have no seed.",
+        "- Intervals are Wilson's and take seeds as independent.",
+        "- Settings were chosen on development problems with seed 42, as listed first, and hold for all seeds.",
+        "- Seconds are of CPU (the study's: of the wall) on a shared machine, and rank no method's speed.",
+        "",
+        "Written by `python scripts/compare_mini.py report`, from docs/results/baselines (`python",
+        "scripts/compare_mini.py run`) and, for CoT, SFT, GRPO and Tyler, from docs/results/mini (`python",
+        "scripts/study_mini.py run`). Answers are greedy, on one thread.",
         "",
         *choices(places),
     ]

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
-The defaults are the recipe of the shipped weights. A killed run goes on with the same command, to the same weights.
+The defaults are the recipe of the shipped weights. A killed run resumes with the same command, to the same weights.
 Products run at `medium` precision for speed, so two machines agree in what is learned but not bit by bit.
 """
 

@@ -1,6 +1,6 @@
 """The study on `mini`: every claim of the paper that this scale can test, over several seeds.
 
-    python scripts/study_mini.py run                            # everything; a killed study goes on
+    python scripts/study_mini.py run                            # everything; a killed study resumes
     python scripts/study_mini.py run --cells "Stage 2" --seeds 43    # one cell, what it is trained from included
     python scripts/study_mini.py run --development              # what was tried, on development problems
     python scripts/study_mini.py report                         # tables and figure in docs/results from the records
@@ -399,8 +399,15 @@ def tables(found: Mapping[str, list[dict[str, Any]]]) -> str:
     lines = [
         "# The study on mini: tables",
         "",
-        "Written by `python scripts/study_mini.py report`. One k for each seed: 42, then 43 and 44 where they",
-        "were run; CoT has no seed. Intervals are Wilson's and take seeds as independent.",
+        "What to see:",
+        "",
+        "- One row is one cell of the study; [mini, claim by claim](mini.md) says what follows. Answers are greedy.",
+        "- k counts right answers, one k for each seed: 42, then 43 and 44 where they were run. CoT has no seed.",
+        "- Intervals are Wilson's and take seeds as independent.",
+        "- Calls (of `global`, `state`, `procedure`), visible tokens and latents are means per answer.",
+        "- Seconds are of one shared machine and rank no method's speed.",
+        "",
+        "Written by `python scripts/study_mini.py report`.",
         "",
     ]
     first = next(iter(found.values()))[0]

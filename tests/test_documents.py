@@ -115,6 +115,22 @@ def test_prose_fits_a_terminal(root: Path) -> None:
         assert not wide, f"{page} has lines of more than 130 characters"
 
 
+NUMBERS = (
+    "backbones", "baselines", "benchmarks", "boundaries", "devices", "engine", "evaluation", "lens", "log", "memgen",
+    "mini", "performance", "plan", "runs", "sandbox", "results/mini", "results/baselines",
+    "results/mini-tables", "results/mini-dev-tables", "results/baselines-tables",
+)  # fmt: skip
+"""The pages that hold measurements."""
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_page_of_numbers_begins_with_five_lines_that_say_what_to_see(name: str, root: Path) -> None:
+    text = (root / "docs" / f"{name}.md").read_text()
+    opening = re.search(r"^What to see[^\n]*:\n\n((?:- .*\n(?:  .*\n)*)+)", text, re.MULTILINE)
+    assert opening and len(re.findall(r"^- ", opening[1], re.MULTILINE)) == 5
+    assert text[: opening.start()].count("\n\n") <= 2, "it stands at the top"
+
+
 def test_every_import_on_a_page_works(root: Path) -> None:
     """Those of blocks that are only read too."""
     line = re.compile(r"^ *from (tyler[\w.]*) import ([\w, ]+)", re.MULTILINE)
