@@ -13,6 +13,8 @@ import argparse
 import torch
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
+from tyler.modeling.backbone import no_progress_bar
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -37,7 +39,8 @@ def main() -> None:
     )
     model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    model.save_pretrained(arguments.output)
+    with no_progress_bar():
+        model.save_pretrained(arguments.output)
     tokenizer.save_pretrained(arguments.output)
     print(
         f"{model.num_parameters():,} random parameters and the tokenizer of {arguments.tokenizer} in {arguments.output}"

@@ -290,6 +290,16 @@ def test_names_of_reasoners_lead_out_of_no_folder() -> None:
     assert [slug(name) for name in ("Tyler Stage 2", "../../x", "a/b", "..")] == ["tyler-stage-2", "x", "a-b", "report"]
 
 
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("Tyler Stage 1", "tyler-stage-1"), ("../../x", "x"), ("a/b", "a-b"), ("..", "report"), ("/etc", "etc")],
+)
+def test_a_reports_folder_is_one_name_beside_the_others(name: str, folder: str, report: Report, tmp_path: Path) -> None:
+    save([Report(name, report.records)], tmp_path / "deep" / "evaluation", "a title")
+    assert {path.parent.name for path in tmp_path.rglob("records.jsonl")} == {folder}
+    assert all(path.is_relative_to(tmp_path / "deep" / "evaluation") for path in tmp_path.rglob("records.jsonl"))
+
+
 def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
     save([report], tmp_path / "evaluation", "words")
     text = (tmp_path / "evaluation" / "report.md").read_text()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
+from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run, open_run
 
@@ -118,6 +119,40 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     assert f"is being written by process {os.getpid()}" in second.stderr
     with Run.resume(tmp_path, CONFIG):
         pass
+
+
+def test_a_run_that_is_closed_leaves_its_record_and_no_lock(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", CONFIG) as run:
+        assert (tmp_path / "run" / ".lock").exists()
+        run.log(1, {"loss": 1.0})
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.yaml", "environment.json", "metrics.jsonl"}
+    with Run.resume(tmp_path / "run", CONFIG) as run:
+        run.log_trajectory(1, {"text": "one"})
+        run.save_checkpoint(1, lambda folder: (folder / "weights").write_text("w"))
+    with Run.resume(tmp_path / "run", CONFIG):
+        pass
+    assert len((tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()) == 1
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_a_lock_that_its_run_has_just_removed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening the file and locking it the run that had it may end: the next one would lock another file."""
+    opened, open_file = [], os.open
+
+    def late(path: Path, *arguments: int) -> int:
+        lock = open_file(path, *arguments)
+        if not opened:
+            Path(path).unlink()
+        opened.append(lock)
+        return lock
+
+    monkeypatch.setattr(os, "open", late)
+    lock = take_lock(tmp_path)
+    assert len(opened) == 2 and lock == opened[1]
+    with pytest.raises(RunError, match="is being written"):
+        take_lock(tmp_path)
+    release(tmp_path, lock)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_cannot_be_written_is_reported_before_anything_starts(tmp_path: Path) -> None:

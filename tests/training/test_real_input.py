@@ -7,23 +7,40 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from tyler import AtBoundaries, Tyler
 from tyler.config.files import load_config
+from tyler.modeling.architectures import located
 from tyler.runs.json_lines import read_jsonl
 from tyler.training import stage1
 
 
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory, root: Path, data_dir: Path) -> Path:
-    folder = tmp_path_factory.mktemp("random-qwen2")
+def write_random(root: Path, tokenizer: Path, folder: Path) -> Path:
+    """What scripts/random_backbone.py makes around a tokenizer."""
     arguments = sys.argv
-    sys.argv = ["random_backbone.py", "--tokenizer", str(data_dir / "tokenizers" / "qwen2.5"), "--output", str(folder)]
+    sys.argv = ["random_backbone.py", "--tokenizer", str(tokenizer), "--output", str(folder)]
     try:
         runpy.run_path(str(root / "scripts" / "random_backbone.py"), run_name="__main__")
     finally:
         sys.argv = arguments
     return folder
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory, root: Path, data_dir: Path) -> Path:
+    return write_random(root, data_dir / "tokenizers" / "qwen2.5", tmp_path_factory.mktemp("random-qwen2"))
+
+
+def test_a_random_backbone_around_the_shipped_tokenizer_loads_with_all_its_tokens(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_random(root, Path(located("mini")), tmp_path / "random")
+    model = Tyler.from_pretrained(str(folder))
+    ours, shipped = model.backbone.tokenizer, AutoTokenizer.from_pretrained(located("mini"))
+    assert ours.get_vocab() == shipped.get_vocab()
+    assert model.solve("What is 2 + 3?", max_new_tokens=3).num_visible > 0
+    assert "shards" not in capfd.readouterr().err
 
 
 def test_stage_1_and_decoding_run_on_real_gsm8k_traces(backbone: Path, data_dir: Path, tmp_path: Path) -> None:

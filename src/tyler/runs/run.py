@@ -5,7 +5,7 @@
       origin.json         hashes of what it learns from
       environment.json    one entry per start: Python, packages, platform, device, threads
       metrics.jsonl       one line per logged step
-      trajectories.jsonl  one line per trajectory: the audit trail
+      trajectories.jsonl  one line per trajectory: the audit trail, where there are any
       checkpoints/step-N  whole or not there at all
       checkpoints/best    a link to the one that was best on the development problems, where there are any
       tracking/           what a tracker keeps here, where the config names one
@@ -17,7 +17,6 @@ end up equal to those of a run that was never interrupted. docs/runs.md says wha
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import math
@@ -25,8 +24,7 @@ import os
 import platform
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
@@ -53,10 +51,11 @@ from tyler.runs.checkpoints import (
     whole_checkpoints,
     write_digests,
 )
+from tyler.runs.directory_lock import LOCK, release, released_on_error, take_lock
 from tyler.runs.environment import environment
 from tyler.runs.json_lines import parsed, plain
 
-CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
+CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
 HALF_A_CONFIG = f".{CONFIG}.*"
 """What a start that was killed at once leaves."""
@@ -83,7 +82,7 @@ class Run:
         self.best = read_best(latest_checkpoint(path))
         # Unbuffered: what a full disk did not take must not come back when the file is closed.
         self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
-        self._trajectories = open(path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+        self._trajectories: FileIO | None = None  # most runs log none
 
     @classmethod
     def create(
@@ -98,7 +97,7 @@ class Run:
         path = Path(path)
         _refuse_other_files(path)
         lock = _open_directory(path, min_free_bytes)
-        with _released_on_error(lock):
+        with released_on_error(path, lock):
             if (path / CONFIG).exists():
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
@@ -120,13 +119,13 @@ class Run:
         path = Path(path)
         _refuse_other_files(path)
         lock = _open_directory(path, min_free_bytes)
-        with _released_on_error(lock):
+        with released_on_error(path, lock):
             if (path / CONFIG).exists():
                 for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CONFIG):
                     (path / name).unlink(missing_ok=True)
                 for folder in (CHECKPOINTS, TRACKING):
                     shutil.rmtree(path / folder, ignore_errors=True)
-        os.close(lock)
+        release(path, lock)
         return cls.create(path, config_text, keep_checkpoints=keep_checkpoints, min_free_bytes=min_free_bytes)
 
     @classmethod
@@ -149,7 +148,7 @@ class Run:
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
         lock = _open_directory(path, min_free_bytes)
-        with _released_on_error(lock):
+        with released_on_error(path, lock):
             if changed := differences(_read_config(path / CONFIG), config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(changed)}")
             drop_half_written(path / CHECKPOINTS)
@@ -167,6 +166,8 @@ class Run:
 
     def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
         """Add one line to trajectories.jsonl."""
+        if self._trajectories is None:
+            self._trajectories = open(self.path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         self._append(self._trajectories, TRAJECTORIES, {"step": step, **trajectory})
 
     def also_log(self, listener: Listener) -> None:
@@ -260,8 +261,9 @@ class Run:
     def close(self) -> None:
         """Close the logs and let other processes have the directory."""
         self._metrics.close()
-        self._trajectories.close()
-        os.close(self._lock)
+        if self._trajectories is not None:
+            self._trajectories.close()
+        release(self.path, self._lock)
 
     def __enter__(self) -> Run:
         return self
@@ -286,9 +288,10 @@ class Run:
 
     def _log_lengths(self) -> dict[str, int]:
         lengths = {}
-        for name in (METRICS, TRAJECTORIES):
-            sync(self.path / name)
-            lengths[name] = (self.path / name).stat().st_size
+        for log in (self.path / METRICS, self.path / TRAJECTORIES):
+            if log.exists():
+                sync(log)
+            lengths[log.name] = log.stat().st_size if log.exists() else 0
         return lengths
 
     def _not_written(self, what: Path, error: Exception) -> RunError:
@@ -382,21 +385,10 @@ def _open_directory(path: Path, min_free_bytes: int) -> int:
     """Make the directory, prove that it can be written, and take its lock; returns the lock's file descriptor."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = take_lock(path)
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}; choose another directory (--output)") from error
-    with _released_on_error(lock):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(lock, 256, 0).decode() or "unknown"
-            raise RunError(
-                f"{path} is being written by process {owner}; wait for it or choose another directory (--output)"
-            ) from None
-        except OSError as error:  # some network file systems have no locks
-            raise RunError(
-                f"cannot lock {path}: {error.strerror}; choose a directory on another file system (--output)"
-            ) from error
+    with released_on_error(path, lock):
         free = shutil.disk_usage(path).free
         if free < min_free_bytes:
             raise RunError(
@@ -406,15 +398,6 @@ def _open_directory(path: Path, min_free_bytes: int) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
     return lock
-
-
-@contextmanager
-def _released_on_error(lock: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        os.close(lock)
-        raise
 
 
 def _rewind_logs(path: Path) -> None:
