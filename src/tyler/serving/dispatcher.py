@@ -15,11 +15,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from tyler.engine.engine import Engine
-from tyler.engine.request import Event, FinishEvent, Request
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.shared_engine import Call, DecodingError, SharedEngine
 from tyler.serving.metrics import Metrics, Stopwatch
 
 Found = TypeVar("Found")
+
+STREAM_SECONDS = 0.05
+"""How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
+than the token, and nobody reads faster. The first one, invocations and ends are never kept back."""
 
 PROBE_SECONDS = 1.0
 """How long a failed engine is left alone before it is tried again."""
@@ -35,8 +39,10 @@ class Answering:
         self.call: Call | None = None
         self.unfinished = len(self.requests)
         self.failed = False
-        self.every_step = True
-        """Whether somebody wants to hear of every step, or only of ends: waking up takes time."""
+        self.streams = True
+        """Whether somebody wants to hear of tokens, or only of ends: waking up takes time."""
+        self._woken = -STREAM_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """Everything that happened since the last look, until all requests are finished.
@@ -61,8 +67,22 @@ class Answering:
     def take(self, item: Event | DecodingError) -> None:
         """Note what happened; in the event loop."""
         self._arrived.append(item)
-        if self.every_step or isinstance(item, FinishEvent | DecodingError):
-            self._news.set()
+        if not isinstance(item, TokenEvent):
+            if self.streams or not isinstance(item, InvocationEvent):
+                self._wake()
+        elif self.streams and self._timer is None:
+            loop = asyncio.get_running_loop()
+            if (due := self._woken + STREAM_SECONDS) <= loop.time():
+                self._wake()
+            else:
+                self._timer = loop.call_at(due, self._wake)
+
+    def _wake(self) -> None:
+        """Let whoever waits see what has arrived."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._woken, self._timer = asyncio.get_running_loop().time(), None
+        self._news.set()
 
     def close(self) -> None:
         """Abort what is unfinished; nothing where all is done."""

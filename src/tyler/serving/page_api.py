@@ -237,7 +237,7 @@ class Controls:
         settings = AnswerSettings(max_new_tokens=most)
         requests = [self._service.servable.request(question, settings) for question in EXAMPLES]
         answering = await self._service.dispatcher.ask(requests)
-        answering.every_step = False
+        answering.streams = False
         try:
             found: dict[int, Trajectory] = {}
             async for batch in answering.batches():

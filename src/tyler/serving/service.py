@@ -157,7 +157,7 @@ class Exchange:
 
     async def finished(self) -> list[Answer]:
         """All answers, complete."""
-        self._answering.every_step = False
+        self._answering.streams = False
         async for _ in self.events():
             pass
         return self.answers
