@@ -5,8 +5,6 @@ A test checks that the page is current.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import re
 import textwrap
@@ -16,9 +14,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tyler.config.meanings import OPERATOR, docstrings, first_paragraph, meaning, section_in
 from tyler.config.schema import Config
 from tyler.modeling.operators import Operator
 
@@ -37,11 +35,6 @@ stage1: {learning_rate: 1.0e-4, micro_batch_size: 2}
 """
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 NAMES = {str: "text", int: "integer", float: "number", bool: "true, false", NoneType: "null"}
-OPERATOR = {
-    "name": "What checkpoints, logs and reports call it: letters, digits, underscores.",
-    "num_latents": "N_k: latents of one invocation.",
-    "boundary": "The rule that proposes its places, a key of `tyler.boundaries.rules.RULES`.",
-}
 
 
 def reference() -> str:
@@ -97,20 +90,6 @@ def row(*cells: str) -> str:
     return f"| `{first}` | " + " | ".join(others) + " |"
 
 
-def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, where it holds one; a list of sections counts as one."""
-    for one in (annotation, *parts(annotation)):
-        if inspect.isclass(one) and issubclass(one, BaseModel):
-            return one
-    return None
-
-
-def parts(annotation: Any) -> list[Any]:
-    """Everything inside an annotation, through unions, tuples and Annotated."""
-    inner = [one for one in get_args(annotation) if one is not Ellipsis]
-    return [found for one in inner for found in (one, *parts(one))]
-
-
 def values(field: FieldInfo) -> str:
     """The type of a key and its bounds."""
     return ", ".join([kind(field.annotation), *bounds(field.metadata)])
@@ -146,35 +125,6 @@ def default(field: FieldInfo) -> str:
     value = json.dumps(field.default, ensure_ascii=False)
     shorter = re.sub(r"e-0(\d)$", r"e-\1", value.replace("\\\\", "\\"))
     return "empty" if value == '""' else f"`{shorter}`"
-
-
-def meaning(owner: type[BaseModel], name: str) -> str:
-    """The text below a key, in the class that says it last."""
-    for base in owner.__mro__:
-        if issubclass(base, BaseModel) and name in (found := docstrings(base)):
-            return found[name]
-    raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
-
-
-def docstrings(owner: type) -> dict[str, str]:
-    """The strings that stand below the fields of a class."""
-    if owner is BaseModel:
-        return {}
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for field, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            found[field.target.id] = plain(ast.literal_eval(below.value))
-    return found
-
-
-def first_paragraph(owner: Any) -> str:
-    return plain(inspect.getdoc(section_in(owner)) or "")
-
-
-def plain(text: str) -> str:
-    return " ".join(inspect.cleandoc(text).split())
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from page_reader import parsed
 from scripted import PROBLEMS, TEXTS, Scripted
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation import comparison, views
@@ -180,37 +180,6 @@ def test_the_columns_of_the_terminal_are_those_of_the_report() -> None:
 
 
 # -------------------------------------------------------------------------------------------- the page
-
-
-class Balanced(HTMLParser):
-    """Fails on tags that do not nest, and gathers the text and the tags."""
-
-    VOID = ("meta", "br", "input")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def parsed(page: str) -> Balanced:
-    reader = Balanced()
-    reader.feed(page)
-    reader.close()
-    assert not reader.open
-    return reader
 
 
 def test_the_page_has_every_number_and_every_answer(report: Report) -> None:

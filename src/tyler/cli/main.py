@@ -21,6 +21,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
+from tyler.cli.catalogue import config, report, runs
 from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate
 from tyler.cli.lens import lens
@@ -43,7 +44,7 @@ from tyler.cli.train import stage1, stage2, train
 USAGE_ERROR = 2
 RESUMABLE = ("stage1", "stage2", "train")
 """Commands that resume with --resume."""
-OVERRIDABLE = (*RESUMABLE, "plan")
+OVERRIDABLE = (*RESUMABLE, "plan", "config")
 """Commands that take dotted settings."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
 
@@ -179,6 +180,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "stage2": stage2,
     "train": train,
     "plan": plan,
+    "config": config,
+    "runs": runs,
+    "report": report,
     "solve": solve,
     "chat": chat,
     "lens": lens,

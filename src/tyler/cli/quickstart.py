@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from tyler.cli.curves import plot_stage2, sketch
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
@@ -21,6 +20,7 @@ from tyler.evaluation.reports import Report, table
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
+from tyler.runs.curves import save_png, sketch
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS
@@ -48,7 +48,8 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     title = "The mini backbone and both stages of Tyler"
     save(reports, output / "evaluation", title, told(config), facts(config))
     metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
-    plot_stage2(metrics, config.grpo.budget, output / "stage2.png")
+    for stage, budget in (("stage1", None), ("stage2", config.grpo.budget)):
+        save_png(read_jsonl(output / stage / "metrics.jsonl"), output / f"{stage}.png", f"mini, {stage}", budget)
     show(console, config, reports, sketch(metrics), tuned)
     say_where(console, output, time.perf_counter() - started)
 
@@ -129,7 +130,7 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
         f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
         "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/",
         "  evaluation/report.html   the table, by family too, and answers; every answer in records.jsonl beside it",
-        "  stage2.png               reward and invocations over Stage 2",
+        "  stage1.png  stage2.png   the curves of both stages",
         "\nNext:",
         f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',
         f"  tyler eval {output}/stage2 --task mini --split harder",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CURVES = "curves.png"
+
 TRAINERS = {
     "sft": ("sft", "run"),
     "grpo": ("grpo", "run"),
@@ -163,8 +165,18 @@ def _carry_out(
     with quietly(quiet):
         logger.info("%s, in %s: loading ...", title, output)
         train()
+        _draw(title, output)
         for line in _closing(title, output, following):
             logger.info("%s", line)
+
+
+def _draw(title: str, output: Path) -> None:
+    """The curves of the run, as a picture in its folder."""
+    from tyler.runs.catalogue import TrainingRun
+    from tyler.runs.curves import save_png
+
+    run = TrainingRun(output)
+    save_png(run.metrics, output / CURVES, f"{title}, {run.step} steps", run.budget)
 
 
 def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:

@@ -3,5 +3,6 @@
 sections.py  the sections that every run has, and what all sections share
 loops.py     the sections of the training loops
 schema.py    the whole config; every key has its default, its bounds and its meaning
+meanings.py  what each key means; a config with that as comments
 files.py     YAML and dotted overrides into a config, and back
 """

@@ -211,16 +211,17 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
 
     Keys that are new to the old config had what was done before there was a key: EARLIER, else the default.
     """
-    defaults, old, new = (_flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
+    defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
     old = {**{key: value for key, value in {**defaults, **EARLIER}.items() if key in new}, **old}
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
     return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
 
 
-def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys."""
     if not isinstance(settings, dict):
         return {prefix: settings}
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tyler.engine.presentation import counted
 from tyler.evaluation.reports import Report, is_over_tasks, warnings
 from tyler.evaluation.samples import Estimate, majority_at_k, pass_at_k
 from tyler.runs.environment import environment
@@ -32,14 +33,25 @@ FORMAT = 1
 def made() -> dict[str, str]:
     """When, by what, where and with which command a report is made."""
     here = environment()
-    program, *arguments = here["command"]
-    device, cores = here.get("device", here["processor"]), here["cores"]
     return {
         "date": here["time"].replace("T", " ").replace("+00:00", " UTC"),
         "version": f"tyler {here['packages']['tyler-reasoning']}, torch {here['packages']['torch']}",
-        "machine": f"{device}, {cores} {'core' if cores == 1 else 'cores'}, {here['platform']}",
-        "command": shlex.join([Path(program).name, *arguments]),
+        "machine": machine_of(here),
+        "command": command_of(here),
     }
+
+
+def machine_of(environment: Mapping[str, Any]) -> str:
+    """The device, the cores and the system of an entry of environment.json."""
+    device = environment.get("device", environment["processor"])
+    return f"{device}, {counted(environment['cores'], 'core')}, {environment['platform']}"
+
+
+def command_of(environment: Mapping[str, Any]) -> str:
+    """The command of an entry of environment.json, as it is typed."""
+    program, *arguments = environment["command"]
+    name = "tyler" if Path(program).name == "__main__.py" else Path(program).name
+    return shlex.join([name, *arguments])
 
 
 def summary(

@@ -286,7 +286,9 @@ def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
             "problem": rollout.problems[index // group_size].id,
             "member": index % group_size,
             "text": trajectory.text,
-            "invocations": [[call.operator, call.position, call.num_latents] for call in trajectory.invocations],
+            "invocations": [
+                [one.operator, one.position, one.num_latents, one.offset] for one in trajectory.invocations
+            ],
             "budget": trajectory.budget,
             "outcome": verdict.outcome.value,
             "reward": rewards[index],

@@ -1,0 +1,118 @@
+"""`tyler runs` and `tyler config`: what there is, read from records and presets alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from tyler.cli.options import Overrides, SomeFile
+
+if TYPE_CHECKING:
+    from tyler.runs.catalogue import AnyRun
+
+
+def runs(
+    folder: Annotated[Positional[Path], arg(metavar="DIR")] = Path("runs"),
+    json_: Annotated[bool, arg(name="json")] = False,
+) -> None:
+    """List the training runs and evaluations below a folder: what, how far, the best value, and where.
+
+    Args:
+        folder: Where to look.
+        json_: A JSON object a line instead of a table.
+    """
+    from tyler.runs.catalogue import runs_below
+
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}; give one that holds runs")
+    lines = [row(found) for found in runs_below(folder)]
+    if json_:
+        for line in lines:
+            print(json.dumps(line, ensure_ascii=False))
+        return
+    if not lines:
+        print(f"no runs below {folder}; `tyler quickstart` or `tyler stage1 mini` makes one")
+        return
+    _show(folder, lines)
+
+
+def row(found: AnyRun) -> dict[str, Any]:
+    """One line of the list."""
+    from tyler.runs.catalogue import TrainingRun
+
+    if isinstance(found, TrainingRun):
+        best = found.best
+        told = None if best is None else f"{best.metric.partition('/')[2]} {best.value:.4g} at step {best.step}"
+    else:
+        told = None if found.accuracy is None else f"accuracy {100 * found.accuracy:.1f}%"
+    return {
+        "what": found.what,
+        "status": found.status,
+        "step": found.step,
+        "of": found.total,
+        "best": told,
+        "changed": _changed(found.path),
+        "where": str(found.path),
+    }
+
+
+def _changed(path: Path) -> str:
+    """When the newest file of a run was written, in local time."""
+    newest = max((file.stat().st_mtime for file in path.iterdir() if file.is_file()), default=path.stat().st_mtime)
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(newest))
+
+
+def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in (f"in {folder}", "what", "status", "step", "best", "changed"):
+        table.add_column(column, justify="right" if column == "step" else "left", overflow="fold")
+    styles = {"running": "bold", "interrupted": "yellow", "finished": ""}
+    for line in lines:
+        step = f"{line['step']}" if line["of"] is None else f"{line['step']}/{line['of']}"
+        status = Text(line["status"], style=styles[line["status"]])
+        where = Text(str(Path(line["where"]).relative_to(folder)))
+        table.add_row(where, line["what"], status, step, line["best"] or "–", line["changed"][5:])
+    Console().print(table)
+
+
+def report(
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")],
+    output: SomeFile = None,
+) -> None:
+    """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
+
+    The page needs no network and nothing beside it. Several runs are compared: their curves in one plot, their answers
+    problem by problem, and the settings in which they differ.
+
+    Args:
+        runs: Run directories, folders of evaluations, or folders that hold some.
+        output: The page; by default report.html in the folder, or for several runs/report.html.
+    """
+    from tyler.evaluation import run_report
+
+    print(f"the report is {run_report.write(runs, output)}")
+
+
+def config(
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    overrides: Overrides = (),
+) -> None:
+    """Print a resolved config as YAML, every key below a comment with its meaning; the output is itself a config.
+
+    Args:
+        name: A preset (mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b), a YAML file, or a run's folder.
+        overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
+    """
+    from tyler.config.files import load_config
+    from tyler.config.meanings import annotated
+
+    path = Path(name)
+    print(annotated(load_config(path / "config.yaml" if (path / "config.yaml").is_file() else name, overrides)), end="")

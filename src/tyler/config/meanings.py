@@ -1,0 +1,110 @@
+"""What the keys of a config mean: the text below each field, and a config as YAML with these texts as comments."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tyler.config.schema import Config
+
+WIDTH = 110
+OPERATOR = {
+    "name": "What checkpoints, logs and reports call it: letters, digits, underscores.",
+    "num_latents": "N_k: latents of one invocation.",
+    "boundary": "The rule that proposes its places, a key of `tyler.boundaries.rules.RULES`.",
+}
+"""The keys of an operator, a dataclass of the model and no section."""
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, where it holds one; a list of sections counts as one."""
+    for one in (annotation, *parts(annotation)):
+        if inspect.isclass(one) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def parts(annotation: Any) -> list[Any]:
+    """Everything inside an annotation, through unions, tuples and Annotated."""
+    inner = [one for one in get_args(annotation) if one is not Ellipsis]
+    return [found for one in inner for found in (one, *parts(one))]
+
+
+def meaning(owner: type[BaseModel], name: str) -> str:
+    """The text below a key, in the class that says it last. Raises ValueError where there is none."""
+    for base in owner.__mro__:
+        if issubclass(base, BaseModel) and name in (found := docstrings(base)):
+            return found[name]
+    raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
+
+
+def docstrings(owner: type) -> dict[str, str]:
+    """The strings that stand below the fields of a class."""
+    if owner is BaseModel:
+        return {}
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = plain(ast.literal_eval(below.value))
+    return found
+
+
+def first_paragraph(owner: Any) -> str:
+    """What a section is."""
+    return plain(inspect.getdoc(section_in(owner)) or "")
+
+
+def plain(text: str) -> str:
+    """A text in one line."""
+    return " ".join(inspect.cleandoc(text).split())
+
+
+def annotated(config: Config) -> str:
+    """A config as YAML that loads as the same config, each key below a comment with its meaning and its default."""
+    return "\n".join(_lines(Config, config.model_dump(mode="json"), Config().model_dump(mode="json"), "")) + "\n"
+
+
+def _lines(
+    owner: type[BaseModel], values: dict[str, Any], defaults: dict[str, Any] | None, indent: str
+) -> Iterator[str]:
+    for name, field in owner.model_fields.items():
+        value, default = values[name], None if defaults is None else defaults.get(name)
+        nested = section_in(field.annotation)
+        if not indent:
+            yield ""
+        about = _about(owner, name, field)
+        if nested is not None and isinstance(value, dict):
+            yield from _comment(about, indent)
+            yield f"{indent}{name}:"
+            yield from _lines(nested, value, default if isinstance(default, dict) else None, indent + "  ")
+            continue
+        told = "" if defaults is None or value == default else f" Default: {json.dumps(default, ensure_ascii=False)}"
+        yield from _comment(about + told, indent)
+        yield from textwrap.indent(_yaml(name, value), indent).splitlines()
+
+
+def _about(owner: type[BaseModel], name: str, field: FieldInfo) -> str:
+    if name == "operators":
+        keys = " ".join(f"{key}: {text}" for key, text in OPERATOR.items())
+        return f"The typed latent operators, in the order of their action ids. {keys}"
+    return docstrings(owner).get(name) or first_paragraph(field.annotation) or meaning(owner, name)
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+
+
+def _yaml(name: str, value: Any) -> str:
+    """One key; a list's entries on a line each, or all on one where they are plain."""
+    flow = None if isinstance(value, list | dict) else False
+    return yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=flow)

@@ -1,0 +1,194 @@
+"""What runs and evaluations lie below a folder, and how each stands: from its records alone, without opening it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, latest_checkpoint, read_best
+from tyler.runs.curves import operators_of
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
+
+SETTINGS, RECORDS = "settings.json", "records.jsonl"
+"""Of an evaluation's folder; the same names as in `tyler.evaluation.records`, which stands above."""
+
+Status = Literal["running", "finished", "interrupted"]
+
+LOOPS = {
+    "stage1": ("Stage 1", "stage1"),
+    "stage2": ("Stage 2", "stage2"),
+    "sft": ("SFT", "sft"),
+    "softcot": ("SoftCoT", "softcot"),
+    "memgen_weaver": ("MemGen weaver", "memgen.weaver"),
+    "memgen_grpo": ("MemGen GRPO", None),
+}
+"""What a run trains, and the section with its steps, by the prefix of its metrics."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run directory, read."""
+
+    path: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved config. Raises ValueError, naming the file, where it is not YAML."""
+        try:
+            return dict(yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8")))
+        except (yaml.YAMLError, TypeError) as error:
+            raise ValueError(f"{self.path / CONFIG} is damaged: {' '.join(str(error).split())}") from error
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; none where nothing was logged yet."""
+        file = self.path / METRICS
+        return read_jsonl(file) if file.exists() else []
+
+    @cached_property
+    def starts(self) -> list[dict[str, Any]]:
+        """The entries of environment.json."""
+        file = self.path / ENVIRONMENT
+        return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+    @property
+    def loop(self) -> str | None:
+        """The prefix of its metrics, a key of LOOPS; None where nothing was logged."""
+        keys = (key for entry in reversed(self.metrics) for key in entry)
+        return next((prefix for key in keys if (prefix := key.partition("/")[0]) in LOOPS), None)
+
+    @property
+    def what(self) -> str:
+        """What it trains, as in "Stage 2"; GRPO without operators is "GRPO"."""
+        noted = next((start["training"] for start in reversed(self.starts) if "training" in start), None)
+        if noted is not None or self.loop is None:
+            return str(noted or "training")
+        plain = self.loop == "stage2" and not operators_of(self.metrics)
+        return "GRPO" if plain else LOOPS[self.loop][0]
+
+    @property
+    def budget(self) -> int | None:
+        """B_O, where it learns from rewards with a budget."""
+        return _at(self.config, "grpo.budget") if self.loop == "stage2" else None
+
+    @property
+    def step(self) -> int:
+        """The last step that was logged or saved."""
+        saved = latest_checkpoint(self.path)
+        logged = self.metrics[-1]["step"] if self.metrics else 0
+        return max(logged, 0 if saved is None else checkpoint_step(saved))
+
+    @property
+    def total(self) -> int | None:
+        """The steps that it is to take; None where an older version did not note them and the config does not say."""
+        noted = next((start["steps"] for start in reversed(self.starts) if "steps" in start), None)
+        section = LOOPS[self.loop][1] if self.loop else None
+        return noted if noted is not None or section is None else _at(self.config, f"{section}.steps")
+
+    @property
+    def status(self) -> Status:
+        """Whether a process is writing it; else whether its last step is saved."""
+        if is_locked(self.path / LOCK):
+            return "running"
+        saved = latest_checkpoint(self.path)
+        done = saved is not None and (self.total is None or checkpoint_step(saved) >= self.total)
+        return "finished" if done else "interrupted"
+
+    @property
+    def best(self) -> Best | None:
+        """The step that was best on development problems, where there were any."""
+        return read_best(latest_checkpoint(self.path))
+
+
+@dataclass(frozen=True)
+class EvaluationRun:
+    """A folder with the records of an evaluation."""
+
+    path: Path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What was asked; empty for records that were saved from Python."""
+        file = self.path / SETTINGS
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
+    @cached_property
+    def lines(self) -> list[Mapping[str, Any]]:
+        """Its records as they stand there, of all processes."""
+        return [line for file in sorted(self.path.glob("records*.jsonl")) for line in read_jsonl(file)]
+
+    @property
+    def what(self) -> str:
+        """The tasks, as in "eval gsm8k"."""
+        return f"eval {', '.join(dict.fromkeys(line['task'] for line in self.lines))}".strip()
+
+    @property
+    def step(self) -> int:
+        """Answers so far."""
+        return len(self.lines)
+
+    @property
+    def total(self) -> int | None:
+        """Answers in all: problems times samples; None where no settings say so."""
+        problems = self.settings.get("problems")
+        if not isinstance(problems, dict):
+            return None
+        return sum(int(str(told).partition(",")[0]) for told in problems.values()) * self.settings.get("samples", 1)
+
+    @property
+    def status(self) -> Status:
+        """Whether a process is writing it; else whether every answer is there."""
+        if any(is_locked(file) for file in self.path.glob("records*.jsonl")):
+            return "running"
+        return "finished" if self.step and (self.total is None or self.step >= self.total) else "interrupted"
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers; None before the first."""
+        return sum(line["outcome"] == "correct" for line in self.lines) / self.step if self.step else None
+
+
+AnyRun = TrainingRun | EvaluationRun
+
+
+def runs_below(folder: Path) -> Iterator[AnyRun]:
+    """Every run and evaluation in a folder or below it, by path; nothing is looked for inside of a run."""
+    for place, names, files in os.walk(folder):
+        names.sort()
+        path = Path(place)
+        if CONFIG in files and (METRICS in files or CHECKPOINTS in names):
+            names.clear()
+            yield TrainingRun(path)
+        elif any(file == RECORDS or (file.startswith("records-") and file.endswith(".jsonl")) for file in files):
+            yield EvaluationRun(path)
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds the lock of a file; one that is not there is held by none."""
+    try:
+        found = os.open(file, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(found, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(found)
+    return False
+
+
+def _at(settings: Any, key: str) -> Any:
+    for part in key.split("."):
+        settings = settings.get(part) if isinstance(settings, dict) else None
+    return settings
