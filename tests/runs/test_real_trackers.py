@@ -68,6 +68,20 @@ def test_trackio_keeps_every_step_under_one_name(
     assert [line["stage1/loss"] for line in lines] == [3.0, 2.0, 1.5]
 
 
+def test_mlflow_goes_on_with_the_run_it_began(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the package mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    logged_twice("mlflow", run)
+    client = mlflow.MlflowClient()
+    (experiment,) = [one for one in client.search_experiments() if one.name == "tyler-tests"]
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.run_id == (run / "tracking" / "mlflow-id").read_text()
+    assert (found.info.run_name, found.data.params["seed"]) == ("a-run", "42")
+    history = client.get_metric_history(found.info.run_id, "stage1/loss")
+    assert [(one.step, one.value) for one in history] == [(1, 3.0), (2, 2.0), (2, 1.5)]
+
+
 def logged_in(database: Path) -> list[dict[str, float]]:
     """The metrics in trackio's own file, in their order."""
     with sqlite3.connect(database) as connection:

@@ -13,7 +13,7 @@ from tyler.config.files import ConfigError, load_config
 from tyler.config.schema import Config
 from tyler.config.sections import TrackingConfig
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.trackers import NoTracker, TrackerError, check_tracker, open_tracker
+from tyler.runs.trackers import TOOLS, NoTracker, TrackerError, check_tracker, open_tracker
 from tyler.training.command import opened_run
 
 METRICS = {"stage1/loss": 0.5, "note": "text", "ok": True, "none": None}
@@ -41,6 +41,9 @@ class Recorder:
     def finish(self) -> None:
         self._call("finish")
 
+    def flush(self) -> None:
+        """What accelerate does after each step."""
+
     def close(self) -> None:
         self._call("close")
 
@@ -54,8 +57,8 @@ class Package(ModuleType):
         self.started: list[dict[str, Any]] = []
         self.init = self.SummaryWriter = self._start
 
-    def _start(self, **settings: Any) -> Recorder:
-        self.started.append(settings)
+    def _start(self, folder: str = "", **settings: Any) -> Recorder:
+        self.started.append({"log_dir": folder, **settings} if folder else settings)
         return self.recorder
 
 
@@ -64,6 +67,9 @@ def package(monkeypatch: pytest.MonkeyPatch):
     def install(name: str, fails: bool = False) -> Package:
         package = Package(name, Recorder(fails=fails))
         monkeypatch.setitem(sys.modules, name, package)
+        parent, _, child = name.rpartition(".")
+        if parent:  # where the real one was imported before
+            monkeypatch.setattr(sys.modules[parent], child, package, raising=False)
         return package
 
     return install
@@ -127,7 +133,7 @@ def test_trackio_finds_its_run_again_by_the_name_it_was_given(tmp_path: Path, pa
 
 @pytest.mark.parametrize(
     ("tool", "module"),
-    [("tensorboard", "torch.utils.tensorboard"), ("trackio", "trackio"), ("wandb", "wandb")],
+    [(tool, found.module) for tool, found in TOOLS.items()],
 )
 def test_a_missing_package_is_told_before_anything_is_loaded(
     tool: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -137,9 +143,9 @@ def test_a_missing_package_is_told_before_anything_is_loaded(
     monkeypatch.setitem(sys.modules, module, None)  # what importing it then finds
     config = Config(tracking=TrackingConfig(tool=tool))
     config = config.model_copy(update={"backbone": config.backbone.model_copy(update={"id": "nowhere"})})
-    with pytest.raises(TrackerError, match=rf"tracking.tool={tool} needs.*`pip install {tool}`"):
+    with pytest.raises(TrackerError, match=rf"tracking.tool={tool} needs.*`pip install {TOOLS[tool].package}`"):
         stage1.run(config, output=tmp_path / "run")
-    with pytest.raises(TrackerError, match=rf"`pip install {tool}`"):
+    with pytest.raises(TrackerError, match=rf"`pip install {TOOLS[tool].package}`"):
         stage2.run(config, start="nowhere", output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -192,5 +198,5 @@ def test_a_training_run_tells_its_tracker_what_it_logs_and_where_it_goes_on(tmp_
 
 
 def test_an_unknown_tool_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"tracking.tool.*'none', 'tensorboard', 'trackio' or 'wandb'"):
-        load_config("mini", ["tracking.tool=mlflow"])
+    with pytest.raises(ConfigError, match=r"tracking.tool.*'none', 'tensorboard', 'trackio', 'wandb' or 'mlflow'"):
+        load_config("mini", ["tracking.tool=notebook"])

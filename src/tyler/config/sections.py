@@ -161,7 +161,7 @@ class CheckpointsConfig(Section):
 class TrackingConfig(Section):
     """Where metrics are shown besides metrics.jsonl, which is always written."""
 
-    tool: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
+    tool: Literal["none", "tensorboard", "trackio", "wandb", "mlflow"] = "none"
     """The tracker; its package must be installed."""
     project: str = "tyler"
     """The project that the run is listed under there."""

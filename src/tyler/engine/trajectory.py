@@ -126,7 +126,11 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Trajectory:
-        """What `to_dict` told. Raises ValueError for a key that is missing or unknown."""
+        """What `to_dict` told. Raises ValueError for a key that is missing or unknown.
+
+        What trajectories were first written without may be missing.
+        """
+        kept = {"operator_probs": [], **kept}
         names = {field.name for field in fields(cls)} | set(COUNTS)
         if differing := sorted(set(kept) ^ names):
             raise ValueError(f"this is no trajectory of this version of tyler; keys that differ: {differing}")

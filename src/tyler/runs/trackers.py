@@ -1,4 +1,4 @@
-"""Where metrics are shown during a run: TensorBoard, trackio or Weights & Biases, behind one small interface.
+"""Where metrics are shown during a run, by accelerate's trackers, and how a resumed run is found again.
 
 metrics.jsonl is the record; a tracker is a view of it, and no run stops because its view is gone. The packages are
 extras (`pip install tyler-reasoning[wandb]`) and imported only where a config names them (`tracking.tool`).
@@ -12,16 +12,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tyler.config.sections import TrackingConfig
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.run import TRACKING, resume_hint
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
 
-MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
-"""What has to be importable for a tool; the packages are called like the tools."""
+logger = logging.getLogger(__name__)
 
 
 class TrackerError(ValueError):
@@ -54,6 +54,81 @@ class Start:
         return path.read_text(encoding="utf-8") if path.exists() else None
 
 
+@dataclass(frozen=True)
+class Tool:
+    """One of accelerate's trackers: what has to be importable, and how it is opened."""
+
+    module: str
+    package: str
+    open: Callable[[Start], GeneralTracker]
+
+
+# --- the tools --------------------------------------------------------------------------------------------------------
+
+
+def tensorboard(start: Start) -> GeneralTracker:
+    """Event files in the run's `tracking` folder. A resumed run hides what was shown of the steps that it redoes."""
+    from accelerate.tracking import TensorBoardTracker
+
+    first = start.steps_done + 1 if start.steps_done else 0
+    return _started(TensorBoardTracker(start.folder.name, start.folder.parent, purge_step=first))
+
+
+def trackio(start: Start) -> GeneralTracker:
+    """A trackio run, found again by the name it was given. A resumed run shows the steps that it redoes twice."""
+    from accelerate.tracking import TrackioTracker
+
+    known = start.kept("trackio-name")
+    resume = "allow" if known else "never"
+    opened = _started(TrackioTracker(start.project, name=known or start.name, config=start.config, resume=resume))
+    # trackio gives a new name where the one asked for is taken
+    atomic_write(start.folder / "trackio-name", str(opened.tracker.name))
+    return opened
+
+
+def wandb(start: Start) -> GeneralTracker:
+    """A Weights & Biases run, found again by its id. It keeps the first line of a step that a resumed run redoes."""
+    from accelerate.tracking import WandBTracker
+
+    own, folder = start.kept("wandb-id") or secrets.token_hex(4), str(start.folder)
+    atomic_write(start.folder / "wandb-id", own)
+    return _started(
+        WandBTracker(start.project, name=start.name, config=start.config, dir=folder, id=own, resume="allow")
+    )
+
+
+def mlflow(start: Start) -> GeneralTracker:
+    """An MLflow run, found again by its id; MLFLOW_TRACKING_URI says where. Steps that are redone are there twice."""
+    from accelerate.tracking import MLflowTracker
+
+    known = start.kept("mlflow-id")
+    opened = _started(MLflowTracker(start.project, run_id=known, run_name=None if known else start.name))
+    if known is None:
+        opened.store_init_configuration({key: str(value)[:500] for key, value in flat(start.config).items()})
+    atomic_write(start.folder / "mlflow-id", str(opened.tracker.info.run_id))
+    return opened
+
+
+TOOLS: dict[str, Tool] = {
+    "tensorboard": Tool("torch.utils.tensorboard", "tensorboard", tensorboard),
+    "trackio": Tool("trackio", "trackio", trackio),
+    "wandb": Tool("wandb", "wandb", wandb),
+    "mlflow": Tool("mlflow", "mlflow-skinny", mlflow),
+}
+"""By their names in `tracking.tool`."""
+
+
+def _started(tracker: GeneralTracker) -> GeneralTracker:
+    from accelerate import PartialState
+
+    PartialState()  # accelerate's logger asks for it
+    tracker.start()
+    return tracker
+
+
+# --- around them ------------------------------------------------------------------------------------------------------
+
+
 class NoTracker:
     """The file is enough."""
 
@@ -64,77 +139,10 @@ class NoTracker:
         """Nothing to send."""
 
 
-class TensorBoard:
-    """Event files in the run's `tracking` folder. A resumed run hides what was shown of the steps that it redoes."""
-
-    def __init__(self, start: Start) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        first = start.steps_done + 1 if start.steps_done else 0
-        self._writer = SummaryWriter(log_dir=str(start.folder), purge_step=first)
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        for name, value in numbers(metrics).items():
-            self._writer.add_scalar(name, value, global_step=step)
-
-    def finish(self) -> None:
-        self._writer.close()
-
-
-class Trackio:
-    """A trackio run, found again by the name it was given. A resumed run shows the steps that it redoes twice."""
-
-    def __init__(self, start: Start) -> None:
-        import trackio
-
-        known = start.kept("trackio-name")
-        self._run = trackio.init(
-            project=start.project,
-            name=known or start.name,
-            config=start.config,
-            resume="allow" if known else "never",
-        )
-        # trackio gives a new name where the one asked for is taken
-        atomic_write(start.folder / "trackio-name", str(self._run.name))
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self._run.log(numbers(metrics), step=step)
-
-    def finish(self) -> None:
-        self._run.finish()
-
-
-class Wandb:
-    """A Weights & Biases run, found again by its id. It keeps the first line of a step that a resumed run redoes."""
-
-    def __init__(self, start: Start) -> None:
-        import wandb
-
-        identity = start.kept("wandb-id") or secrets.token_hex(4)
-        atomic_write(start.folder / "wandb-id", identity)
-        self._run = wandb.init(
-            project=start.project,
-            name=start.name,
-            config=start.config,
-            dir=str(start.folder),
-            id=identity,
-            resume="allow",
-        )
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self._run.log(numbers(metrics), step=step)
-
-    def finish(self) -> None:
-        self._run.finish()
-
-
-TOOLS: dict[str, Callable[[Start], Tracker]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
-
-
 class FailSafeTracker:
     """A tracker that fails is reported once and not used again; the run continues."""
 
-    def __init__(self, tracker: Tracker, name: str) -> None:
+    def __init__(self, tracker: GeneralTracker, name: str) -> None:
         self._tracker, self._name = tracker, name
         self._failed = False
 
@@ -142,7 +150,7 @@ class FailSafeTracker:
         if self._failed:
             return
         try:
-            self._tracker.log(step, metrics)
+            self._tracker.log(numbers(metrics), step=step)
         except Exception as error:
             self._give_up(error)
 
@@ -165,11 +173,11 @@ def check_tracker(settings: TrackingConfig) -> None:
     if settings.tool == "none":
         return
     try:
-        importlib.import_module(MODULES[settings.tool])
+        importlib.import_module(TOOLS[settings.tool].module)
     except ImportError as error:
         raise TrackerError(
             f"tracking.tool={settings.tool} needs a package that is not here ({error}); "
-            f"`pip install {settings.tool}`, or set tracking.tool=none"
+            f"`pip install {TOOLS[settings.tool].package}`, or set tracking.tool=none"
         ) from error
 
 
@@ -184,12 +192,20 @@ def open_tracker(settings: TrackingConfig, run: Path, config: dict[str, Any], *,
     start = Start(settings.project, settings.name or run.resolve().name, config, run / TRACKING, steps_done)
     start.folder.mkdir(exist_ok=True)
     try:
-        return FailSafeTracker(TOOLS[settings.tool](start), settings.tool)
+        return FailSafeTracker(TOOLS[settings.tool].open(start), settings.tool)
     except Exception as error:
         raise TrackerError(
             f"{settings.tool} cannot start: {error}; fix that, or do without it (tracking.tool=none), and resume with "
             f"{resume_hint(run)}"
         ) from error
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
