@@ -113,7 +113,8 @@ class Questions:
 class Sources:
     """Where problems are, and which backbone is meant: what a cell's name depends on besides its settings.
 
-    `data` maps a task to its file or folder; a task that is not in it comes from the Hub or is generated.
+    `data` maps a task to its file or folder; a task that is not in it comes from the Hub or is generated. The folder of
+    `jsonl` holds a file for each split, SPLIT.jsonl.
     """
 
     data: Mapping[str, str]
@@ -122,8 +123,13 @@ class Sources:
 
     def problems(self, asked: Questions) -> list[Problem]:
         """The problems that are asked, in their order."""
-        path = self.data.get(asked.task)
+        path = self.path(asked.task, asked.split)
         return load_problems(asked.task, asked.split, path=path, count=asked.count, seed=asked.seed)
+
+    def path(self, task: str, split: str) -> str | None:
+        """Where a split is read from; None for the Hub or a generator."""
+        place = self.data.get(task)
+        return f"{place}/{split}.jsonl" if place is not None and task == "jsonl" else place
 
     def digest(self, asked: Questions) -> str:
         """The hash of the problems that are asked."""

@@ -28,14 +28,14 @@ Results = Mapping[str, Any]
 class Entry:
     """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
 
-    `family` is the part of the problems that counts, None for all.
+    `families` are those of the problems that count, none for all.
     """
 
     group: str
     row: str
     column: str
     cells: tuple[Cell, ...]
-    family: str | None = None
+    families: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Measured:
 
     def right(self, record: Record) -> list[bool]:
         """Which of the problems that count were solved."""
-        family = self.entry.family
+        chosen = self.entry.families
         outcomes = zip(record["outcomes"], record["families"], strict=True)
-        return [outcome == "c" for outcome, one in outcomes if family in (None, one)]
+        return [outcome == "c" for outcome, family in outcomes if not chosen or family in chosen]
 
     def counted(self) -> dict[str, Any]:
         """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
@@ -61,7 +61,7 @@ class Measured:
         told |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
         found = [record for record in self.found if "outcomes" in record]
         if not found:
-            return told
+            return told | ({"n": self.entry.cells[0].questions.count} if self.records else {})
         tallies = [self.right(record) for record in found]
         return told | {
             "k": [sum(tally) for tally in tallies],

@@ -10,6 +10,7 @@ from tyler.analysis.scales import Scale
 
 COT, SFT, GRPO, SOFTCOT, SOFT_THINKING = "CoT", "SFT", "GRPO", "SoftCoT", "Soft-Thinking"
 MEMGEN, SWIREASONING, STAGE1, STAGE2 = "MemGen", "SwiReasoning", "Tyler, Stage 1", "Tyler, Stage 2"
+TYLER = "Tyler"
 
 COLOURS: Mapping[str, str] = {
     COT: "#666666",
@@ -21,6 +22,7 @@ COLOURS: Mapping[str, str] = {
     SWIREASONING: "#000000",
     STAGE1: "#56b4e9",
     STAGE2: "#0072b2",
+    TYLER: "#0072b2",
     "global": "#0072b2",
     "state": "#d55e00",
     "procedure": "#009e73",

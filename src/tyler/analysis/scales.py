@@ -28,13 +28,14 @@ class Lengths:
 class Domain:
     """A step of sequential adaptation: its title, what is learned, and on whose problems it is measured.
 
-    `learned` are overrides of the data; `family` is the part of the questions that counts, None for all of them.
+    `learned` are overrides of the data, `column` is the title of its problems, of which `families` count (none: all).
     """
 
     title: str
     learned: tuple[str, ...]
+    column: str
     questions: Questions
-    family: str | None = None
+    families: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,19 @@ def _mini(split: str, longest: int) -> Questions:
     return Questions("mini", split, None, longest)
 
 
-def _mini_domain(title: str, split: str, family: str) -> Domain:
-    return Domain(title, (f"data.split={split}",), _mini("eval", 160), family)
+def _mini_domains(asked: Questions, count: int) -> tuple[Domain, ...]:
+    """The order of the paper: code, science, mathematics, theorems."""
+    families = {
+        "programs": ("programs",),
+        "science": ("science",),
+        "mathematics": ("arithmetic", "algebra"),
+        "theorems": ("theorems",),
+    }
+    titles = {"programs": "code"}
+    return tuple(
+        Domain(titles.get(name, name), (f"data.split=train-{name}", f"data.count={count}"), name, asked, counted)
+        for name, counted in families.items()
+    )
 
 
 MINI = Scale(
@@ -102,6 +114,7 @@ MINI = Scale(
     decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
     timed=100,
     explained=("eval", "harder"),
+    domains=_mini_domains(_mini("eval", 160), 1000),
 )
 
 SMOLLM2 = Scale(
@@ -120,6 +133,14 @@ GSM8K = Questions("gsm8k", "test", None, 2048)
 GPQA = Questions("gpqa", "test", None, 2048)
 THEOREMQA = Questions("theoremqa", "test", None, 2048)
 
+
+def _own_traces(title: str, column: str, asked: Questions) -> Domain:
+    """A domain whose training traces no benchmark publishes: they are in TITLE.jsonl, in the folder of the data."""
+    return Domain(
+        title, ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null"), column, asked
+    )
+
+
 PAPER = Scale(
     name="paper",
     backbones={"SmolLM3-3B": "smollm3-3b", "Qwen3-4B": "qwen3-4b", "Qwen2.5-1.5B": "qwen2.5-1.5b"},
@@ -135,6 +156,12 @@ PAPER = Scale(
     lengths=Lengths(128, 600, 600),
     timed=100,
     explained=("MATH-500",),
+    domains=(
+        _own_traces("code", "HumanEval", Questions("humaneval", "test", None, 2048)),
+        _own_traces("science", "GPQA-Diamond", GPQA),
+        Domain("mathematics", ("data.task=gsm8k", "data.split=train", "data.count=null"), "GSM8K", GSM8K),
+        _own_traces("theorems", "TheoremQA", THEOREMQA),
+    ),
 )
 
 TINY = Scale(
@@ -153,6 +180,7 @@ TINY = Scale(
     ),
     timed=2,
     explained=("eval",),
+    domains=_mini_domains(Questions("mini", "eval", 10, 24), 8),
     seen=3,
     hidden=True,
 )

@@ -13,6 +13,9 @@ from tyler.tasks.grading import TASKS, find_task
 from tyler.tasks.loading import has_files
 from tyler.tasks.task import Generated
 
+OWN = "jsonl"
+"""The task of traces that no benchmark publishes; the folder of the data may hold some."""
+
 
 def sources_in(folder: Path | None) -> Sources:
     """The tasks whose files are in a folder are read from it, all others from the Hub.
@@ -23,7 +26,7 @@ def sources_in(folder: Path | None) -> Sources:
         return Sources({})
     if not folder.is_dir():
         raise ValueError(f"--data {folder} is no folder; give the folder with the tasks' official files")
-    return Sources({name: str(folder) for name in TASKS if has_files(name, folder)})
+    return Sources({name: str(folder) for name in TASKS if name == OWN or has_files(name, folder)})
 
 
 def configs_of(cells: Sequence[Cell]) -> dict[str, Config]:
@@ -46,7 +49,9 @@ def is_at_hand(cell: Cell, sources: Sources) -> bool:
     """Whether a cell's name can be told without a network: its backbone and all its problems are on this machine."""
     config = cell.training.config(cell.preset, cell.seed)
     place = fetched_folder(config.backbone.id) if config.backbone.id in FETCHABLE else Path(config.backbone.id)
-    tasks = {cell.questions.task, config.data.task}
+    asked = {(cell.questions.task, cell.questions.split)}
+    asked |= {(one.task, one.split) for one in (stage.config(cell.preset, 0).data for stage in cell.training.stages)}
     return (config.backbone.id == MINI or place.exists()) and all(
-        task in sources.data or isinstance(find_task(task), Generated) for task in tasks
+        isinstance(find_task(task), Generated) or Path(sources.path(task, split) or "nowhere").exists()
+        for task, split in asked
     )

@@ -46,18 +46,18 @@ def _config(training: Training, preset: str, seed: int, sources: Sources, start:
 def placed(config: Config, sources: Sources) -> list[str]:
     """Overrides that say where the files are of what a config trains on, watches and reports."""
     found = []
-    if path := sources.data.get(config.data.task):
+    if path := sources.path(config.data.task, config.data.split):
         found.append(f"data.path={path}")
         if config.data.development is not None:
             found.append(f"data.development.path={path}")
-    if path := sources.data.get(config.evaluation.task):
+    if path := sources.path(config.evaluation.task, config.evaluation.split):
         found.append(f"evaluation.path={path}")
     return found
 
 
 def merged_start(training: Training) -> Training | None:
-    """The merged model on which a training stands, if it stands on one."""
-    return next((one for one in training.stages if one.method == "merge"), None)
+    """The merged model on which a training stands, if it stands on one: the last of several."""
+    return next((one for one in reversed(training.stages) if one.method == "merge"), None)
 
 
 def _timed(training: Training, config: Config, start: str, folder: Path) -> float:
@@ -66,18 +66,23 @@ def _timed(training: Training, config: Config, start: str, folder: Path) -> floa
     earlier, began = json.loads(spent.read_text()) if spent.exists() else 0.0, time.process_time()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _make(training.method, config, start, folder)
+        _make(training.method, config, start if goes_on(training) else None, folder)
     finally:
         total = earlier + time.process_time() - began
         atomic_write(spent, json.dumps(total))
     return total
 
 
-def _make(method: str, config: Config, start: str, folder: Path) -> None:
+def goes_on(training: Training) -> bool:
+    """Whether a training starts from a trained model, and not from a backbone."""
+    return training.method == "merge" or (training.start is not None and training.start.method != "merge")
+
+
+def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
     resume = (folder / "config.yaml").exists()
     match method:
         case "stage1":
-            stage1.run(config, output=folder, resume=resume)
+            stage1.run(config, start=start, output=folder, resume=resume)
         case "stage2":
             stage2.run(config, start=start, output=folder, resume=resume)
         case "sft":
@@ -87,12 +92,13 @@ def _make(method: str, config: Config, start: str, folder: Path) -> None:
         case "softcot":
             softcot.run(config, output=folder, resume=resume)
         case "memgen":
-            memgen_sft.run(config, output=folder, resume=resume)
+            memgen_sft.run(config, start=start, output=folder, resume=resume)
         case "memgen-weaver-grpo":
-            memgen_grpo.run_weaver(config, start=Path(start), output=folder, resume=resume)
+            memgen_grpo.run_weaver(config, start=start, output=folder, resume=resume)
         case "memgen-trigger":
-            memgen_grpo.run_trigger(config, start=Path(start), output=folder, resume=resume)
+            memgen_grpo.run_trigger(config, start=start, output=folder, resume=resume)
         case "merge":
+            assert start is not None, "what is merged is a trained model"
             merging.run(start, folder)
         case _:
             raise ValueError(f"there is no training {method!r}")

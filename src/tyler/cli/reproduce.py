@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from tyler.cli.options import SomeFolder
 
 if TYPE_CHECKING:
     from tyler.analysis.reproduction import Reproduction
+    from tyler.analysis.scales import Scale
 
 RESULTS = Path("docs/results")
 """Where a checkout keeps the records of earlier studies."""
@@ -33,7 +35,7 @@ def reproduce(
     Cells that have a record are not run again; a killed run resumes with the same command.
 
     Args:
-        names: Experiments: main, ablation, budget, efficiency, invocation, removal, specialization, or all.
+        names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
@@ -49,7 +51,8 @@ def reproduce(
     from tyler.analysis.scales import scale_named
     from tyler.analysis.sources import sources_in
 
-    chosen, asked = experiments.chosen(names), with_seeds(scale_named(scale), seeds)
+    asked = with_seeds(scale_named(scale), seeds)
+    chosen = possible(experiments.chosen(names), "all" in names, asked)
     output = output or Path("runs") / f"reproduce-{scale}"
     libraries = tuple(sorted(folder for folder in earlier.glob("*") if folder.is_dir()))
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
@@ -65,6 +68,19 @@ def reproduce(
         carry_out(made, device, allow_code_execution)
 
 
+def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
+    """The experiments that a scale has. Raises ValueError for one that it has not, unless all were asked for."""
+    from tyler.analysis import experiments
+
+    there = [name for name in names if experiments.find(name).entries(scale)]
+    if missing := [name for name in names if name not in there]:
+        told = f"scale {scale.name!r} has no {', '.join(missing)}"
+        if not every:
+            raise ValueError(f"{told}; it has {', '.join(there) or 'the others'}")
+        print(f"{told}; the others follow")
+    return there
+
+
 def carry_out(made: Reproduction, device: str, allow_code_execution: bool) -> None:
     """Run and report."""
     from tyler.analysis.listing import estimator_of
@@ -72,6 +88,10 @@ def carry_out(made: Reproduction, device: str, allow_code_execution: bool) -> No
     from tyler.tasks.task import GradeOptions
 
     cells = made.cells()
+    if not allow_code_execution and any(cell.questions.task == "humaneval" for cell in cells):
+        raise ValueError(
+            "humaneval runs the programs of the model; give --allow-code-execution, or leave continual out"
+        )
     check_weights(made.scale, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from operator import lt
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -26,7 +27,7 @@ from tyler.modeling.lora import LoraSettings
 from tyler.modeling.synthesis import mean_square
 from tyler.runs.run import Run
 from tyler.training import distributed
-from tyler.training.command import Prepared, origin_of, training_command
+from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import (
     Passes,
@@ -171,17 +172,37 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
 
 
 @training_command
-def run(config: Config) -> Prepared[Tyler]:
-    """`tyler stage1`: the operators learn on the backbone of the config."""
-    backbone = load_whole_backbone(config)
+def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
+    """`tyler stage1`: the operators learn on the backbone of the config; with `start`, those of another Stage 1 go on.
+
+    Raises ValueError where `start` is no Stage 1 model, or one of other settings than the config's.
+    """
+    earlier = None if start is None else trained_operators(config, start)
+    backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
     traces, development = load_traces(config, backbone), load_development(config, backbone)
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
     torch.manual_seed(config.stage1.seed)
-    lora = LoraSettings(**config.lora.model_dump())
-    model = Tyler.start(backbone, config.operators, lora, config.prompt)
-    if config.stage1.latents == "constant":
-        model.synthesizer.make_constant(float(mean_square(backbone.embedding).sqrt()))
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
+    model = earlier or new_operators(config, backbone)
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development))
     loop = partial(train, model, traces, config.stage1, development=development)
     return Prepared(model.at_stage("stage1"), origin, loop)
+
+
+def new_operators(config: Config, backbone: Backbone) -> Tyler:
+    """Operators as they start; drawn from torch's global generator."""
+    model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
+    if config.stage1.latents == "constant":
+        model.synthesizer.make_constant(float(mean_square(backbone.embedding).sqrt()))
+    return model
+
+
+def trained_operators(config: Config, start: Path | str) -> Tyler:
+    """The model of another Stage 1, whose operators go on learning. Raises ValueError for any other."""
+    if config.stage1.shard_layers or config.stage1.latents == "constant":
+        raise ValueError("stage1.shard_layers and stage1.latents=constant start from new operators; leave start away")
+    model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    if model.stage != "stage1":
+        raise ValueError(f"{start} is a {model.stage} model; Stage 1 goes on from a Stage 1 model")
+    check_inherited(config, start, model.backbone, {"operators": model.operators, **prompt_settings(model.prompt)})
+    return model

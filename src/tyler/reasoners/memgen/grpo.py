@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,18 +24,16 @@ from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
-from tyler.reasoners.memgen.sft import replayed_logprobs
+from tyler.reasoners.memgen.sft import load_start, replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.training import distributed, grpo
 from tyler.training.command import (
     Prepared,
-    check_inherited,
     development_problems,
     load_problems,
     origin_of,
-    prompt_settings,
     training_command,
 )
 from tyler.training.gradient_checkpointing import recomputing
@@ -323,14 +321,6 @@ def run_trigger(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     if model.trigger is None:
         model = model.with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
     return _prepared(model, origin, config, settings, trigger_learner(model, settings))
-
-
-def load_start(config: Config, start: Path | str) -> MemGen:
-    """The MemGen in `start`, on the config's backbone. Raises ValueError where the config conflicts with it."""
-    model = MemGen.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
-    own = {f"memgen.{key}": value for key, value in asdict(model.settings).items()}
-    check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
-    return model
 
 
 def _prepared(

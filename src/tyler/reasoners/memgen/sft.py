@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -16,7 +18,15 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.reasoners.memgen.routing import training_insertions
-from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    development_problems,
+    load_backbone,
+    origin_of,
+    prompt_settings,
+    training_command,
+)
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import Passes
 from tyler.training.objectives import stage1_loss
@@ -99,15 +109,41 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
 
 
 @training_command
-def run(config: Config) -> Prepared[MemGen]:
-    """`tyler train memgen`: the weaver learns on the backbone of the config."""
-    backbone, settings = load_backbone(config), config.memgen.weaver
+def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
+    """`tyler train memgen`: the weaver learns on the backbone of the config; with `start`, that of another goes on.
+
+    Raises ValueError for a MemGen that has a trigger, and for one of other settings than the config's.
+    """
+    settings = config.memgen.weaver
+    earlier = None if start is None else trained_weaver(config, start)
+    backbone = load_backbone(config) if earlier is None else earlier.backbone
     traces = fitting(load_traces(config, backbone), config, backbone)
     problems = development_problems(config, settings)
     unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
     torch.manual_seed(settings.seed)
-    lora = LoraSettings(**config.memgen.lora.model_dump())
-    model = MemGen.start(backbone, settings_of(config.memgen), lora, config.prompt)
+    model = earlier or new_weaver(config, backbone)
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
     return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))
+
+
+def new_weaver(config: Config, backbone: Backbone) -> MemGen:
+    """A weaver as it starts; drawn from torch's global generator."""
+    lora = LoraSettings(**config.memgen.lora.model_dump())
+    return MemGen.start(backbone, settings_of(config.memgen), lora, config.prompt)
+
+
+def load_start(config: Config, start: Path | str) -> MemGen:
+    """The MemGen in `start`, on the config's backbone. Raises ValueError where the config conflicts with it."""
+    model = MemGen.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    own = {f"memgen.{key}": value for key, value in asdict(model.settings).items()}
+    check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
+    return model
+
+
+def trained_weaver(config: Config, start: Path | str) -> MemGen:
+    """A MemGen whose weaver goes on learning. Raises ValueError for one with a trigger, and for other settings."""
+    model = load_start(config, start)
+    if model.trigger is not None:
+        raise ValueError(f"{start} has a trigger, which is trained last; go on from a weaver (`tyler train memgen`)")
+    return model

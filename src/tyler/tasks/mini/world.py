@@ -44,6 +44,9 @@ SPLITS: dict[str, Split] = {
     "dev-harder": Split(range(6, 12), (4, 5), 300),
     "train-harder": Split(range(18, 35), (1, 2, 3, 4, 5), 2000),
     "train-mathematics": Split(range(18, 35), (1, 2, 3), 2000, ("arithmetic", "algebra")),
+    "train-science": Split(range(18, 35), (1, 2, 3), 2000, ("science",)),
+    "train-theorems": Split(range(18, 35), (1, 2, 3), 2000, ("theorems",)),
+    "train-programs": Split(range(18, 35), (1, 2, 3), 2000, ("programs",)),
 }
 """A name with a hyphen draws other levels or families from the buckets of the split that it begins with."""
 

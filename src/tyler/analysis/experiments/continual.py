@@ -1,0 +1,162 @@
+"""Table and figures continual-learning: one domain after the other, what is kept and what is forgotten.
+
+SFT and GRPO learn each domain on the model of the one before, with its LoRA merged in. MemGen's weaver and Tyler's Phi
+go on learning.
+
+# Deviation: Tyler's policy {eta, psi} belongs to one Phi and is learned anew on each domain; the paper does not say
+which of its parts go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tyler.analysis.averages import accuracy, told, with_paper, written
+from tyler.analysis.cells import Cell, Decoding, Training
+from tyler.analysis.experiment import Entry, Experiment, Measured, Results, entry_of, in_order, seeded
+from tyler.analysis.methods import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER
+from tyler.analysis.published import shown
+from tyler.analysis.scales import Domain, Scale
+from tyler.analysis.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BASE = "0 base"
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """Every method after every domain, on the problems of all domains; none where a scale has no domains."""
+    preset = scale.backbones[scale.sequential]
+    steps = {BASE: {COT: (Training(), Decoding(router="never"))}}
+    chains = trainings(scale)
+    for place, domain in enumerate(scale.domains):
+        decodings = {MEMGEN: Decoding("memgen")}
+        steps[f"{place + 1} {domain.title}"] = {
+            row: (chain[place], decodings.get(row, Decoding())) for row, chain in chains.items()
+        }
+    return [
+        Entry(
+            step, row, domain.column, seeded(scale, partial(of_step, step, row, preset, made, domain)), domain.families
+        )
+        for step, rows in steps.items()
+        for row, made in rows.items()
+        for domain in scale.domains
+    ]
+
+
+def of_step(step: str, row: str, preset: str, made: tuple[Training, Decoding], domain: Domain, seed: int) -> Cell:
+    """A method's cell after a step, on the problems of a domain."""
+    return Cell(f"{step}: {row}", preset, *made, domain.questions, seed)
+
+
+def trainings(scale: Scale) -> dict[str, list[Training]]:
+    """The training of each method after each domain."""
+    found: dict[str, list[Training]] = {SFT: [], GRPO: [], MEMGEN: [], TYLER: []}
+    operators: Training | None = None
+    for domain in scale.domains:
+        for row, method in ((SFT, "sft"), (GRPO, "grpo")):
+            merged = Training("merge", start=found[row][-1]) if found[row] else None
+            found[row].append(scale.training(method, *domain.learned, start=merged))
+        before = found[MEMGEN][-1] if found[MEMGEN] else None
+        found[MEMGEN].append(scale.training("memgen", *domain.learned, start=before))
+        operators = scale.training("stage1", *domain.learned, start=operators)
+        found[TYLER].append(scale.training("stage2", *domain.learned, start=operators))
+    return found
+
+
+def forgetting(after: Sequence[Sequence[float]]) -> float:
+    """F_t of accuracies after the steps 1..t, each a row with a column for every domain in the order of adaptation.
+
+    F_t = mean over the domains i seen so far of max_{s <= t} A_{s,i} - A_{t,i}; the last row is A_t.
+    """
+    seen = len(after)
+    return fmean(max(row[i] for row in after) - after[-1][i] for i in range(seen))
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """The macro average and F of every method after every step, means over seeds."""
+    shares: dict[str, dict[int, dict[str, list[float]]]] = {}
+    for one in measured:
+        for seed, (_, record) in one.records.items():
+            right = one.right(record)
+            by_step = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
+            by_step.setdefault(one.entry.group, []).append(100 * fmean(right))
+    told = []
+    for row, seeds in shares.items():
+        steps = [step for step in next(iter(seeds.values())) if step != BASE]
+        for place, step in enumerate(steps):
+            values = [summed([found[one] for one in steps[: place + 1]]) for found in seeds.values() if step in found]
+            told.append({"row": row, "step": step, **{key: [one[key] for one in values] for key in values[0]}})
+    return {"retention": told}
+
+
+def summed(after: Sequence[Sequence[float]]) -> dict[str, float]:
+    """What a step comes to, of one seed."""
+    return {"average": round(fmean(after[-1]), 4), "forgetting": round(forgetting(after), 4)}
+
+
+def retained(results: Results, row: str, step: str, key: str) -> float | None:
+    """The mean over seeds of a method's average or F after a step."""
+    found = [one for one in results["retention"] if (one["row"], one["step"]) == (row, step)]
+    return fmean(found[0][key]) if found else None
+
+
+def tables(results: Results) -> list[Table]:
+    """The matrix of accuracies with averages and F."""
+    columns, ruled = in_order(results, "column"), list[int]()
+    rows = list[tuple[str, ...]]()
+    for step in in_order(results, "group"):
+        ruled += [len(rows)] * bool(rows)
+        for row in (one for one in in_order(results, "row") if (one == COT) == (step == BASE)):
+            shares = [told(entry_of(results, step, row, one), shown("continual", step, row, one)) for one in columns]
+            average = mean_share(results, step, row, columns)
+            lost = written(retained(results, row, step, "forgetting"), ".2f")
+            ends = (
+                with_paper(written(average, ".2f"), shown("continual", step, row, "Average")),
+                with_paper(lost, shown("continual", step, row, "Forgetting")),
+            )
+            rows.append((step, row, *shares, *ends))
+    header = ("after", "method", *columns, "average", "F")
+    return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows), tuple(ruled))]
+
+
+def mean_share(results: Results, step: str, row: str, columns: Sequence[str]) -> float | None:
+    """The macro average over all seeds."""
+    shares = [accuracy(entry_of(results, step, row, column)) for column in columns]
+    return None if None in shares else fmean(one for one in shares if one is not None)
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Six panels: accuracy on each domain after every step, the macro average, and F."""
+    from tyler.analysis.figures import panels
+
+    steps = [step for step in in_order(results, "group") if step != BASE]
+    columns, methods = in_order(results, "column"), [row for row in in_order(results, "row") if row != COT]
+    figure, drawn = panels(2, 3, height=2)
+    values: dict[str, Mapping[str, list[float | None]]] = {
+        column: {row: [accuracy(entry_of(results, step, row, column)) for step in steps] for row in methods}
+        for column in columns
+    }
+    for key in ("average", "forgetting"):
+        values[key] = {row: [retained(results, row, step, key) for step in steps] for row in methods}
+    titles = {"average": "macro average", "forgetting": "forgetting F (lower is better)"}
+    for axes, (name, lines) in zip(drawn, values.items(), strict=False):
+        for row, heights in lines.items():
+            there = [(place, height) for place, height in enumerate(heights) if height is not None]
+            if there:
+                axes.plot(*zip(*there, strict=True), marker="o", color=COLOURS[row], label=row)
+        base = accuracy(entry_of(results, BASE, COT, name)) if name in columns else None
+        if base is not None:
+            axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8)
+        axes.set_title(titles.get(name, name))
+        axes.set_xticks(range(len(steps)), [step.partition(" ")[2] for step in steps])
+    if drawn[0].lines:
+        drawn[0].legend()
+    return {"continual": figure}
+
+
+EXPERIMENT = Experiment("Continual: one domain after the other", entries, tables, findings, figures)
