@@ -21,6 +21,7 @@ from tyler.analysis.grid import Grid
 from tyler.analysis.outputs import RESULTS, render
 from tyler.analysis.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
 from tyler.analysis.scales import SCALES, Scale, scale_named
+from tyler.analysis.smoke import one_problem, tokenizer_of
 from tyler.analysis.studies import mini
 from tyler.cli.main import main
 from tyler.tasks.task import GradeOptions
@@ -223,3 +224,51 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
     assert told.count("not here") == 3 * 4 * len(FEW)
     assert list(tmp_path.iterdir()) == []
+
+
+# --------------------------------------------------------------------------------------------------------- the smoke run
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--smoke"], "--smoke is a dry run; give --dry-run too"),
+        (["--dry-run", "--tokenizers", "."], "--tokenizers belongs to --dry-run --smoke"),
+        (["--dry-run", "--smoke", "--tokenizers", "no/such"], "--tokenizers no/such is no folder"),
+        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer in None; give"),
+    ],
+)
+def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "main", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_smoke_run_takes_every_method_through_a_step_and_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "main", "--scale", "mini", "--dry-run", "--smoke"]) == 0
+    assert f"main: {len(FEW) * 2} cells, all of them ran" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_is_the_folder_whose_name_the_model_begins_with(tmp_path: Path) -> None:
+    for name in ("qwen", "qwen3", "llama"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+    assert tokenizer_of("qwen3-4b", tmp_path) == tmp_path / "qwen3"
+    assert tokenizer_of("qwen2.5-1.5b", tmp_path) == tmp_path / "qwen"
+    assert tokenizer_of("smollm3-3b", tmp_path) is None
+
+
+def test_a_task_without_files_lends_a_problem_of_mini(root: Path) -> None:
+    paper, nothing = SCALES["paper"], GradeOptions()
+    assert one_problem(paper.tasks["GPQA-Diamond"], Sources({}), nothing).task == "mini"
+    assert one_problem(paper.tasks["GSM8K"], Sources({"gsm8k": "data"}), nothing) == replace(
+        paper.tasks["GSM8K"], count=1, max_new_tokens=12
+    )
+    code = paper.domains[0].questions
+    assert one_problem(code, Sources({"humaneval": "data"}), nothing).task == "mini"
+    assert (
+        one_problem(code, Sources({"humaneval": "data"}), GradeOptions(allow_code_execution=True)).task == "humaneval"
+    )

@@ -20,5 +20,6 @@ sources.py        where the tasks' files and the backbones are
 estimates.py      time and memory of a cell before it is run
 reproduction.py   `tyler reproduce`: run what is missing, then results.json
 outputs.py        tables and figures from results.json alone (tables.py, figures.py, tyler.mplstyle)
+smoke.py          everything once, on small random backbones
 listing.py        a dry run's list, and what a number is made of
 """

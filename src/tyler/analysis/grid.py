@@ -37,6 +37,8 @@ class Grid:
     records: Path
     sources: Sources
     options: GradeOptions = field(default_factory=GradeOptions)
+    latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
+    """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
     def run(
         self, cells: Sequence[Cell], known: Collection[str] = (), cost: Callable[[Cell], float] | None = None
@@ -63,9 +65,8 @@ class Grid:
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Train what the cell needs, answer every problem, and say what came of each."""
         torch.manual_seed(cell.seed)  # untrained operators are drawn
-        location, training_seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models)
+        reasoner, weights, training_seconds = self.ready(cell)
         problems = self.sources.problems(cell.questions)
-        reasoner, weights = self.reasoner(cell, location)
         started = time.process_time()
         kept = MEASURES[cell.measure](reasoner, problems, self.options)
         return {
@@ -80,6 +81,20 @@ class Grid:
             **kept,
             "environment": records.surroundings(),
         }
+
+    def ready(self, cell: Cell) -> tuple[Reasoner, str, float]:
+        """The reasoner of a cell with the hash of its weights, and the processor seconds of its training.
+
+        It is loaded anew unless it answered last; what answered last is let go of before anything is trained.
+        """
+        longest, alone = cell.questions.max_new_tokens, cell.measure in ALONE
+        key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
+        if key not in self.latest:
+            self.latest.clear()
+        location, seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models)
+        if key not in self.latest:
+            self.latest[key] = self.reasoner(cell, location)
+        return *self.latest[key], seconds
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""

@@ -13,6 +13,7 @@ from tyler.cli.options import SomeFolder
 if TYPE_CHECKING:
     from tyler.analysis.reproduction import Reproduction
     from tyler.analysis.scales import Scale
+    from tyler.tasks.task import GradeOptions
 
 RESULTS = Path("docs/results")
 """Where a checkout keeps the records of earlier studies."""
@@ -27,6 +28,8 @@ def reproduce(
     earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
     device: Annotated[str, arg(metavar="NAME")] = "this",
     dry_run: bool = False,
+    smoke: bool = False,
+    tokenizers: SomeFolder = None,
     trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = (),
     allow_code_execution: bool = False,
 ) -> None:
@@ -43,6 +46,9 @@ def reproduce(
         earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         dry_run: Run nothing: list every cell with its estimated time and memory.
+        smoke: With --dry-run: run everything once, on backbones of two layers with random weights, one step in each
+            training and one problem of each task, in a folder that is removed at the end.
+        tokenizers: For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3.
         trace: Run nothing: the records behind one number, by the row and the column of its table.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
     """
@@ -50,13 +56,20 @@ def reproduce(
     from tyler.analysis.reproduction import Reproduction, with_seeds
     from tyler.analysis.scales import scale_named
     from tyler.analysis.sources import sources_in
+    from tyler.tasks.task import GradeOptions
 
     asked = with_seeds(scale_named(scale), seeds)
     chosen = possible(experiments.chosen(names), "all" in names, asked)
     output = output or Path("runs") / f"reproduce-{scale}"
     libraries = tuple(sorted(folder for folder in earlier.glob("*") if folder.is_dir()))
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
-    if dry_run:
+    options = GradeOptions(allow_code_execution=allow_code_execution)
+    check_smoke(dry_run, smoke, tokenizers)
+    if smoke:
+        from tyler.analysis.smoke import run as rehearse
+
+        rehearse(made, tokenizers, options)
+    elif dry_run:
         from tyler.analysis.listing import show_cells
 
         show_cells(made, device)
@@ -65,7 +78,7 @@ def reproduce(
 
         show_trace(made, trace)
     else:
-        carry_out(made, device, allow_code_execution)
+        carry_out(made, device, options)
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
@@ -81,20 +94,29 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
     return there
 
 
-def carry_out(made: Reproduction, device: str, allow_code_execution: bool) -> None:
+def check_smoke(dry_run: bool, smoke: bool, tokenizers: Path | None) -> None:
+    """Raise ValueError for options that do not go together, and for a folder that is not there."""
+    if smoke and not dry_run:
+        raise ValueError("--smoke is a dry run; give --dry-run too")
+    if tokenizers is not None and not smoke:
+        raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
+    if tokenizers is not None and not tokenizers.is_dir():
+        raise ValueError(f"--tokenizers {tokenizers} is no folder")
+
+
+def carry_out(made: Reproduction, device: str, options: GradeOptions) -> None:
     """Run and report."""
     from tyler.analysis.listing import estimator_of
     from tyler.analysis.sources import check_weights
-    from tyler.tasks.task import GradeOptions
 
     cells = made.cells()
-    if not allow_code_execution and any(cell.questions.task == "humaneval" for cell in cells):
+    if not options.allow_code_execution and any(cell.questions.task == "humaneval" for cell in cells):
         raise ValueError(
             "humaneval runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
     check_weights(made.scale, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
-    made.run(GradeOptions(allow_code_execution=allow_code_execution), costs.__getitem__)
+    made.run(options, costs.__getitem__)
     for name in made.names:
         print(f"{made.folder / name}: results.json, tables and figures")

@@ -66,21 +66,38 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def random_backbone(
-    id: str, tokenizer: PreTrainedTokenizerBase, *, dtype: str = "auto", device: torch.device | None = None
+    id: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    dtype: str = "auto",
+    device: torch.device | None = None,
+    layers: int | None = None,
 ) -> Backbone:
     """The real architecture with random weights and a real tokenizer: everything but what the model knows.
 
+    With `layers` it has only its first so many, each of its real width.
     Weights are drawn in place, in their own dtype, from torch's global generator: no second copy is ever there.
     Raises ValueError for an unknown shape, and for a tokenizer that has more tokens than it has embeddings.
     """
     place = device or best_device()
-    config = architecture(id)
+    config = architecture(id) if layers is None else with_layers(architecture(id), layers)
     check_tokenizer(id, tokenizer, config.vocab_size)
     model = skeleton(config, resolve_dtype(dtype, place))
     materialize(model, place)
     ends = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.generation_config = ends
     return Backbone(id=id, model=model, tokenizer=tokenizer)
+
+
+def with_layers(config: PreTrainedConfig, count: int) -> PreTrainedConfig:
+    """The settings with fewer layers. Raises ValueError for none, or for more than there are."""
+    if not 1 <= count <= config.num_hidden_layers:
+        raise ValueError(f"layers={count}; the architecture has 1 to {config.num_hidden_layers}")
+    settings = config.to_dict()
+    for key in ("layer_types", "no_rope_layers"):
+        if isinstance(settings.get(key), list):
+            settings[key] = settings[key][:count]
+    return type(config).from_dict({**settings, "num_hidden_layers": count})
 
 
 @torch.no_grad()
