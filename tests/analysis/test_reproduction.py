@@ -226,7 +226,7 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     assert list(tmp_path.iterdir()) == []
 
 
-# --------------------------------------------------------------------------------------------------------- the smoke run
+# ------------------------------------------------------------------------------------------------------- the smoke run
 
 
 @pytest.mark.parametrize(
