@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -30,6 +30,9 @@ class Listening:
     """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
+    replicas: int = 1
+    """Processes with the model, each with an engine of its own, behind one address; over GPUs in turn where there are
+    some."""
     drain_seconds: float = 30.0
     """How long answers in flight have to finish once the server is asked to stop."""
 
@@ -88,6 +91,8 @@ def serve(
         model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
     """
+    if listening.replicas < 1:
+        raise ValueError(f"--replicas {listening.replicas}; it must be 1 or more")
     router, memory = router_of(decoding.router), memory_of(decoding.memory)
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'tyler-reasoning[serve]'")
@@ -115,15 +120,20 @@ def serve(
         log_bytes=logging.log_bytes,
         log_files=logging.log_files,
     )
-    loaded = registry.load(
-        model,
-        decoding.method,
-        decoding.method_set,
-        name=settings.name,
-        backbone=decoding.backbone,
-        router=router,
-        budget=decoding.budget,
-        max_new_tokens=decoding.max_new_tokens,
-        slots=decoding.slots,
-    )
-    server.run(loaded, settings)
+    load: dict[str, Any] = {
+        "location": model,
+        "method": decoding.method,
+        "overrides": decoding.method_set,
+        "name": settings.name,
+        "backbone": decoding.backbone,
+        "router": router,
+        "budget": decoding.budget,
+        "max_new_tokens": decoding.max_new_tokens,
+        "slots": decoding.slots,
+    }
+    if listening.replicas > 1:
+        from tyler.serving import fleet
+
+        fleet.run(load, settings, listening.replicas)
+    else:
+        server.run(registry.load(**load), settings)

@@ -14,14 +14,15 @@ import logging
 import re
 import secrets
 from collections.abc import Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
+from prometheus_client import Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tyler.serving import page
 from tyler.serving.errors import ApiError
-from tyler.serving.metrics import Metrics
 from tyler.serving.settings import ServerSettings
 
 OPEN = ("/health/live", "/health/ready")
@@ -35,10 +36,16 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 logger = logging.getLogger(__name__)
 
 
+class CountsRequests(Protocol):
+    """Where answered requests are counted, by route and status."""
+
+    requests: Counter
+
+
 class Guard:
     """Lets through what is allowed, names every request, and counts the answers by route."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: CountsRequests) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._key = None if settings.api_key is None else digest(settings.api_key.strip())
         self._hosts = allowed_hosts(settings)

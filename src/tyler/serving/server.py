@@ -8,27 +8,35 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import cast
+from typing import Protocol, cast
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tyler.reasoners.reasoner import Servable
 from tyler.reasoners.registry import Loaded
 from tyler.serving.app import create_app
 from tyler.serving.guard import is_local
-from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 CLOSING_SECONDS = 5
 """How long the last bytes of answers may take, once the answers themselves are done or given up."""
 
 
+class Drains(Protocol):
+    """What a server waits for: `open` answers are on their way, and none is begun once it is `draining`."""
+
+    draining: bool
+
+    @property
+    def open(self) -> int: ...
+
+
 class Server(uvicorn.Server):
     """Drains at the first SIGTERM or SIGINT: not ready, answers in flight finish, then it exits."""
 
-    def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
+    def __init__(self, app: Starlette, settings: ServerSettings) -> None:
         config = uvicorn.Config(
             app,
             http=protocol(settings.idle_seconds),
@@ -39,7 +47,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         super().__init__(config)
-        self._service, self._settings = cast(Service, app.state.service), settings
+        self._service, self._settings = cast(Drains, app.state.service), settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -62,7 +70,7 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         """Wait for the answers in flight, but not for ever."""
         until = time.monotonic() + self._settings.drain_seconds
-        while self._service.dispatcher.open and time.monotonic() < until:
+        while self._service.open and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self.should_exit = True
 
@@ -97,15 +105,24 @@ def protocol(idle_seconds: float) -> type[H11Protocol]:
     return ImpatientProtocol
 
 
+def made(loaded: Loaded, settings: ServerSettings) -> Server:
+    """A server of a loaded model."""
+    return Server(create_app(cast(Servable, loaded.reasoner), settings, loaded.weights), settings)
+
+
 def run(loaded: Loaded, settings: ServerSettings) -> None:
     """Serve a loaded model until a signal ends it. Raises OSError where it cannot listen."""
-    app = create_app(cast(Servable, loaded.reasoner), settings, loaded.weights)
+    server, listening = made(loaded, settings), listen(settings)
+    announce(settings, listening)
+    server.run([listening])
+
+
+def announce(settings: ServerSettings, listening: socket.socket, what: str = "") -> None:
+    """Say where a server listens, and whether it is open to others."""
     if settings.api_key is None and not is_local(settings.host):
         print(f"tyler: {settings.host} is open to the network without an API key (--api-key-file)", file=sys.stderr)
-    listening = listen(settings)
     port = listening.getsockname()[1]
-    print(f"serving {settings.name} at http://{settings.host}:{port}/v1, Ctrl-C ends it", flush=True)
-    Server(app, settings).run([listening])
+    print(f"serving {settings.name}{what} at http://{settings.host}:{port}/v1, Ctrl-C ends it", flush=True)
 
 
 def listen(settings: ServerSettings) -> socket.socket:

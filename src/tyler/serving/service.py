@@ -51,6 +51,11 @@ class Service:
             await asyncio.to_thread(self._log.close)
 
     @property
+    def open(self) -> int:
+        """Answers that have been asked for and are not finished."""
+        return self.dispatcher.open
+
+    @property
     def ready(self) -> bool:
         """Whether new requests are welcome."""
         return self.dispatcher.healthy and not self.draining
