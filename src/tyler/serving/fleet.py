@@ -37,6 +37,7 @@ def run(load: Mapping[str, Any], settings: ServerSettings, count: int) -> None:
         announce(settings, listening, f", {count} replicas,")
         Server(create_app(Router(replicas, settings, key)), settings).run([listening])
     finally:
+        listening.close()
         end(replicas)
 
 
