@@ -65,6 +65,18 @@ def test_commands_change_how_the_next_answer_is_decoded(model: Tyler, conversati
     assert conversation.take("/help") == HELP and conversation.take("  ") == ""
 
 
+def test_a_conversation_keeps_to_the_bound_on_memory(model: Tyler) -> None:
+    talks = [
+        Conversation(TylerReasoner("tiny", model), AnswerSettings(max_new_tokens=ACTIONS), memory=memory)
+        for memory in (None, 2**30, 1)
+    ]
+    for talk in talks[:2]:
+        talk.take(tiny.ODD)
+    assert talks[0].turns == talks[1].turns
+    with pytest.raises(ValueError, match="memory"):
+        talks[2].take(tiny.ODD)
+
+
 def test_an_answer_can_be_taken_back_and_given_anew(model: Tyler) -> None:
     settings = AnswerSettings(Sampling(1.0, seed=3), ACTIONS)
     conversation = Conversation(TylerReasoner("tiny", model), settings)

@@ -185,7 +185,7 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
     monkeypatch.setattr("tyler.reasoners.registry.answerer", lambda *_, **settings: asked.update(settings) or answerer)
     assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
     assert asked["memory"] == 2**29
-    for command in (["eval", "model"], ["solve", "model", "2+2?"]):
+    for command in (["eval", "model"], ["solve", "model", "2+2?"], ["lens", "model"], ["chat", "model"]):
         assert main.main([*command, "--memory", "much"]) == 2
         assert "'much'; write it as a number of bytes, such as 4GB or 512MiB" in capsys.readouterr().err
 
@@ -434,6 +434,12 @@ def test_lens_shows_what_each_replacement_costs(
     assert main.main(["lens", "mini-tyler", "--split", "dev", "--count", "4", "--max-new-tokens", "100"]) == 0
     shown = capsys.readouterr().out
     assert "global" in shown and "other problem" in shown
+
+
+def test_lens_keeps_to_the_bound_on_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    for question in ([], ["What is 2 + 3?"]):
+        assert main.main(["lens", "mini-tyler", *question, "--count", "3", "--memory", "1"]) == 2
+        assert "memory" in capsys.readouterr().err
 
 
 def test_lens_refuses_a_model_without_operators(capsys: pytest.CaptureFixture[str]) -> None:

@@ -262,12 +262,21 @@ def test_the_harnesss_batch_size_is_a_number_of_slots(mini: Tyler, given: str | 
         ("router=never", "model_args needs pretrained=MODEL"),
         ("pretrained=mini,router=sometimes", "'sometimes' is none of: learned, never, boundaries"),
         ("pretrained=mini,budget=few", "budget='few'; it must be a whole number, 0 or more"),
+        ("pretrained=mini,memory=much", "memory='much'; write it as a number of bytes, such as 4GB or 512MiB"),
         ("pretrained=mini,slots=-1", "slots=-1; it must be a whole number, 0 or more"),
     ],
 )
 def test_an_impossible_argument_is_refused_by_name(arguments: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         TylerLM.create_from_arg_string(arguments)
+
+
+def test_answers_keep_to_the_bound_on_memory(mini: Tyler) -> None:
+    question = ("What is 2 + 3?", {"until": [], "max_gen_toks": 4})
+    free, bound = (generate(TylerLM(mini, memory=memory), question) for memory in (None, "1GiB"))
+    assert free == bound
+    with pytest.raises(ValueError, match="memory"):
+        generate(TylerLM(mini, memory=1), question)
 
 
 def test_who_routes_is_the_models_last_stage_unless_somebody_says(mini: Tyler) -> None:

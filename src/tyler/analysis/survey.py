@@ -46,13 +46,20 @@ class Survey:
 
 
 def survey(
-    model: Tyler, problems: Sequence[str], *, router: Router | None = None, max_new_tokens: int = 256, seed: int = 0
+    model: Tyler,
+    problems: Sequence[str],
+    *,
+    router: Router | None = None,
+    max_new_tokens: int = 256,
+    seed: int = 0,
+    memory: int | None = None,
 ) -> Survey:
     """Answer the problems, put every block under the lens, and count.
 
+    `memory` bounds the bytes of context and caches while they are answered.
     Raises ValueError where fewer than two answers invoke an operator: a block needs another problem's as its control.
     """
-    answers = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens)
+    answers = model.solve(list(problems), router=router, max_new_tokens=max_new_tokens, memory=memory)
     answers = [one for one in answers if one.invocations]
     if len(answers) < 2:
         raise ValueError(f"{len(answers)} of {len(problems)} answers invoked an operator; at least 2 are needed")

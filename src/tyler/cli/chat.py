@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeNumber, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeNumber, memory_of, router_of
 
 
 def chat(
@@ -20,6 +20,7 @@ def chat(
     max_new_tokens: int = 2048,
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None,
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
+    memory: SomeBytes = None,
     backbone: SomeBackbone = None,
 ) -> None:
     """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
@@ -33,9 +34,10 @@ def chat(
         max_new_tokens: At most this many actions an answer.
         method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
         method_set: Change one setting of the method: `--method-set min_p=0.01`.
+        memory: At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused.
         backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.
     """
-    chosen = router_of(router)
+    chosen, bound = router_of(router), memory_of(memory)
     from typing import cast
 
     from tyler.cli.conversation import Conversation, run
@@ -53,9 +55,11 @@ def chat(
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,
+        memory=bound,
     )
     if sys.stdin.isatty():
         import readline  # noqa: F401  # arrow keys and a history of what was typed
 
         print("/help names the commands, Ctrl-D ends")
-    run(Conversation(cast(Servable, loaded.reasoner), settings), lambda: input("> " if sys.stdin.isatty() else ""))
+    talk = Conversation(cast(Servable, loaded.reasoner), settings, memory=bound)
+    run(talk, lambda: input("> " if sys.stdin.isatty() else ""))

@@ -24,10 +24,10 @@ HELP = """\
 
 
 class Conversation:
-    """One conversation with a model."""
+    """One conversation with a model; `memory` bounds the bytes of its context and caches."""
 
-    def __init__(self, servable: Servable, settings: AnswerSettings) -> None:
-        self._servable, self.settings = servable, settings
+    def __init__(self, servable: Servable, settings: AnswerSettings, *, memory: int | None = None) -> None:
+        self._servable, self.settings, self._memory = servable, settings, memory
         self.turns: list[Message] = []
         self._system: list[Message] = []
         self._asked = 0
@@ -57,7 +57,7 @@ class Conversation:
         """Ask, and remember both sides. An answer that was interrupted is forgotten with its question."""
         turns = [*self.turns, Message(role="user", content=question)]
         request = self._servable.request([*self._system, *turns], self._seeded())
-        events = self._servable.model.shared_engine.events([request])
+        events = self._servable.model.shared_engine.events([request], memory=self._memory)
         with contextlib.closing(events):  # an interrupt frees the row at once
             try:
                 trajectory = print_answer(events)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFolder, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFolder, memory_of, router_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +26,7 @@ def lens(
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
+    memory: SomeBytes = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
 ) -> None:
@@ -43,10 +44,11 @@ def lens(
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
+        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
     """
-    chosen = router_of(router)
+    chosen, bound = router_of(router), memory_of(memory)
     from rich.console import Console
 
     from tyler.analysis.lens import read_blocks
@@ -60,10 +62,10 @@ def lens(
     problems = [problem.prompt for problem in load_problems(task, split, path=data_dir, count=count)]
     console = Console()
     if not question:
-        found = survey(loaded, problems, router=chosen, max_new_tokens=max_new_tokens, seed=seed)
+        found = survey(loaded, problems, router=chosen, max_new_tokens=max_new_tokens, seed=seed, memory=bound)
         console.print_json(json.dumps(asdict(found))) if json_ else console.print(survey_table(found))
         return
-    answer, *others = loaded.solve([question, *problems], router=chosen, max_new_tokens=max_new_tokens)
+    answer, *others = loaded.solve([question, *problems], router=chosen, max_new_tokens=max_new_tokens, memory=bound)
     readings = read_blocks(loaded, answer, others_of([answer, *others], answer), seed)
     if json_:
         console.print_json(json.dumps([reading.to_dict() for reading in readings]))

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.sizes import bytes_of
 from tyler.evaluation.command import LONGEST_WAIT
 from tyler.model import Tyler
 from tyler.tasks.prompts import written_turns
@@ -80,6 +81,7 @@ class TylerLM(TemplateLM):
         device: str | None = None,
         backbone: str | None = None,
         seed: int = 0,
+        memory: int | str | None = None,
     ) -> None:
         """Load a model, or take a loaded one.
 
@@ -87,7 +89,8 @@ class TylerLM(TemplateLM):
         launch` uses its own device. `router` is a Router, or learned, never, boundaries, boundaries:RATE; None is what
         the model's last stage trained for. `budget` caps the operator calls of each answer. `max_new_tokens` is for
         tasks without `max_gen_toks` (the harness's default is 256). `slots` (or the harness's `batch_size`, where
-        "auto" is 32) changes speed and memory, not results. `seed` is for tasks that sample.
+        "auto" is 32) changes speed and memory, not results. `seed` is for tasks that sample. `memory` bounds the
+        bytes of context and caches of what is generated, as 4GB.
         """
         super().__init__()
         check_whole_numbers(budget=budget, max_new_tokens=max_new_tokens, slots=slots, seed=seed)
@@ -99,6 +102,7 @@ class TylerLM(TemplateLM):
         self.router = pretrained.routed(router)
         self.budget, self.max_new_tokens, self.seed = budget, max_new_tokens, seed
         self.slots = slots or slots_of(batch_size)
+        self.memory = None if memory is None else bound_of(memory)
         calls = budget != 0 and not isinstance(self.router, Never)
         self.model = pretrained if calls else pretrained.with_heads({})  # what is never called needs no room
         self.tokenizer = pretrained.backbone.tokenizer
@@ -198,7 +202,7 @@ class TylerLM(TemplateLM):
             asked.append(self.request(context, settings, repeat=seen[context]))
             seen[context] += 1
         texts: dict[int, str] = {}
-        events = self.model.shared_engine.events(asked, slots=self.slots, streamed=False)
+        events = self.model.shared_engine.events(asked, slots=self.slots, memory=self.memory, streamed=False)
         with self._bar(len(asked), "generate_until", disable_tqdm) as bar:
             for event in events:
                 if isinstance(event, FinishEvent):
@@ -315,6 +319,14 @@ class TylerLM(TemplateLM):
 
     def _bar(self, total: int, name: str, disable: bool) -> tqdm:
         return tqdm(total=total, desc=f"Running {name} requests", disable=disable or self.rank != 0)
+
+
+def bound_of(memory: int | str) -> int:
+    """A bound in bytes. Raises ValueError for what is no size."""
+    try:
+        return bytes_of(memory)
+    except ValueError as error:
+        raise ValueError(f"memory={error}") from None
 
 
 def slots_of(batch_size: int | str | None) -> int:
