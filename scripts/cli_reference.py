@@ -29,7 +29,7 @@ def reference() -> str:
 def help_of(command: str) -> str:
     """The help text at a fixed width and without colours."""
     arguments = [sys.executable, "-m", "tyler", *filter(None, [command]), "--help"]
-    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1", "TERM": "dumb"}
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
     return "\n".join(line.rstrip() for line in shown.strip().splitlines())
 
