@@ -273,10 +273,10 @@ def test_an_impossible_argument_is_refused_by_name(arguments: str, message: str)
 
 def test_answers_keep_to_the_bound_on_memory(mini: Tyler) -> None:
     question = ("What is 2 + 3?", {"until": [], "max_gen_toks": 4})
-    free, bound = (generate(TylerLM(mini, memory=memory), question) for memory in (None, "1GiB"))
+    free, bound = (texts(TylerLM(mini, memory=memory), question) for memory in (None, "1GiB"))
     assert free == bound
     with pytest.raises(ValueError, match="memory"):
-        generate(TylerLM(mini, memory=1), question)
+        texts(TylerLM(mini, memory=1), question)
 
 
 def test_who_routes_is_the_models_last_stage_unless_somebody_says(mini: Tyler) -> None:
