@@ -93,7 +93,7 @@ def test_a_smoothed_curve_keeps_a_straight_line_and_its_band_holds_the_middle() 
 def test_a_drawing_for_a_page_has_the_ink_of_the_page_and_the_colours_of_operators() -> None:
     panel = panels(METRICS, 5)[2]
     drawn = svg(panel, {"": METRICS})
-    assert drawn.startswith('<svg role="img"') and "currentColor" in drawn and INK not in drawn
+    assert drawn.startswith('<svg aria-hidden="true"') and "currentColor" in drawn and INK not in drawn
     assert "#007abf" in drawn and "#c15500" in drawn and "budget 5" in drawn
     both = svg(panels(METRICS)[0], {"first": METRICS, "second": METRICS})
     assert ">first<" in both and ">second<" in both

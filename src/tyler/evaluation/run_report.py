@@ -34,6 +34,18 @@ FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
 
 
+OWN = {
+    "stage1": {"stage1"},
+    "stage2": {"stage2", "grpo"},
+    "sft": {"sft"},
+    "softcot": {"softcot"},
+    "memgen_weaver": {"memgen"},
+    "memgen_grpo": {"memgen"},
+}
+"""The sections of the config that are a loop's own, by the prefix of its metrics."""
+SECTIONS = set().union(*OWN.values())
+
+
 @dataclass(frozen=True)
 class Named:
     """A run, and what it is called on the page: its path, as far as paths differ."""
@@ -52,7 +64,8 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
     default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
     place = output or default / "report.html"
     place.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(place, page(found, place.parent))
+    title = found[0].name if len(found) == 1 else f"{', '.join(map(str, paths))}: {counted(len(found), 'run')}"
+    atomic_write(place, page(found, place.parent, title))
     return place
 
 
@@ -73,15 +86,14 @@ def named(runs: Sequence[AnyRun]) -> list[Named]:
     return [Named(os.path.relpath(path, base), run) for path, run in unique]
 
 
-def page(runs: Sequence[Named], folder: Path) -> str:
+def page(runs: Sequence[Named], folder: Path, title: str) -> str:
     """The page, in `folder`: links to records are relative to it."""
     trained = [(one.name, one.run) for one in runs if isinstance(one.run, TrainingRun)]
     apart = named([one.run for one in runs if isinstance(one.run, EvaluationRun)])
     evaluated = [(one.name, one.run) for one in apart if isinstance(one.run, EvaluationRun)]
-    title = runs[0].name if len(runs) == 1 else f"{counted(len(runs), 'run')}: {', '.join(one.name for one in runs)}"
     return render(
         "runs.html",
-        title=title if len(title) < 120 else f"{len(runs)} runs",
+        title=title,
         facts=made(),
         overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(one) for one in runs)],
         compared=_compared(trained),
@@ -155,8 +167,11 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             "command": command_of(start),
         }
     defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
+    unread = SECTIONS - OWN.get(run.loop or "", SECTIONS)
     changed = [
-        (key, _told(value), _told(defaults.get(key))) for key, value in values.items() if value != defaults.get(key)
+        (key, _told(value), _told(defaults.get(key)))
+        for key, value in values.items()
+        if value != defaults.get(key) and key.partition(".")[0] not in unread
     ]
     drawn = panels(run.metrics, run.budget)
     return {

@@ -227,7 +227,7 @@ def _inline(drawn: str, panel: Panel, runs: Mapping[str, Metrics]) -> str:
     body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
     prefix = re.sub(r"\W+", "-", "-".join([panel.title, panel.curves[0].key, *runs])).lower()
     body = re.sub(r'((?:id="|href="#|url\(#))', rf"\g<1>{prefix}-", body)
-    return body.replace("<svg", '<svg role="img"', 1).replace(INK, "currentColor")
+    return body.replace("<svg", '<svg aria-hidden="true"', 1).replace(INK, "currentColor")
 
 
 def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics], titled: bool = True) -> None:
