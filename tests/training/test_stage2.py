@@ -472,6 +472,9 @@ def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
         success = len(line["text"]) % 2
         over = max(0, len(line["invocations"]) - CONFIG.grpo.budget)
         assert line["outcome"] == ("correct" if success else "wrong")
+        for _, position, num_latents, offset in line["invocations"]:
+            assert num_latents > 0 and 0 <= offset <= len(line["text"])
+            assert (position == 0) <= (offset == 0), "no text without a token"
         assert line["reward"] == pytest.approx(success * (1 - CONFIG.grpo.budget_weight * over))
 
 

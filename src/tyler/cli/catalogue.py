@@ -14,6 +14,9 @@ from tyler.cli.options import Overrides, SomeFile
 if TYPE_CHECKING:
     from tyler.runs.catalogue import AnyRun
 
+WIDEST = 500
+"""Columns of the list of runs: a path stands last and whole, and a narrow terminal wraps it."""
+
 
 def runs(
     folder: Annotated[Positional[Path], arg(metavar="DIR")] = Path("runs"),
@@ -72,15 +75,15 @@ def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in (f"in {folder}", "what", "status", "step", "best", "changed"):
+    for column in ("what", "status", "step", "best", "changed", f"in {folder}"):
         table.add_column(column, justify="right" if column == "step" else "left", overflow="fold")
     styles = {"running": "bold", "interrupted": "yellow", "finished": ""}
     for line in lines:
         step = f"{line['step']}" if line["of"] is None else f"{line['step']}/{line['of']}"
         status = Text(line["status"], style=styles[line["status"]])
         where = Text(str(Path(line["where"]).relative_to(folder)))
-        table.add_row(where, line["what"], status, step, line["best"] or "–", line["changed"][5:])
-    Console().print(table)
+        table.add_row(line["what"], status, step, line["best"] or "–", line["changed"][5:], where)
+    Console(width=WIDEST).print(table)
 
 
 def report(

@@ -25,6 +25,7 @@ from tyler.evaluation.records import RECORDS, SETTINGS, Record, RecordStore
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
+    SAMPLE_CAPTION,
     Report,
     mean_accuracy,
     sample_table,
@@ -266,6 +267,7 @@ def show(reports: Sequence[Report], name: str, folder: Path, settings: Mapping[s
     if sampled := sample_table(reports):
         console.print()
         console.print(sampled)
+        console.print(SAMPLE_CAPTION, style="dim", highlight=False)
     console.print()
     console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
     for line in (mean_accuracy(reports), *warnings(reports), CAPTION):

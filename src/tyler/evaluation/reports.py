@@ -237,7 +237,7 @@ def sample_table(reports: Sequence[Report]) -> Table | None:
     """pass@k and maj@k for the terminal; None where every problem has one answer."""
     if not (lines := sample_rows(reports)):
         return None
-    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", caption=SAMPLE_CAPTION, caption_justify="left")
+    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, column in enumerate(lines[0]):
         result.add_column(column, justify="right" if place > 1 else "left", no_wrap=place > 0, overflow="fold")
     for line in lines[1:]:
