@@ -17,6 +17,7 @@ import test_stage1
 import test_stage2
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -415,3 +416,16 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused() -> None:
 def test_more_processes_than_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="local rank 2, and there are 2 CUDA devices"):
         distributed.check_device(2, 2)
+
+
+def number_of_processes() -> int:
+    with joined(QUICK):
+        return distributed.world()
+
+
+def test_a_process_that_was_alone_before_joins_the_others() -> None:
+    PartialState()
+    try:
+        assert together(2, number_of_processes) == [2, 2]
+    finally:
+        PartialState._reset_state()

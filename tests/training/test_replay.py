@@ -15,7 +15,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.training.replay import pack_for, replay_logprobs
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5  # float32 over 0.6: 3e-6 with AVX-512, 1.1e-5 with AVX2 alone
 
 
 @functools.cache

@@ -62,12 +62,13 @@ def joined(config: DevicesConfig) -> Iterator[None]:
         return
     if cuda := torch.cuda.is_available():
         check_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
+    PartialState._reset_state()  # one for the whole process, perhaps from before this was one of several
     with translated_errors():
         state = PartialState(cpu=not cuda, timeout=timedelta(minutes=config.timeout))
         state.wait_for_everyone()  # one that left with an error now would leave others connecting to nobody
     yield
     state.destroy_process_group()
-    PartialState._reset_state()  # it is one for the whole process, and the next command joins anew
+    PartialState._reset_state()
 
 
 def check_device(local_rank: int, count: int) -> None:
