@@ -104,7 +104,7 @@ class Estimator:
         if cell.measure in ALONE:
             config = plan.replaced(config, "decoding.slots", 1)
         mean = self.scale.lengths
-        calls = CALLS if cell.decoding.method == "tyler" and cell.decoding.router != "never" else 0
+        calls = CALLS if has_operators(cell) else 0
         lengths = Lengths(mean.prompt, mean.trace, min(mean.answer, cell.questions.max_new_tokens), calls)
         dtype = dtype_on(config, self.device)
         costs = rollout_costs(shape_of(config), config, lengths, number_of(cell.questions), BYTES[dtype])
@@ -121,6 +121,13 @@ class Estimator:
                 of = memory.stage1_memory if one.method in (*LIKE_STAGE1, *ON_TRACES) else memory.stage2_memory
                 peaks.append(sum(of(shape, like, Workload.of(like), element).values()))
         return max(peaks)
+
+
+def has_operators(cell: Cell) -> bool:
+    """Whether a cell's answers invoke any."""
+    decoding, method = cell.decoding, cell.training.method
+    trained = method in ("stage1", "stage2") and decoding.router != "never" and decoding.budget != 0
+    return decoding.method == "tyler" and (trained or decoding.router.startswith("boundaries"))
 
 
 def shape_of(config: Config) -> Shape:
