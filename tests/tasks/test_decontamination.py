@@ -110,7 +110,7 @@ def config_of(training: str, held_out: str, **data: object) -> Config:
 def test_a_run_refuses_training_problems_that_are_held_out(files):
     config = config_of(*files)
     with pytest.raises(
-        ValueError, match="1 of 3 training problems are held out for evaluation: train-2 = jsonl train-1"
+        ValueError, match="1 of 3 training problems are held out for evaluation: train-2 = jsonl test-1"
     ):
         load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -27,7 +29,21 @@ PIECES = [
     r"\left(", r"\approx ", r"\begin{pmatrix}", r"\color{", r"a b\text{ab}", r"7 cm ", "a b=", "7 ab,", "million ",
     "7 million ", "base ", "<think>", "</think>", "```\n", "    x = 1\n", "\\boxed", "true, ",
 ]  # fmt: skip
+BOUND = 0.5
+"""Processor seconds of one answer: far above linear time on the longest, far below quadratic time."""
 WRAPPERS = ["{}", "7 {}", "{}!", "{} =7", "x={}", "({})"]
+
+
+def least_seconds(call: Callable[[], object]) -> float:
+    """Processor seconds of one call, the least of three where it is slow: a collection of garbage may fall into one."""
+    seconds = math.inf
+    for _ in range(3):
+        start = time.process_time()
+        call()
+        seconds = min(seconds, time.process_time() - start)
+        if seconds <= BOUND:
+            break
+    return seconds
 
 
 @pytest.mark.parametrize("length", [2_000, 20_000])
@@ -39,10 +55,11 @@ def test_long_answers_are_graded_at_once(task, length):
         text = (piece * length)[: length - 20]
         answer = WRAPPERS[at % len(WRAPPERS)].format(text)
         for gold in GOLDS[task]:
-            start = time.process_time()
-            grade(task, f"\\boxed{{{answer}}}", gold, deadline=0.2)
-            seconds = time.process_time() - start
-            if seconds > 0.5:
+            completion = f"\\boxed{{{answer}}}"
+            seconds = least_seconds(
+                lambda completion=completion, gold=gold: grade(task, completion, gold, deadline=0.2)
+            )
+            if seconds > BOUND:
                 slow[piece, gold] = seconds
     assert slow == {}
 
@@ -52,8 +69,7 @@ def test_the_program_of_a_long_completion_is_found_at_once(length):
     prompt, name = "def f():\n", "f"
     slow = {}
     for piece in PIECES:
-        start = time.process_time()
-        extract((piece * length)[:length], prompt, name)
-        if (seconds := time.process_time() - start) > 0.5:
+        completion = (piece * length)[:length]
+        if (seconds := least_seconds(lambda completion=completion: extract(completion, prompt, name))) > BOUND:
             slow[piece] = seconds
     assert slow == {}
