@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import Contest, Report, Work, compete, options, read
-from tyler.tasks import gsm8k
 from tyler.tasks.answers import mathematics, symbolic
 from tyler.tasks.answers.boxed import boxed_answer
+from tyler.tasks.benchmarks import gsm8k
 from tyler.tasks.task import GradeOptions
 
 Pair = tuple[str, str]

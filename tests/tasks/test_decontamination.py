@@ -9,7 +9,8 @@ import pytest
 from tyler.config.files import ConfigError, load_config, parse_config
 from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
-from tyler.tasks import Problem, gpqa, load_problems
+from tyler.tasks import Problem, load_problems
+from tyler.tasks.benchmarks import gpqa
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
 from tyler.training.command import development_problems
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tyler.tasks import TASKS, Outcome, find_task, grade, grading, task_name
+import tyler.tasks
+from tyler.tasks import TASKS, Outcome, benchmarks, find_task, grade, grading, task_name
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.task import Generated, GradeOptions, Task, boxed
 
@@ -48,7 +49,7 @@ def test_a_task_may_be_written_as_people_write_it(written, name):
     [
         (
             "gms8k",
-            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are gsm8k, math500, gpqa, theoremqa, humaneval",
+            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are gpqa, gsm8k, humaneval, jsonl, math500",
         ),
         ("", "unknown task ''; known tasks are"),
         ("math", "unknown task 'math'; .*math500"),
@@ -71,8 +72,38 @@ def test_every_task_in_the_table_is_there_under_its_name(name):
             assert source.files and (source.hub_id or source.url)
 
 
+NEW = """
+from tyler.tasks.benchmarks.gsm8k import equal, problem
+from tyler.tasks.task import Task, boxed
+
+TASK = Task("added", "Added", {}, problem, boxed(equal), aliases=("addedlate",))
+"""
+
+
+def test_a_benchmark_is_one_module_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "added.py").write_text(NEW)
+    monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
+    monkeypatch.setattr(grading, "TASKS", grading._benchmarks())
+    grading._aliases.cache_clear()
+    try:
+        assert grade("Added", r"\boxed{7}", "7").correct
+        assert task_name("ADDED-late") == "added"
+    finally:
+        grading._aliases.cache_clear()
+        sys.modules.pop("tyler.tasks.benchmarks.added")
+
+
+def test_a_benchmark_is_found_under_its_earlier_place() -> None:
+    from tyler.tasks import gsm8k
+
+    assert find_task("gsm8k") is gsm8k.TASK
+    with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
+        tyler.tasks.unheard_of  # noqa: B018
+
+
 def test_importing_the_tasks_imports_nothing_heavy():
-    heavy = ("torch", "transformers", "numpy", "datasets", "pyarrow", "sympy", "tyler.tasks.mini", "tyler.tasks.gsm8k")
+    ours = ("tyler.tasks.mini", "tyler.tasks.benchmarks.gsm8k")
+    heavy = ("torch", "transformers", "numpy", "datasets", "pyarrow", "sympy", *ours)
     code = f"import sys, tyler.tasks; print([name for name in {heavy} if name in sys.modules])"
     source = Path(grading.__file__).parents[2]
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=source, check=True)
@@ -208,10 +239,9 @@ HOSTILE = {
     "surrogate": "\\boxed{\ud800}",
     "null": "\\boxed{\0}",
 }
-RUNS_CODE = {"humaneval"}
 
 
-@pytest.mark.parametrize("task", sorted(set(TASKS) - RUNS_CODE))
+@pytest.mark.parametrize("task", [name for name in TASKS if not find_task(name).runs_code])
 @pytest.mark.parametrize("completion", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
     start = time.process_time()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tyler.tasks.benchmarks.humaneval import extract
 from tyler.tasks.grading import grade
-from tyler.tasks.humaneval import extract
 
 GOLDS = {
     "math500": ["7", r"\text{Evelyn}", "(1,2)", r"(1,2)\cup(3,4)", "x=5"],

@@ -113,8 +113,9 @@ def small_preset(preset: str, tokenizer: Path, folder: Path) -> Path:
 
 def one_problem(asked: Questions, sources: Sources, options: GradeOptions) -> Questions:
     """One problem of a task; of `mini` where its files are not here, or its answers may not be run."""
-    here = isinstance(find_task(asked.task), Generated) or asked.task in sources.data
-    if here and (asked.task != "humaneval" or options.allow_code_execution):
+    task = find_task(asked.task)
+    here = isinstance(task, Generated) or asked.task in sources.data
+    if here and (options.allow_code_execution or not task.runs_code):
         return replace(asked, count=1, max_new_tokens=LONGEST)
     return Questions("mini", "eval", 1, LONGEST)
 

@@ -108,11 +108,13 @@ def carry_out(made: Reproduction, device: str, options: GradeOptions) -> None:
     """Run and report."""
     from tyler.analysis.listing import estimator_of
     from tyler.analysis.sources import check_weights
+    from tyler.tasks import find_task
 
     cells = made.cells()
-    if not options.allow_code_execution and any(cell.questions.task == "humaneval" for cell in cells):
+    running = [cell.questions.task for cell in cells if find_task(cell.questions.task).runs_code]
+    if running and not options.allow_code_execution:
         raise ValueError(
-            "humaneval runs the programs of the model; give --allow-code-execution, or leave continual out"
+            f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
     check_weights(made.scale, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)

@@ -7,27 +7,23 @@ import json
 import re
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
+from pkgutil import iter_modules
 from typing import get_args
 
+from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome, Verdict
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
 
-TASKS = {
-    "gsm8k": "tyler.tasks.gsm8k",
-    "math500": "tyler.tasks.math500",
-    "gpqa": "tyler.tasks.gpqa",
-    "theoremqa": "tyler.tasks.theoremqa",
-    "humaneval": "tyler.tasks.humaneval",
-    "svamp": "tyler.tasks.svamp",
-    "mawps": "tyler.tasks.mawps",
-    "openr1": "tyler.tasks.openr1",
-    "mini": "tyler.tasks.mini",
-    "jsonl": "tyler.tasks.jsonl",
-}
-"""Where each task defines its TASK. A new benchmark is one module and one line here."""
 
-ALIASES = {"gpqadiamond": "gpqa", "openr1math": "openr1", "openr1math220k": "openr1"}
+def _benchmarks() -> dict[str, str]:
+    """The modules of `tyler.tasks.benchmarks` by name, none of them loaded."""
+    return {found.name: f"{benchmarks.__name__}.{found.name}" for found in iter_modules(benchmarks.__path__)}
+
+
+TASKS = _benchmarks()
+"""Where each task defines its TASK: the modules of `tyler.tasks.benchmarks`, by name."""
 
 Gold = str | bool | int | float | list[int] | list[float]
 
@@ -35,7 +31,8 @@ Gold = str | bool | int | float | list[int] | list[float]
 def task_name(name: str) -> str:
     """A task's name in TASKS, however it is written (`MATH-500`, `gpqa_diamond`). Raises ValueError if unknown."""
     plain = re.sub(r"[-_\s]", "", name).casefold()
-    plain = ALIASES.get(plain, plain)
+    if plain not in TASKS:
+        plain = _aliases().get(plain, plain)
     if plain not in TASKS:
         close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
         hint = f"; did you mean {close[0]!r}?" if close else ";"
@@ -47,6 +44,12 @@ def find_task(name: str) -> Task | Generated:
     """What a task says of itself; its module loads here. Raises ValueError for an unknown name."""
     task: Task | Generated = importlib.import_module(TASKS[task_name(name)]).TASK
     return task
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """The task of each alias. All benchmarks load for that, so names that are modules are looked up before."""
+    return {alias: name for name in TASKS for alias in find_task(name).aliases}
 
 
 def grade(
@@ -63,11 +66,12 @@ def grade(
 ) -> Verdict:
     """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
 
-    `gold` is what `Problem.answer` holds; TheoremQA takes a typed value too. `truncated` says that the generation
-    stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX. `mode` is TheoremQA's,
-    `deadline` the seconds that one answer may take. HumanEval runs the completion: only where `allow_code_execution`
-    says so, and without a sandbox only where `allow_unsafe_code_execution` does. `math_verify` asks math-verify too, of
-    the whole completion and as long again, where the answers are mathematics; its word decides nothing.
+    `gold` is what `Problem.answer` holds; a task with typed gold answers (TheoremQA) takes a value too. `truncated`
+    says that the generation stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX.
+    `mode` is TheoremQA's, `deadline` the seconds that one answer may take. HumanEval runs the completion: only where
+    `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does. `math_verify`
+    asks math-verify too, of the whole completion and as long again, where the answers are mathematics; its word decides
+    nothing.
 
     No completion raises. A wrong call does: ValueError for an unknown task or mode or a deadline that is not positive,
     TypeError for a gold answer of the wrong type, PermissionError where code may not be executed, and SandboxError (an
@@ -78,7 +82,8 @@ def grade(
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
     options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution)
-    found, text = find_task(task), _gold_text(task, gold)
+    found = find_task(task)
+    text = _gold_text(found, gold)
     verdict = _verdict(found, completion, text, options)
     if math_verify:
         verdict = replace(verdict, math_verify=_math_verify(found, completion, text, deadline))
@@ -108,9 +113,11 @@ def _verdict(task: Task | Generated, completion: str, gold: str, options: GradeO
         return Verdict(Outcome.UNPARSABLE, boxed_answer(completion))
 
 
-def _gold_text(task: str, gold: Gold) -> str:
+def _gold_text(task: Task | Generated, gold: Gold) -> str:
     if isinstance(gold, str):
         return gold
-    if task_name(task) == "theoremqa" and isinstance(gold, bool | int | float | list):
+    if task.typed_gold and isinstance(gold, bool | int | float | list):
         return json.dumps(gold)
-    raise TypeError(f"task {task!r}: the gold answer must be text, as in Problem.answer; got {type(gold).__name__}")
+    raise TypeError(
+        f"task {task.name!r}: the gold answer must be text, as in Problem.answer; got {type(gold).__name__}"
+    )

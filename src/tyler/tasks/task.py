@@ -52,7 +52,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark. A task's module defines one as TASK; `tyler.tasks.grading` lists the modules."""
+    """One benchmark. Its module in `tyler.tasks.benchmarks` defines one as TASK and has its name."""
 
     name: str
     title: str
@@ -69,6 +69,12 @@ class Task:
     """The split of each problem (None: of none), for a task with one file for all splits; else None."""
     latex: Callable[[str], str | None] | None = None
     """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it goes by, in lower case, without `-`, `_` and spaces."""
+    typed_gold: bool = False
+    """`grade` takes gold answers as booleans, numbers and lists too, which are read as JSON."""
+    runs_code: bool = False
+    """Grading runs the programs of the model, where that is allowed."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,9 @@ class Generated:
     private: bool = False
     latex: Callable[[str], str | None] | None = None
     """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""
+    aliases: tuple[str, ...] = ()
+    typed_gold: bool = False
+    runs_code: bool = False
 
 
 def as_written(gold: str) -> str:

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from tyler.tasks.answers.boxed import boxed_answer, exact_number
-from tyler.tasks.gsm8k import quantity
+from tyler.tasks.benchmarks.gsm8k import quantity
 
 # ------------------------------------------------------------------------------------------------------- extraction
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tyler.tasks.benchmarks.gsm8k import equal
+from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.decontamination import fingerprint
-from tyler.tasks.gsm8k import equal
-from tyler.tasks.jsonl import final_paragraph
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Source, Task, as_written, boxed
 from tyler.tasks.templates import grouped, held_out_groups, template

@@ -12,9 +12,9 @@ import pytest
 
 from tyler.boundaries.placement import find_boundaries
 from tyler.tasks import Problem, find_task, grade, load_problems
+from tyler.tasks.benchmarks.mawps import problem
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.decontamination import find_overlap, fingerprint
-from tyler.tasks.mawps import problem
 from tyler.tasks.task import Task
 from tyler.tasks.templates import template
 

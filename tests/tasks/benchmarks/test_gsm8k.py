@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.benchmarks.gsm8k import TASK, problem, quantity
 from tyler.tasks.data_files import read_rows
-from tyler.tasks.gsm8k import TASK, problem, quantity
 from tyler.tasks.problem import Outcome
 from tyler.tasks.task import GradeOptions
 

@@ -186,4 +186,5 @@ TASK = Task(
     },
     problem=problem,
     verdict=verdict,
+    runs_code=True,
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tyler.tasks import Problem, grade, jsonl, load_problems
+from tyler.tasks import Problem, grade, load_problems
+from tyler.tasks.benchmarks import jsonl
 
 ROW = {"problem": "What is 2 + 3?", "solution": "We add.\n\nIt is $\\boxed{5}$.", "answer": "5"}
 

@@ -81,4 +81,5 @@ TASK = Task(
     problem=problem,
     verdict=boxed(equal),
     private=True,
+    aliases=("gpqadiamond",),
 )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tyler.tasks import Outcome, Problem, grade, load_problems
+from tyler.tasks.benchmarks.svamp import problem
 from tyler.tasks.data_files import Row
-from tyler.tasks.svamp import problem
 
 DVDS = {
     "ID": "chal-1",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.benchmarks.theoremqa import TASK, gold_value, problem
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.problem import Outcome, Problem
 from tyler.tasks.task import GradeOptions
-from tyler.tasks.theoremqa import TASK, gold_value, problem
 
 MODES = ("official", "strict")
 

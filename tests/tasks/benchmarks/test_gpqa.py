@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from tyler.tasks.answers.choices import letter
+from tyler.tasks.benchmarks.gpqa import LETTERS, TASK, order, problem
 from tyler.tasks.data_files import Row
-from tyler.tasks.gpqa import LETTERS, TASK, order, problem
 from tyler.tasks.problem import Outcome
 from tyler.tasks.task import GradeOptions
 

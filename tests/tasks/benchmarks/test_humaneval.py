@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tyler.tasks.benchmarks.humaneval import INSTRUCTION, TASK, extract, problem, verdict
 from tyler.tasks.data_files import Row, read_rows
-from tyler.tasks.humaneval import INSTRUCTION, TASK, extract, problem, verdict
 from tyler.tasks.problem import Outcome, Problem
 from tyler.tasks.sandbox.sandbox import probe
 from tyler.tasks.task import GradeOptions

@@ -433,4 +433,5 @@ TASK = Task(
     problem=problem,
     verdict=boxed(equal),
     latex=latex,
+    typed_gold=True,
 )

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 
+from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.data_files import Row
-from tyler.tasks.gsm8k import equal
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Source, Task, as_written, boxed
 from tyler.tasks.word_problems import published_number, readable, written

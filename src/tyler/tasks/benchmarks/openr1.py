@@ -11,8 +11,8 @@ A row as published, shortened; a generation is a long thought and then the solut
 
 from __future__ import annotations
 
+from tyler.tasks.benchmarks.jsonl import boxed_solution, equal
 from tyler.tasks.data_files import Row
-from tyler.tasks.jsonl import boxed_solution, equal
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Source, Task, as_written, boxed
 
@@ -75,4 +75,5 @@ TASK = Task(
     problem=problem,
     verdict=boxed(equal),
     latex=as_written,
+    aliases=("openr1math", "openr1math220k"),
 )

@@ -14,8 +14,8 @@ from fractions import Fraction
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, exact_number
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
-from tyler.tasks.jsonl import final_paragraph
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions, Source, Task, as_written, boxed
 

@@ -1,0 +1,14 @@
+"""`mini`: problems drawn from the generated world of `tyler.tasks.mini`."""
+
+from __future__ import annotations
+
+from tyler.tasks.mini import SPLITS, equal, load
+from tyler.tasks.task import Generated, boxed
+
+TASK = Generated(
+    name="mini",
+    title="mini",
+    splits=tuple(SPLITS),
+    load=lambda split, count, seed: load(split, count=count, seed=seed),
+    verdict=boxed(lambda answer, gold, options: equal(answer, gold)),
+)
