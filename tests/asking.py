@@ -67,7 +67,9 @@ def differences(trajectory: Trajectory, answer: Answer) -> list[str]:
     calls = [(one.operator, one.position, one.num_latents, one.action) for one in trajectory.invocations]
     if calls != answer.invocations:
         found.append(f"invocations {calls} instead of {answer.invocations}")
-    elif any(not torch.allclose(a, b, atol=TOLERANCE) for a, b in zip(trajectory.latents, answer.latents, strict=True)):
+    elif any(
+        not torch.allclose(a.cpu(), b, atol=TOLERANCE) for a, b in zip(trajectory.latents, answer.latents, strict=True)
+    ):
         found.append("the latents differ")
     if trajectory.text != answer.text:
         found.append(f"text {trajectory.text!r} instead of {answer.text!r}")

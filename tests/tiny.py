@@ -169,19 +169,25 @@ def randomize_lora(lora: nn.Module, generator: torch.Generator) -> None:
             matrix.copy_(torch.randn(matrix.shape, generator=generator) * 0.16)
 
 
-def build_backbone(family: str, seed: int = 0) -> Backbone:
+def build_backbone(family: str, seed: int = 0, device: str = "cpu") -> Backbone:
     model = CLASSES[family](config(family))
     randomize(model, torch.Generator().manual_seed(seed))
-    return Backbone(id=f"tiny-{family}", model=model, tokenizer=tokenizer())
+    return Backbone(id=f"tiny-{family}", model=model.to(device), tokenizer=tokenizer())
 
 
 @torch.no_grad()
-def build(family: str, seed: int = 0, operators: tuple[Operator, ...] = OPERATORS, psi_scale: float = 0.48) -> Tyler:
+def build(
+    family: str,
+    seed: int = 0,
+    operators: tuple[Operator, ...] = OPERATORS,
+    psi_scale: float = 0.48,
+    device: str = "cpu",
+) -> Tyler:
     """A model that looks trained: phi, eta, queries, projections and psi are random and all matter."""
     generator = torch.Generator().manual_seed(seed + 1)
     settings = LoraSettings(rank=4, alpha=8)
     with torch.random.fork_rng():
-        model = Tyler.start(build_backbone(family, seed), operators, settings).at_stage("stage2")
+        model = Tyler.start(build_backbone(family, seed, device), operators, settings).at_stage("stage2")
         model.policy.add_lora(settings)
     assert model.policy.lora is not None
     for lora in (model.synthesizer.lora, model.policy.lora):
@@ -196,9 +202,9 @@ def build(family: str, seed: int = 0, operators: tuple[Operator, ...] = OPERATOR
 
 
 @functools.cache
-def tyler(family: str) -> Tyler:
+def tyler(family: str, device: str = "cpu") -> Tyler:
     """The shared model of a family. Do not change it."""
-    return build(family, SEEDS[family])
+    return build(family, SEEDS[family], device=device)
 
 
 def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:

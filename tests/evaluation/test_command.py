@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +33,7 @@ from tyler.evaluation.reports import Report
 from tyler.model import Tyler
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
+from tyler.runs.environment import processor
 from tyler.tasks import Problem
 from tyler.tasks.sandbox import sandbox
 from tyler.tasks.task import GradeOptions
@@ -249,6 +253,32 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         "runs/elsewhere-model-eval/mini",
         "runs/Qwen2.5-1.5B-Instruct-eval/mini",
     ]
+
+
+def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["eval", "mini", "--split", "harder", "--count", "3", "--max-new-tokens", "4", "--output", "out"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/tyler", *line])
+    assert main(line) == 0
+    facts = {
+        "problems": r"mini, harder: 3 of 300",
+        "answers": r"greedy, Pass@1, at most 4 actions each",
+        "model": r"mini, weights [0-9a-f]{16}",
+        "date": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC",
+        "version": rf"tyler {re.escape(version('tyler-reasoning'))}, torch {re.escape(version('torch'))}",
+        "machine": rf"{re.escape(processor())}, \d+ cores?, .+",
+        "command": re.escape("tyler " + " ".join(line)),
+    }
+    lines = (tmp_path / "out" / "report.md").read_text().splitlines()[2 : 2 + len(facts)]
+    page = (tmp_path / "out" / "report.html").read_text()
+    top = re.sub(r"\s+", " ", html.unescape(page[: page.index("<table")]))
+    for told, (name, text) in zip(lines, facts.items(), strict=True):
+        assert re.fullmatch(rf"- {name}: {text}", told)
+        assert re.search(rf"<dt>{name}</dt> ?<dd>{text}</dd>", top), name
+    numbers = json.loads((tmp_path / "out" / "report.json").read_text())["made"]
+    assert all(re.fullmatch(facts[name], numbers[name]) for name in ("date", "version", "machine", "command"))
 
 
 def test_evaluations_of_other_questions_run_one_after_another(

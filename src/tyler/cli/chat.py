@@ -8,7 +8,16 @@ from typing import Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeNumber, memory_of, router_of
+from tyler.cli.options import (
+    ModelName,
+    RouterName,
+    SomeBackbone,
+    SomeBytes,
+    SomeDevice,
+    SomeNumber,
+    memory_of,
+    router_of,
+)
 
 
 def chat(
@@ -22,6 +31,7 @@ def chat(
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = (),
     memory: SomeBytes = None,
     backbone: SomeBackbone = None,
+    device: SomeDevice = None,
 ) -> None:
     """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
 
@@ -36,6 +46,7 @@ def chat(
         method_set: Change one setting of the method: `--method-set min_p=0.01`.
         memory: At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused.
         backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.
+        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
     """
     chosen, bound = router_of(router), memory_of(memory)
     from typing import cast
@@ -52,6 +63,7 @@ def chat(
         method_set,
         name=Path(model).name,
         backbone=backbone,
+        device=device,
         router=chosen,
         budget=budget,
         max_new_tokens=max_new_tokens,

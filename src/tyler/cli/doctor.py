@@ -62,7 +62,7 @@ def _device() -> Finding:
         found = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
         return Finding("device", found, "any backbone that fits its memory")
     if torch.backends.mps.is_available():
-        return Finding("device", "Apple GPU (mps)", "decoding; training is tested on CPU and CUDA only")
+        return Finding("device", "Apple GPU (mps)", "--device mps takes it; no test has run on one yet")
     return Finding(
         "device", f"CPU ({platform.machine()})", "mini trains in minutes; 1.5B and up decode slowly", ok=False
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, SomeBackbone, SomeBytes, SomeFile, memory_of
+from tyler.cli.options import ModelName, SomeBackbone, SomeBytes, SomeDevice, SomeFile, memory_of
 from tyler.evaluation import options
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Files:
 class Placing:
     """Where the model computes."""
 
-    device: Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")] = None
-    """cpu, cuda, cuda:1 ...; by default a GPU where there is one."""
+    device: SomeDevice = None
+    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
     dtype: Annotated[str, arg(metavar="DTYPE")] = "auto"
     """float32, bfloat16 or float16; auto is bfloat16 on a GPU that has it, else float32."""
     memory: SomeBytes = None

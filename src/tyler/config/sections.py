@@ -170,7 +170,10 @@ class TrackingConfig(Section):
 
 
 class DevicesConfig(Section):
-    """How the processes of a run work together, where a launcher started several (docs/devices.md)."""
+    """What a training computes on, and how its processes work together, where a launcher started several
+    (docs/devices.md)."""
 
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] | None = None
+    """cpu, cuda, cuda:1 or mps; null for a CUDA device where there is one, else the CPU."""
     timeout: Rate = 30.0
     """Minutes that a process waits for the others before it gives up."""

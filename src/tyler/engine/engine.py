@@ -439,3 +439,5 @@ class Engine:
         """Let the clock of a part stop when the device is done with it."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+        elif self._device.type == "mps":
+            torch.mps.synchronize()

@@ -20,7 +20,7 @@ from torch import Tensor
 from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
 from tyler.engine.paged import PagedAttentionMetadata, PagedReader
 from tyler.engine.request_state import RequestState
-from tyler.engine.sampling import filtered, invert, limits, logprobs_of, masked_logits, operator_probs
+from tyler.engine.sampling import filtered, float64_device, invert, limits, logprobs_of, masked_logits, operator_probs
 from tyler.engine.sizes import bucket, doubled, pages_for
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
@@ -95,7 +95,7 @@ class OverlapScheduler:
         self._scales = torch.ones(slots, device=device)
         self._greedy = torch.ones(slots, dtype=torch.bool, device=device)
         self._top_k, self._top_p = torch.zeros_like(self._lengths), torch.ones(slots, device=device)
-        self._uniforms = torch.zeros(slots, dtype=torch.float64, device=device)
+        self._uniforms = torch.zeros(slots, dtype=torch.float64, device=float64_device(device))
         self._actions, self._logprobs = torch.zeros_like(self._lengths), torch.zeros(slots, device=device)
         self._operator_probs = torch.zeros(slots, len(policy.psi), device=device)
         with self._device_guard():

@@ -116,7 +116,8 @@ def choose(
     sampled = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
-        draws = torch.tensor([uniforms[row] for row in sampled], dtype=torch.float64, device=logits.device)
+        numbers = [uniforms[row] for row in sampled]
+        draws = torch.tensor(numbers, dtype=torch.float64, device=float64_device(logits.device))
         actions[rows] = invert(filter_logits(logits[rows], [samplings[row] for row in sampled]), draws)
     return actions, logprobs_of(logits, actions)
 
@@ -131,11 +132,20 @@ def operator_probs(logits: Float[Tensor, "batch actions"], num_operators: int) -
     return logits.softmax(dim=-1)[:, logits.shape[-1] - num_operators :]
 
 
+def float64_device(device: torch.device) -> torch.device:
+    """Where numbers of a device are computed with in float64: there, or on the CPU, since MPS has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
-    """The action at each uniform number of the cumulative distribution, in float64; never one of probability zero."""
-    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    """The action at each uniform number of the cumulative distribution; never one of probability zero.
+
+    In float64, and so on the device of the uniform numbers (`float64_device`).
+    """
+    cumulative = logits.to(uniforms.device).double().softmax(dim=-1).cumsum(dim=-1)
     target = uniforms * cumulative[:, -1]
-    return torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+    found = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+    return found.to(logits.device)
 
 
 def filter_logits(

@@ -94,7 +94,7 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
         answering.method_set,
         name=Path(model).name,
         backbone=answering.backbone,
-        device=device,
+        device=device or answering.device,
         router=answering.routed,
         budget=answering.budget,
         sampling=answering.sampling,

@@ -26,6 +26,7 @@ SomeNumber = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 SomeCount = Annotated[int, arg(metavar="N")]
 SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
 SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
+SomeDevice = Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
 
@@ -135,6 +136,8 @@ class Answering(Decoding):
     """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
     backbone: SomeBackbone = None
     """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
+    device: SomeDevice = None
+    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
 
     @classmethod
     def of(cls, config: DecodingConfig) -> Answering:

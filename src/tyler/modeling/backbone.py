@@ -287,7 +287,7 @@ def view(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def best_device() -> torch.device:
-    """The first CUDA device where there is one."""
+    """The first CUDA device where there is one, else the CPU; an Apple GPU is taken only where it is named."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -298,7 +298,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda' or 'cuda:1'") from error
+        raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda', 'cuda:1' or 'mps'") from error
     if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
         there = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         raise ValueError(
@@ -306,7 +306,10 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
             "and where no device is named the best one is taken"
         )
     if found.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device 'mps' was asked for, and torch finds no Apple GPU here; use 'cpu'")
+        raise ValueError(
+            "device 'mps' was asked for, and torch finds no Apple GPU here; `tyler doctor` says what there is, and "
+            "where no device is named the best one is taken"
+        )
     return found
 
 
@@ -323,6 +326,8 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found == torch.float64 and device.type == "mps":
+        raise ValueError("dtype 'float64' was asked for, and an Apple GPU has none; use 'float32', or device 'cpu'")
     if found not in DTYPES.values():
         raise ValueError(f"dtype {dtype!r} is not known; use 'auto', {', '.join(map(repr, DTYPES))}, or torch's own")
     return cast(torch.dtype, found)

@@ -88,7 +88,7 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand
 def load_backbone(config: Config) -> Backbone:
     """The backbone of a config."""
     theta = config.backbone
-    return Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
+    return Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype, device=config.devices.device)
 
 
 def load_problems(config: Config) -> list[Problem]:

@@ -55,11 +55,16 @@ def joined(config: DevicesConfig) -> Iterator[None]:
     """Let the processes that a launcher started work as one, each on its own device; alone, nothing happens.
 
     A process that leaves with an error drops its connections, and the others raise LostPeer. Raises ValueError where
-    there are more processes than devices.
+    there are more processes than devices, or one device is named for all.
     """
     if launched() == 1 or dist.is_initialized():
         yield
         return
+    if config.device is not None:
+        raise ValueError(
+            f"devices.device={config.device!r} names one device, and {launched()} processes were started, each of "
+            "which takes its own; leave it null"
+        )
     if cuda := torch.cuda.is_available():
         check_device(int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count())
     PartialState._reset_state()  # one for the whole process, perhaps from before this was one of several

@@ -41,9 +41,12 @@ class MixedPrecision:
         """How `learner` is trained on the backbone; with autocast it holds another half of the frozen weights.
 
         Raises ValueError for weights that are not float32: their products are in their own dtype, adapters in float32.
+        Raises it on an Apple GPU too, on which no gradient of autocast has been compared.
         """
         if not autocast:
             return cls(backbone.device.type)
+        if backbone.device.type == "mps":
+            raise ValueError("autocast is for CPUs and CUDA devices; on an Apple GPU set autocast to false")
         if backbone.dtype != torch.float32:
             raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
         modules = list(dict.fromkeys([*backbone.model.modules(), *learner.modules()]))

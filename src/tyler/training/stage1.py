@@ -22,7 +22,7 @@ from tyler.boundaries.placement import sample_candidates
 from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.backbone import Backbone, best_device, resolve_dtype
+from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.synthesis import mean_square
 from tyler.runs.run import Run
@@ -148,14 +148,14 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
 
 def load_whole_backbone(config: Config) -> Backbone:
     """The backbone of a config; in the CPU's memory where it will be sharded, for it may not fit on a device."""
-    theta, device = config.backbone, best_device()
+    theta, device = config.backbone, resolve_device(config.devices.device)
     dtype = str(resolve_dtype(theta.dtype, device)).removeprefix("torch.")
     where = torch.device("cpu") if config.stage1.shard_layers else device
     return Backbone.load(theta.id, revision=theta.revision, dtype=dtype, device=where)
 
 
-def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
-    """Shard both readers of a trace over the processes, and move what stays whole to this one's device.
+def shard(model: Tyler, config: Stage1Config, num_development: int, device: torch.device) -> None:
+    """Shard both readers of a trace over the processes, and move what stays whole to `device`.
 
     Raises ValueError where processes would not call their layers equally often.
     """
@@ -168,7 +168,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int) -> None:
     model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
     distributed.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
     for part in (model.backbone.model, model.synthesizer, model.policy):
-        cast(torch.nn.Module, part).to(best_device())
+        cast(torch.nn.Module, part).to(device)
 
 
 @training_command
@@ -184,7 +184,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)
     if config.stage1.shard_layers:
-        shard(model, config.stage1, len(development))
+        shard(model, config.stage1, len(development), resolve_device(config.devices.device))
     loop = partial(train, model, traces, config.stage1, development=development)
     return Prepared(model.at_stage("stage1"), origin, loop)
 
@@ -201,7 +201,9 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
     """The model of another Stage 1, whose operators go on learning. Raises ValueError for any other."""
     if config.stage1.shard_layers or config.stage1.latents == "constant":
         raise ValueError("stage1.shard_layers and stage1.latents=constant start from new operators; leave start away")
-    model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    model = Tyler.from_pretrained(
+        str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
+    )
     if model.stage != "stage1":
         raise ValueError(f"{start} is a {model.stage} model; Stage 1 goes on from a Stage 1 model")
     check_inherited(config, start, model.backbone, {"operators": model.operators, **prompt_settings(model.prompt)})

@@ -310,7 +310,9 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
             f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
             "run with --start"
         )
-    model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    model = Tyler.from_pretrained(
+        str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
+    )
     if model.stage != "stage1":
         raise ValueError(
             f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"

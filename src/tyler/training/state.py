@@ -22,6 +22,8 @@ def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        tensors["random.mps"] = torch.mps.get_rng_state()
     save_file(tensors, folder / "state.safetensors")
     (folder / "state.json").write_text(json.dumps({"steps_done": steps_done}))
 
@@ -65,4 +67,6 @@ def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
     torch.set_rng_state(generator)
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
+    if "random.mps" in tensors and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(tensors["random.mps"])
     return done

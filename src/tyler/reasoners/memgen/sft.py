@@ -135,7 +135,9 @@ def new_weaver(config: Config, backbone: Backbone) -> MemGen:
 
 def load_start(config: Config, start: Path | str) -> MemGen:
     """The MemGen in `start`, on the config's backbone. Raises ValueError where the config conflicts with it."""
-    model = MemGen.from_pretrained(str(start), backbone=config.backbone.id, dtype=config.backbone.dtype)
+    model = MemGen.from_pretrained(
+        str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
+    )
     own = {f"memgen.{key}": value for key, value in asdict(model.settings).items()}
     check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
     return model

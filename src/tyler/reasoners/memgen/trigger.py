@@ -48,7 +48,7 @@ def decide(logits: Float[Tensor, "2"], temperature: float, random: np.random.Gen
 
     The number falls into [0, p(NO)) or behind it. At temperature 0 the log-probability is that at temperature 1.
     """
-    logprobs = (logits.double() / (temperature or 1.0)).log_softmax(dim=-1)
+    logprobs = (logits.cpu().double() / (temperature or 1.0)).log_softmax(dim=-1)
     greedy = temperature == 0
     decision = int(torch.argmax(logits)) if greedy else int(random.random() >= float(logprobs[NO].exp()))
     return decision, float(logprobs[decision])

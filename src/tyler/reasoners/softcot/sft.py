@@ -112,7 +112,8 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
 def run(config: Config) -> Prepared[SoftCot]:
     """`tyler train softcot`: the projection learns between the assistant and the backbone of the config."""
     settings, backbone = config.softcot, load_backbone(config)
-    assistant = Backbone.load(settings.assistant, dtype=config.backbone.dtype) if settings.assistant else backbone
+    own = partial(Backbone.load, dtype=config.backbone.dtype, device=config.devices.device)
+    assistant = own(settings.assistant) if settings.assistant else backbone
     torch.manual_seed(settings.seed)
     wording = Wording(settings.request, settings.hint, settings.eval_thoughts)
     model = SoftCot.start(backbone, assistant, config.prompt, wording)

@@ -1,0 +1,187 @@
+"""What the oracles hold on a CPU holds on every other device there is, and on a stand-in where there is no Apple GPU.
+
+Every comparison is with the CPU's transcription: of the engine, of Stage 1's context, of Stage 2's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import test_stage2 as stage2
+import test_teacher_forcing as stage1
+import torch
+from tests import tiny
+from tests.asking import CASES, TOLERANCE, differences, distance, expected, run
+from tests.devices import OnStandIn, ready
+
+from tyler import Tyler
+from tyler.cli.main import main
+from tyler.config.files import load_config
+from tyler.config.sections import DevicesConfig
+from tyler.engine.sampling import Sampling
+from tyler.modeling.backbone import Backbone, best_device, resolve_device, resolve_dtype
+from tyler.reasoners.memgen.trigger import decide
+from tyler.training import grpo
+from tyler.training.distributed import joined
+from tyler.training.mixed_precision import MixedPrecision
+from tyler.training.replay import pack_for, replay_logprobs
+from tyler.training.stage1 import run as run_stage1
+
+FEW = ("greedy", "sampled, budget 3", "top-k and top-p", "boundaries, long waits")
+
+
+@pytest.fixture(params=["cuda", "mps", "stand-in"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with ready(request.param, monkeypatch) as name:
+        yield name
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with ready("stand-in", monkeypatch) as name:
+        yield name
+
+
+@pytest.mark.usefixtures("ahead")
+def test_the_engine_decides_there_what_the_transcription_decides_on_a_cpu(device: str) -> None:
+    model = tiny.tyler("qwen3", device)
+    assert {parameter.device.type for parameter in model.policy.parameters()} == {device}
+    trajectories = run(model, [CASES[case] for case in FEW], slots=3, coalesce=1)
+    for case, trajectory in zip(FEW, trajectories, strict=True):
+        assert not differences(trajectory, expected("qwen3", case)), case
+
+
+def test_replayed_log_probabilities_are_the_sampled_ones_there(device: str) -> None:
+    model = tiny.tyler("qwen3", device)
+    cases = [case for case in CASES.values() if case.sampling == Sampling(1.0, seed=case.sampling.seed)]
+    trajectories = run(model, cases)
+    packed = pack_for(model.backbone, trajectories)
+    replayed, _ = replay_logprobs(model.policy.training_decoder, model.policy.head, model.policy.psi, packed)
+    assert replayed.device.type == device and sum(one.num_invocations for one in trajectories) > 2
+    for row, trajectory in enumerate(trajectories):
+        recorded = [one if drawn else 0.0 for one, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)]
+        assert distance(recorded, replayed[row, : len(recorded)].tolist()) < TOLERANCE
+
+
+def test_stage_1_has_there_the_log_probabilities_and_gradients_of_full_passes(device: str) -> None:
+    model, on_cpu = tiny.tyler("qwen3", device), tiny.tyler("qwen3")
+    logprobs, mask = stage1.logprobs_of(model, stage1.RAGGED)
+    slow = [stage1.full_logprobs(on_cpu, one) for one in stage1.RAGGED]
+    for row, of_pass in enumerate(slow):
+        torch.testing.assert_close(logprobs[row][mask[row]].cpu(), of_pass, atol=TOLERANCE, rtol=0)
+    found = stage1.gradients(model, sum(logprobs[row][mask[row]].sum() for row in range(len(slow))))
+    for name, gradient in stage1.gradients(on_cpu, sum(one.sum() for one in slow)).items():
+        error = (found[name].cpu() - gradient).norm() / gradient.norm()
+        assert error < 1e-3, f"the gradient of {name} is off by {error:.1e} of its norm"
+
+
+def test_stage_2_has_there_the_loss_and_gradients_of_the_papers_sums(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "grade", stage2.verdict)
+    model, rollout, reference_psi = stage2.moved_policy(device=device)
+    terms, found = stage2.learned(model, rollout, reference_psi, stage2.CONFIG)
+    on_cpu, _, reference_on_cpu = stage2.moved_policy()
+    for trajectory in rollout.trajectories:
+        trajectory.latents = [latents.cpu() for latents in trajectory.latents]
+    loss = stage2.slow_loss(on_cpu, reference_on_cpu, rollout, stage2.CONFIG)
+    named = stage2.trainable(on_cpu)
+    assert terms["loss"] == pytest.approx(float(loss), abs=TOLERANCE)
+    for name, gradient in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
+        error = (found[name].cpu() - gradient).norm() / gradient.norm()
+        assert error < 5e-3, f"the gradient of {name} is off by {error:.1e} of its norm"
+
+
+def test_a_trigger_decides_there_what_it_decides_on_a_cpu(device: str) -> None:
+    logits = torch.tensor([0.3, 0.1])
+    for temperature in (0.0, 0.7):
+        there, here = (decide(one, temperature, Sampling(seed=1).stream(0)) for one in (logits.to(device), logits))
+        assert there == pytest.approx(here)
+
+
+# ---------------------------------------------------------------------------------------- what it cannot do
+
+
+def test_the_stand_in_refuses_what_an_apple_gpu_refuses(stand_in: str) -> None:
+    there = torch.ones(3, device=stand_in)
+    assert isinstance(there, OnStandIn) and there.device.type == "mps" and there.cpu().device.type == "cpu"
+    with pytest.raises(TypeError, match="float64"):
+        there.double()
+    with pytest.raises(RuntimeError, match="two devices"):
+        there + torch.ones(3)
+    with pytest.raises(RuntimeError, match="two devices"):
+        there[torch.tensor([0])] = torch.ones(1)
+
+
+def test_an_apple_gpu_is_taken_where_it_is_named_and_only_there(stand_in: str) -> None:
+    assert resolve_device("mps").type == "mps"
+    assert best_device().type != "mps"
+    assert resolve_dtype("auto", torch.device("mps")) == torch.float32
+    with pytest.raises(ValueError, match=r"dtype 'float64' was asked for, and an Apple GPU has none; use 'float32'"):
+        resolve_dtype("float64", torch.device("mps"))
+
+
+def test_a_machine_without_an_apple_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(
+        ValueError, match=r"device 'mps' was asked for, and torch finds no Apple GPU here; `tyler doctor`"
+    ):
+        Tyler.from_pretrained("mini", device="mps")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "solve mini-tyler x --device mps",
+        "chat mini-tyler --device mps",
+        "eval mini-tyler --count 1 --device mps",
+        "stage1 mini --output run --data.count 2 --devices.device mps",
+        "train softcot mini --output run --data.count 2 --devices.device mps",
+    ],
+)
+def test_every_command_takes_the_device_and_says_where_there_is_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert main(command.split()) == 2
+    assert "device 'mps' was asked for, and torch finds no Apple GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_stage_1_trains_there(stand_in: str, tmp_path: Path) -> None:
+    settings = ["devices.device=mps", "stage1.steps=1", "stage1.batch_size=2", "data.count=4", "data.development=null"]
+    model = run_stage1(load_config("mini", [*settings, "stage1.eval_every=null"]), output=tmp_path / "run")
+    assert model.backbone.device.type == "mps"
+    assert Tyler.from_pretrained(str(tmp_path / "run"), device="cpu").backbone.device.type == "cpu"
+
+
+def test_one_device_is_not_named_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"devices.device='cpu' names one device, and 2 processes were started"):
+        with joined(DevicesConfig(device="cpu")):
+            pytest.fail("they joined")
+
+
+def test_another_device_is_refused_by_its_key() -> None:
+    with pytest.raises(ValueError, match=r"devices\.device"):
+        load_config("mini", ["devices.device=tpu"])
+
+
+def test_autocast_is_refused_there(stand_in: str) -> None:
+    backbone = tiny.build_backbone("qwen2", device=stand_in)
+    with pytest.raises(
+        ValueError, match="autocast is for CPUs and CUDA devices; on an Apple GPU set autocast to false"
+    ):
+        MixedPrecision.of(backbone, backbone.model, autocast=True)
+
+
+def test_a_model_is_loaded_there(stand_in: str) -> None:
+    model = Tyler.from_pretrained("mini-tyler", device="mps")
+    assert model.backbone.device.type == "mps"
+    problem = "What is $3 + 4$?"
+    there, here = (one.solve(problem, max_new_tokens=12) for one in (model, Tyler.from_pretrained("mini-tyler")))
+    assert (there.actions, there.text) == (here.actions, here.text)
+    assert isinstance(model.backbone, Backbone)
