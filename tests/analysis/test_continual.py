@@ -14,7 +14,6 @@ from tyler.analysis.experiments.continual import BASE, entries, forgetting, trai
 from tyler.analysis.grid import Grid
 from tyler.analysis.scales import SCALES
 from tyler.analysis.training import trained
-from tyler.cli.main import main
 from tyler.config.files import load_config
 from tyler.model import Tyler
 from tyler.reasoners.memgen import sft as memgen
@@ -110,22 +109,6 @@ def test_traces_of_ones_own_are_read_by_the_name_of_their_split() -> None:
     assert Sources({"jsonl": "data"}).path("jsonl", "code") == "data/code.jsonl"
     assert Sources({"gsm8k": "data"}).path("gsm8k", "train") == "data"
     assert Sources({}).path("jsonl", "code") is None
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),
-        (["continual", "--scale", "paper"], "humaneval runs the programs of the model; give --allow-code-execution"),
-    ],
-)
-def test_what_a_scale_cannot_do_is_said_before_anything_is_done(
-    argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", *argv]) == 2
-    assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_training_that_starts_from_nothing_has_no_start() -> None:

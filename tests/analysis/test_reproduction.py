@@ -161,6 +161,8 @@ def test_an_experiment_is_one_file() -> None:
         (["main", "--data", "no/such"], "--data no/such is no folder; give the folder with the tasks' official files"),
         (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
         (["main", "--dry-run", "--device", "H300"], "there is no device 'H300'; known are RTX-4090"),
+        (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),
+        (["continual", "--scale", "paper"], "humaneval runs the programs of the model; give --allow-code-execution"),
     ],
 )
 def test_what_is_not_there_is_refused_in_a_sentence(

@@ -119,7 +119,8 @@ def test_a_row_without_a_question_is_named(answerer: Answerer, questions: Path) 
 
 
 def test_baselines_are_asked_as_they_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = registry.SAVED["softcot"]
+    saved = registry.find_method("softcot").saved
+    assert saved is not None
     asked: list[Any] = []
     model = type("Model", (), {"wording": type("W", (), {"thoughts": 3})})()
     model.request = lambda *arguments, **settings: asked.append((arguments, settings))

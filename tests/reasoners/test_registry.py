@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from tests import tiny
 from tests.reasoners import soft
 
+from tyler import reasoners
 from tyler.cli import main
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
@@ -22,6 +25,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.method import Method
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
@@ -59,7 +63,7 @@ def test_without_a_method_the_model_is_itself(place: Path) -> None:
 @pytest.mark.parametrize(
     "model, method, overrides, options, message",
     [
-        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, soft-thinking, swireasoning, softcot, memgen"),
+        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, memgen, soft-thinking, softcot, swireasoning"),
         ("backbone", "softcot", [], {}, "is no softcot checkpoint; train one"),
         ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
         ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),
@@ -191,9 +195,29 @@ def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, t
         assert main.main([*words, *there]) == 0, capsys.readouterr().err
 
 
-def test_every_method_is_a_module_with_settings_and_a_reasoner() -> None:
-    assert all(hasattr(module, "Settings") and callable(module.reasoner) for module in registry.METHODS.values())
-    assert tiny.FAMILIES
+def test_every_module_of_the_package_is_a_method_or_said_to_be_none() -> None:
+    assert list(registry.METHODS) == ["cot", "memgen", "soft-thinking", "softcot", "swireasoning"]
+    assert all(isinstance(registry.find_method(name), Method) for name in registry.METHODS)
+    none = {name for name in registry.NOT_METHODS if hasattr(import_module(f"tyler.reasoners.{name}"), "METHOD")}
+    assert not none
+
+
+NEW = """
+from tyler.reasoners.cot import Settings, reasoner
+from tyler.reasoners.method import Method
+
+METHOD = Method(Settings, reasoner)
+"""
+
+
+def test_a_method_is_one_module_and_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "new_rule.py").write_text(NEW)
+    monkeypatch.setattr(reasoners, "__path__", [*reasoners.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "METHODS", registry._methods())
+    try:
+        assert registry.load(str(place / "backbone"), "new-rule", name="x").reasoner.name == "x, new-rule"
+    finally:
+        sys.modules.pop("tyler.reasoners.new_rule")
 
 
 @pytest.mark.parametrize("method", [None, "cot", "swireasoning"])

@@ -42,7 +42,8 @@ def chat(
         temperature: 0 is greedy.
         seed: Seed of sampling.
         max_new_tokens: At most this many actions an answer.
-        method: tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for.
+        method: tyler (with its operators), cot, or another baseline, as softcot; by default what the model was
+            trained for.
         method_set: Change one setting of the method: `--method-set min_p=0.01`.
         memory: At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused.
         backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.

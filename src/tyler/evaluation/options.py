@@ -125,7 +125,7 @@ class Answering(Decoding):
     """How the model answers."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
-    """tyler, cot, soft-thinking, swireasoning, softcot or memgen; by default what the model was trained for."""
+    """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
     samples: SomeCount = 1

@@ -2,7 +2,8 @@
 
 reasoner.py       the protocol that evaluation, serving and analysis know
 tyler.py          Tyler as a reasoner
-registry.py       every method by name, with what an evaluation can change
+method.py         what a method says of itself, as METHOD
+registry.py       every method by name: the other modules of this package are found, and nothing lists them
 knobs.py          settings that make answers longer or shorter, and their bounds
 cot.py            the backbone as it is
 sft.py  grpo.py   fine-tuning without operators

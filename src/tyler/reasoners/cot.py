@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
-from tyler.reasoners.knobs import Knob
+from tyler.reasoners.method import Method
 from tyler.reasoners.tyler import TylerReasoner
-
-KNOBS: tuple[Knob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,3 +26,6 @@ def reasoner(
 ) -> TylerReasoner:
     """CoT on a model's plain backbone."""
     return TylerReasoner(name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots)
+
+
+METHOD = Method(Settings, reasoner)

@@ -6,67 +6,53 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from types import ModuleType
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from tyler import reasoners
 from tyler.config.files import read_value
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.reasoners import cot, soft_thinking, swireasoning
+from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
-from tyler.reasoners.memgen import MemGen, is_memgen
-from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.method import Method
 from tyler.reasoners.reasoner import Finished, Reasoner
-from tyler.reasoners.softcot import method as softcot
-from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt, Question
 
 OWN = "tyler"
 """The model itself, as its last stage left it: Tyler after a stage, SFT, GRPO, or the plain backbone."""
 
-METHODS: dict[str, ModuleType] = {
-    "cot": cot,
-    "soft-thinking": soft_thinking,
-    "swireasoning": swireasoning,
-    "softcot": softcot,
-    "memgen": memgen,
-}
-"""Each has `Settings`, a frozen dataclass, `reasoner(model, settings, ...)`, and `KNOBS`."""
+NOT_METHODS = {"grpo", "knobs", "method", "reasoner", "registry", "sft", "tyler"}
+"""The modules of this package that are no method; every other is one."""
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A method with checkpoints of its own: what recognises one, the class that loads it, and how it is asked."""
+def _methods() -> dict[str, str]:
+    """The modules of `tyler.reasoners` that define a METHOD, by the method's name; none of them is loaded for it."""
+    found = {module.name: module.ispkg for module in iter_modules(reasoners.__path__) if module.name not in NOT_METHODS}
+    return {
+        name.replace("_", "-"): f"{reasoners.__name__}.{name}" + (".method" if package else "")
+        for name, package in found.items()
+    }
 
-    recognises: Callable[[str], bool]
-    model: Any
-    request: Callable[[Any, Question, Sampling, int], Request]
-    """Of a model, a question, a sampling and the most actions."""
+
+METHODS = _methods()
+"""Where each method that an evaluation can name defines its METHOD."""
 
 
-SAVED = {
-    "softcot": Saved(
-        is_checkpoint,
-        SoftCot,
-        lambda model, question, sampling, longest: model.request(
-            question, model.wording.thoughts, sampling=sampling, max_new_tokens=longest
-        ),
-    ),
-    "memgen": Saved(
-        is_memgen,
-        MemGen,
-        lambda model, question, sampling, longest: model.request(
-            question, sampling=sampling, max_new_tokens=longest, trigger_temperature=sampling.temperature
-        ),
-    ),
-}
+def find_method(name: str) -> Method:
+    """What a method says of itself; its module loads here. Raises ValueError for an unknown name."""
+    if name not in METHODS:
+        raise ValueError(f"--method {name!r} is none of: {', '.join((OWN, *METHODS))}")
+    method: Method = import_module(METHODS[name]).METHOD
+    return method
 
 
 @dataclass(frozen=True)
@@ -108,7 +94,8 @@ class Loaded:
 
 def kind_of(location: str) -> str | None:
     """The method whose checkpoint a location claims to be; None for a Tyler checkpoint, a backbone or a Hub id."""
-    return next((name for name, saved in SAVED.items() if saved.recognises(location)), None)
+    saved = ((name, find_method(name).saved) for name in METHODS)
+    return next((name for name, own in saved if own is not None and own.recognises(location)), None)
 
 
 def load(
@@ -134,30 +121,29 @@ def load(
     sampling = sampling or Sampling()
     kind = kind_of(location)
     method = method or kind or OWN
-    if method not in (OWN, *METHODS):
-        raise ValueError(f"--method {method!r} is none of: {', '.join((OWN, *METHODS))}")
+    chosen = None if method == OWN else find_method(method)
     if kind and method != kind:
         raise ValueError(f"{location} is a {kind} checkpoint; leave --method away, or give its backbone")
-    if method in SAVED and not kind:
+    if chosen is not None and chosen.saved is not None and not kind:
         raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
-    if method == OWN:
+    if chosen is None:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
         model = Tyler.from_pretrained(location, backbone=backbone, device=device)
         return own(model, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
-    settings, module = settings_of(method, overrides), METHODS[method]
-    source = SAVED[kind].model if kind else Tyler
+    settings = settings_of(method, overrides)
+    source = Tyler if chosen.saved is None else chosen.saved.model
     found = source.from_pretrained(location, backbone=backbone, device=device)
-    model = found if kind else cot.plain(found)
+    model = found if kind else plain(found)
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
-        made = module.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
+        made = chosen.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
         return cast(Reasoner, replace(made, memory=memory))
 
-    return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, module.KNOBS, build)
+    return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, chosen.knobs, build)
 
 
 def own(
@@ -224,7 +210,8 @@ def answerer(
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
-        saved = SAVED[kind]
+        saved = find_method(kind).saved
+        assert saved is not None
         model = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
 
         def request(question: Question, sampling: Sampling) -> Request:
@@ -246,7 +233,7 @@ def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:
 
     Raises ValueError naming the key, what came and what is allowed.
     """
-    kind = METHODS[method].Settings
+    kind = find_method(method).settings
     allowed = [field.name for field in fields(kind)]
     given = {}
     for override in overrides:

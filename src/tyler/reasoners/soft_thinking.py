@@ -36,6 +36,7 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import Knob, check_above, check_at_least, check_share
+from tyler.reasoners.method import Method
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
@@ -175,3 +176,6 @@ def reasoner(
     return TylerReasoner(
         name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
     )
+
+
+METHOD = Method(Settings, reasoner, KNOBS)

@@ -41,6 +41,7 @@ from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import Knob, check_at_least, check_share
+from tyler.reasoners.method import Method
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
@@ -218,3 +219,6 @@ def reasoner(
     return TylerReasoner(
         name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
     )
+
+
+METHOD = Method(Settings, reasoner, KNOBS)

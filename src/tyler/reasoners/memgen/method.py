@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.reasoners.knobs import Knob, check_at_least
-from tyler.reasoners.memgen.model import MemGen, MemGenReasoner
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, is_memgen
+from tyler.reasoners.method import Method, Saved
+from tyler.tasks.prompts import Question
 
 KNOBS = (Knob("max_insertions", highest=31),)
 
@@ -30,3 +33,13 @@ def reasoner(
     changed = {key: value for key, value in asdict(settings).items() if value is not None}
     model = replace(model, settings=replace(model.settings, **changed))
     return MemGenReasoner(name, model, sampling, max_new_tokens, slots)
+
+
+def request(model: MemGen, question: Question, sampling: Sampling, max_new_tokens: int) -> Request:
+    """A question whose trigger is sampled as its tokens are."""
+    return model.request(
+        question, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
+    )
+
+
+METHOD = Method(Settings, reasoner, KNOBS, Saved(is_memgen, MemGen, request))

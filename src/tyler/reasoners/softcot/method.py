@@ -10,8 +10,9 @@ from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.reasoners.knobs import Knob, check_at_least
+from tyler.reasoners.method import Method, Saved
 from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
-from tyler.reasoners.softcot.model import SoftCot
+from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
 from tyler.reasoners.tyler import of_its_own
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Question
@@ -79,3 +80,11 @@ def reasoner(
     """A trained SoftCoT."""
     thoughts = settings.thoughts or model.wording.thoughts
     return SoftCotReasoner(name, model, thoughts, sampling, max_new_tokens, slots)
+
+
+def request(model: SoftCot, question: Question, sampling: Sampling, max_new_tokens: int) -> Request:
+    """A question with as many thoughts as the checkpoint says."""
+    return model.request(question, model.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
+
+
+METHOD = Method(Settings, reasoner, KNOBS, Saved(is_checkpoint, SoftCot, request))
