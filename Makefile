@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-PYTEST_ARGS ?= -n 2
+# Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Two workers of one thread each: on a small machine more threads only wait for each other.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1

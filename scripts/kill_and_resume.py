@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import hashlib
+import importlib
 import json
 import random
 import shlex
@@ -40,7 +41,8 @@ SHORT = (
     *("stage2.calibration.num_problems=4", "stage2.max_new_tokens=96", "grpo.group_size=4"),
 )
 """What makes `mini` a matter of seconds."""
-POLL = 0.0005
+POLL = 0.002
+"""Seconds: a checkpoint takes longer to be written."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def main() -> int:
         Stage("stage1", ["stage1", arguments.config, *settings], folder),
         Stage("stage2", ["stage2", arguments.config, "--start", str(folder / "stage1-whole"), *settings], folder),
     ]
+    for module in ("tyler.training.stage1", "tyler.training.stage2"):
+        importlib.import_module(module)  # here, and not again in every process
     try:
         equal = [torture(stage, arguments.kills, random.Random(f"{arguments.seed} {stage.name}")) for stage in stages]
     finally:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tyler.analysis import records
-from tyler.analysis.cells import ALONE, Cell, Questions, Sources, name_of
+from tyler.analysis import jobs, records
+from tyler.analysis.cells import ALONE, Cell, Questions, Sources, Training, name_of
 from tyler.analysis.interventions import NAMED, intervene
 from tyler.analysis.measures import MEASURES
 from tyler.analysis.training import trained
@@ -41,23 +41,40 @@ class Grid:
     """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
     def run(
-        self, cells: Sequence[Cell], known: Collection[str] = (), cost: Callable[[Cell], float] | None = None
+        self,
+        cells: Sequence[Cell],
+        known: Collection[str] = (),
+        cost: Callable[[Cell], float] | None = None,
+        processes: int = 1,
     ) -> None:
         """Run every cell that has no record, in this order.
 
         `known` are cells that have a record elsewhere, `cost` estimates a cell's seconds: how much of what is left has
-        been done is counted in them, and the time left follows from the pace.
+        been done is counted in them, and the time left follows from the pace. Several processes share the cores; what
+        times its answers has them alone, at the end.
         """
         self.records.mkdir(parents=True, exist_ok=True)
         done = {*known, *(path.stem for path in self.records.glob("*.json"))}
         identities = {name_of(identity): (cell, identity) for cell, identity in self._identified(cells)}
         pending = {name: found for name, found in identities.items() if name not in done}
         pace = Pace({name: 1.0 if cost is None else cost(cell) for name, (cell, _) in pending.items()})
-        for number, (name, (cell, identity)) in enumerate(pending.items(), start=len(identities) - len(pending) + 1):
-            what = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
-            print(f"[{number}/{len(identities)}] {what}{pace.left()}", flush=True)
-            records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell)})
-            pace.finished(name)
+        told = Told(len(identities), len(identities) - len(pending), pace)
+        if processes > 1:
+            jobs.run(self, pending, processes, told.begun, told.finished)
+            return
+        for name, (cell, identity) in pending.items():
+            job = jobs.Job(name, frozenset(), cell, None, name, identity)
+            told.begun(job)
+            self.record(cell, name, identity)
+            told.finished(job)
+
+    def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
+        """Measure a cell and write its record."""
+        records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell)})
+
+    def train(self, training: Training, cell: Cell) -> None:
+        """Make the model of a training that a cell needs, or resume its run."""
+        trained(training, cell.preset, cell.seed, self.sources, self.models)
 
     def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
         return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
@@ -126,6 +143,31 @@ def routed(router: str, only: tuple[str, ...]) -> Router | None:
     if only:
         return AtBoundaries(only=only)
     return router_named(router) if router else None
+
+
+@dataclass
+class Told:
+    """What is printed: a line when a cell begins, with its number, and when a training begins beside others."""
+
+    total: int
+    number: int
+    pace: Pace
+
+    def begun(self, job: jobs.Job) -> None:
+        """A job begins."""
+        seed = f"seed {job.cell.seed}"
+        if job.training is not None:
+            print(f"[{self.number}/{self.total}] training {job.training.method} for {job.cell.row}, {seed}", flush=True)
+            return
+        self.number += 1
+        asked = job.cell.questions
+        what = f"{job.cell.row}, {asked.task} {asked.split}, {seed}"
+        print(f"[{self.number}/{self.total}] {what}{self.pace.left()}", flush=True)
+
+    def finished(self, job: jobs.Job) -> None:
+        """A job is done; a cell's estimate holds its trainings."""
+        if job.training is None:
+            self.pace.finished(job.name)
 
 
 class Pace:

@@ -83,8 +83,8 @@ def _mini(split: str, longest: int) -> Questions:
     return Questions("mini", split, None, longest)
 
 
-def _mini_domains(asked: Questions, count: int) -> tuple[Domain, ...]:
-    """The order of the paper: code, science, mathematics, theorems."""
+def _mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
+    """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
     families = {
         "programs": ("programs",),
         "science": ("science",),
@@ -93,7 +93,9 @@ def _mini_domains(asked: Questions, count: int) -> tuple[Domain, ...]:
     }
     titles = {"programs": "code"}
     return tuple(
-        Domain(titles.get(name, name), (f"data.split=train-{name}", f"data.count={count}"), name, asked, counted)
+        Domain(
+            titles.get(name, name), (f"data.split=train-{name}", f"data.count={count}", *shorter), name, asked, counted
+        )
         for name, counted in families.items()
     )
 
@@ -114,7 +116,10 @@ MINI = Scale(
     decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
     timed=100,
     explained=("eval", "harder"),
-    domains=_mini_domains(_mini("eval", 160), 1000),
+    domains=_mini_domains(
+        *(_mini("eval", 160), 1000),
+        *("sft.steps=100", "stage1.steps=100", "memgen.weaver.steps=100", "stage2.steps=25"),
+    ),
 )
 
 SMOLLM2 = Scale(

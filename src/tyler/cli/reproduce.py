@@ -26,6 +26,7 @@ def reproduce(
     output: SomeFolder = None,
     data: SomeFolder = None,
     earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
+    processes: int = 1,
     device: Annotated[str, arg(metavar="NAME")] = "this",
     dry_run: bool = False,
     smoke: bool = False,
@@ -44,6 +45,7 @@ def reproduce(
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
+        processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         dry_run: Run nothing: list every cell with its estimated time and memory.
         smoke: With --dry-run: run everything once, on backbones of two layers with random weights, one step in each
@@ -65,6 +67,8 @@ def reproduce(
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     check_smoke(dry_run, smoke, tokenizers)
+    if processes < 1:
+        raise ValueError(f"--processes must be at least 1, got {processes}")
     if smoke:
         from tyler.analysis.smoke import run as rehearse
 
@@ -78,7 +82,7 @@ def reproduce(
 
         show_trace(made, trace)
     else:
-        carry_out(made, device, options)
+        carry_out(made, device, options, processes)
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
@@ -104,7 +108,7 @@ def check_smoke(dry_run: bool, smoke: bool, tokenizers: Path | None) -> None:
         raise ValueError(f"--tokenizers {tokenizers} is no folder")
 
 
-def carry_out(made: Reproduction, device: str, options: GradeOptions) -> None:
+def carry_out(made: Reproduction, device: str, options: GradeOptions, processes: int) -> None:
     """Run and report."""
     from tyler.analysis.listing import estimator_of
     from tyler.analysis.sources import check_weights
@@ -119,6 +123,6 @@ def carry_out(made: Reproduction, device: str, options: GradeOptions) -> None:
     check_weights(made.scale, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
-    made.run(options, costs.__getitem__)
+    made.run(options, costs.__getitem__, processes)
     for name in made.names:
         print(f"{made.folder / name}: results.json, tables and figures")

@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tyler.tasks.mini.algebra import ALGEBRA
 from tyler.tasks.mini.arithmetic import ARITHMETIC
@@ -93,15 +94,21 @@ def load(
         raise ValueError(
             f"{count:,} problems of {split!r} of the mini world were asked for; at most {largest:,} are made"
         )
+    return list(_generated(split, count, seed, tuple(cells)))
+
+
+@lru_cache(maxsize=64)
+def _generated(split: str, count: int, seed: int, cells: tuple[tuple[str, int], ...]) -> tuple[Problem, ...]:
+    """Kept, for a run asks for the same problems several times: to train, to develop, to hold out, to name a cell."""
     rng = random.Random(f"mini {split} {seed}")
     seen: set[str] = set()
     problems = []
     for i in range(count):
         name, level = cells[i % len(cells)]
-        puzzle = _draw(rng, _BY_NAME[name], level, rule.buckets, seen)
+        puzzle = _draw(rng, _BY_NAME[name], level, SPLITS[split].buckets, seen)
         seen.add(puzzle.prompt)
         problems.append(_problem(puzzle, _BY_NAME[name], rng))
-    return problems
+    return tuple(problems)
 
 
 def corpus(seed: int, count: int, *, start: float = 0.0) -> Iterator[Example]:

@@ -1,0 +1,145 @@
+"""A grid on several processes: every training and every cell is a job, and starts when what it needs is finished.
+
+What times its answers runs last and alone, for another process would be in its seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tyler.analysis.cells import ALONE, UNTRAINED, Cell, Training
+
+if TYPE_CHECKING:
+    from tyler.analysis.grid import Grid
+
+LOGS = "logs"
+"""Beside the records: what each process says while it works."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training or one cell, with the trainings that must be finished before it."""
+
+    key: Hashable
+    needs: frozenset[Hashable]
+    cell: Cell
+    training: Training | None = None
+    """What is trained; None where the cell is answered."""
+    name: str = ""
+    """The record's, where the cell is answered."""
+    identity: Mapping[str, Any] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may run beside it."""
+        return self.training is None and self.cell.measure in ALONE
+
+
+def jobs_of(pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
+    """Every training that the cells need, once, and every cell, in the order of the cells."""
+    found: dict[Hashable, Job] = {}
+    for name, (cell, identity) in pending.items():
+        before = frozenset[Hashable]()
+        for training in cell.training.stages:
+            if training.method == UNTRAINED:
+                continue
+            key = (training, cell.preset, cell.seed)
+            found.setdefault(key, Job(key, before, cell, training))
+            before = frozenset({key})
+        found[name] = Job(name, before, cell, None, name, identity)
+    return list(found.values())
+
+
+def run(
+    grid: Grid,
+    pending: Mapping[str, tuple[Cell, dict[str, Any]]],
+    processes: int,
+    begun: Callable[[Job], None],
+    finished: Callable[[Job], None],
+) -> None:
+    """Run all cells on some processes; `begun` and `finished` hear of every job in this process.
+
+    An error in a job lets the jobs that run finish, starts no other, and is raised here; the records stay, and the same
+    call resumes.
+    """
+    jobs, done = jobs_of(pending), set[Hashable]()
+    beside, last = [job for job in jobs if not job.alone], [job for job in jobs if job.alone]
+    for some, workers in ((beside, processes), (last, 1)):
+        if some:
+            with _executor(grid, workers) as executor:
+                _run(executor, some, done, workers, begun, finished)
+
+
+def _run(
+    executor: ProcessPoolExecutor,
+    waiting: list[Job],
+    done: set[Hashable],
+    workers: int,
+    begun: Callable[[Job], None],
+    finished: Callable[[Job], None],
+) -> None:
+    running: dict[Future[None], Job] = {}
+    while waiting or running:
+        for job in _startable(waiting, done, workers - len(running)):
+            waiting = [one for one in waiting if one is not job]
+            running[executor.submit(_work, job)] = job
+            begun(job)
+        assert running, "what a job needs is a job before it"
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            job = running.pop(future)
+            future.result()
+            done.add(job.key)
+            finished(job)
+
+
+def _startable(waiting: list[Job], done: set[Hashable], free: int) -> list[Job]:
+    """The first jobs that need nothing unfinished, as many as there are free processes."""
+    return [job for job in waiting if job.needs <= done][:free]
+
+
+_grid: Grid | None = None
+"""That of a process of the executor."""
+
+
+def _executor(grid: Grid, processes: int) -> ProcessPoolExecutor:
+    bare = replace(grid, latest={})  # a loaded model stays in its process
+    threads = max(1, torch.get_num_threads() // processes)
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (bare, threads))
+
+
+def _begin(grid: Grid, threads: int) -> None:
+    """Make a process ready: its share of the cores, and a file for what it says."""
+    global _grid
+    _grid = grid
+    torch.set_num_threads(threads)
+    folder = grid.records.parent / LOGS
+    folder.mkdir(parents=True, exist_ok=True)
+    _redirect(folder / f"process-{os.getpid()}.log")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+
+def _redirect(path: Path) -> None:
+    """Send both streams to a file: bars of several trainings in one terminal would overwrite each other."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("a", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+
+
+def _work(job: Job) -> None:
+    assert _grid is not None, "a process of the executor begins with _begin"
+    if job.training is not None:
+        _grid.train(job.training, job.cell)
+    else:
+        _grid.record(job.cell, job.name, dict(job.identity or {}))
