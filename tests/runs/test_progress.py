@@ -82,3 +82,10 @@ def test_nothing_is_shown_where_progress_is_hidden(logged) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (36061, "10:01:01")])
 def test_times_are_read_as_on_a_clock(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text
+
+
+def test_a_log_names_the_folder_unless_it_is_this_one(logged) -> None:
+    for where, end in ((Path("runs/a"), "2 answers, in runs/a"), (Path(), "2 answers"), (None, "2 answers")):
+        logged.clear()
+        LogLines("a.jsonl", 2, unit="answer", where=where)
+        assert logged.messages == [f"a.jsonl: {end}"]
