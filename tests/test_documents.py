@@ -167,6 +167,12 @@ def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
         assert not lost, f"{page} links to what does not exist"
 
 
+def test_no_page_holds_the_marks_of_a_merge(root: Path) -> None:
+    """A formatter may have joined the middle mark with its neighbours, so the outer ones are looked for."""
+    mark = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+    assert not [page for page, text in pages(root).items() if mark.search(text)]
+
+
 def test_pages_speak_of_no_ones_machine(root: Path) -> None:
     private = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|opt)/\S+")
     for page, text in pages(root).items():
