@@ -3,6 +3,7 @@
 python scripts/study_smollm2.py run --data path/to/files          # everything; a killed study resumes
 python scripts/study_smollm2.py run --data path/to/files --rows "Stage 2" --seeds 43    # and what it starts from
 python scripts/study_smollm2.py status                             # which cells have records
+python scripts/study_smollm2.py report                             # docs/results/smollm2-tables.md from the records
 """
 
 from __future__ import annotations
@@ -12,17 +13,65 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 
 from tyler.analysis import records
-from tyler.analysis.cells import Sources
+from tyler.analysis.cells import Questions, Sources
 from tyler.analysis.grid import Grid
 from tyler.analysis.studies import smollm2
+from tyler.evaluation.reports import markdown_row
+from tyler.evaluation.statistics import sign_test, wilson
+from tyler.runs.atomic_files import atomic_write
 
 RECORDS = Path("docs/results/smollm2")
 TASKS = ("mawps", "svamp", "gsm8k")
+ASKED = {"MAWPS, test": smollm2.TEST, "SVAMP": smollm2.HARDER}
+OPERATORS = ("global", "state", "procedure")
+HEADER = (
+    "row",
+    "k per seed",
+    "all",
+    "95%",
+    "in a box",
+    "calls g / s / p",
+    "visible",
+    "latents",
+    "decoding s",
+    "training s",
+)
+BEGINNING = """# The study on SmolLM2-135M: tables
+
+What to see:
+
+- One row is a model under one way of decoding; [what follows](smollm2.md) says it in words. Answers are greedy.
+- k counts right answers of the first 500 test problems, one k for each seed (42 where there is one). CoT has no seed.
+- Intervals are Wilson's and take seeds as independent; comparisons are paired, problem by problem, with an exact sign test.
+- Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read.
+- Seconds are of one thread of a shared processor and rank no method's speed.
+
+Written by `python scripts/study_smollm2.py report`.
+"""
+PAIRS = (
+    ("SFT", "CoT"),
+    ("Stage 1, all boundaries", "CoT"),
+    ("Stage 1, all boundaries", "SFT"),
+    ("Stage 1, all boundaries", "Stage 1, global alone"),
+    ("Stage 1, all boundaries", "Stage 1, never"),
+    *(("Stage 1, all boundaries", f"Stage 1, {name}") for name in smollm2.CONTROLS),
+    ("Stage 1, all boundaries", "Pause tokens, all boundaries"),
+    ("Stage 2", "Stage 1, all boundaries"),
+    ("Stage 2", "GRPO"),
+    ("On SFT: Stage 1, all boundaries", "SFT, merged"),
+    ("On SFT: Stage 2", "SFT, merged"),
+)
+"""The comparisons that the study is for, chosen before any of them was measured."""
+
+Found = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -42,6 +91,77 @@ def status(args: argparse.Namespace) -> None:
         print(f"{found['row']:34} {found['seed']:3} {found['task']:6} {found['split']:5} {k:4}/{n}  {seconds}")
 
 
+def by_row(found: Sequence[dict[str, Any]], asked: Questions) -> dict[str, list[dict[str, Any]]]:
+    """The records of a task, one for each seed, in the order of the study."""
+    own = [one for one in found if (one["task"], one["split"]) == (asked.task, asked.split)]
+    rows = {row: sorted((one for one in own if one["row"] == row), key=lambda one: one["seed"]) for row in smollm2.ROWS}
+    return {row: of_row for row, of_row in rows.items() if of_row}
+
+
+def numbers(of_row: Sequence[dict[str, Any]]) -> list[str]:
+    """What a row's records come to."""
+    ks, outcomes = [one["outcomes"].count("c") for one in of_row], "".join(one["outcomes"] for one in of_row)
+    low, high = wilson(sum(ks), len(outcomes))
+    calls = [name for one in of_row for answer in one["calls"] for name, _ in answer]
+    return [
+        ", ".join(map(str, ks)),
+        f"{100 * sum(ks) / len(outcomes):.1f}%",
+        f"{100 * low:.1f}–{100 * high:.1f}",
+        f"{100 * sum(outcome in 'cw' for outcome in outcomes) / len(outcomes):.1f}%",
+        " / ".join(f"{calls.count(name) / len(outcomes):.2f}" for name in OPERATORS),
+        *(f"{fmean(value for one in of_row for value in one[key]):.1f}" for key in ("visible", "latents")),
+        *(f"{fmean(one[key] for one in of_row):.0f}" for key in ("decoding_seconds", "training_seconds")),
+    ]
+
+
+def paired(rows: Found) -> list[str]:
+    """The comparisons of which both sides have records, over the seeds that both have."""
+    lines = [
+        markdown_row(["first", "second", "only the first", "only the second", "of", "p"]),
+        markdown_row(["---"] * 6),
+    ]
+    for first, second in PAIRS:
+        if first in rows and second in rows:
+            both = [(one["outcomes"], other["outcomes"]) for one, other in matched(rows[first], rows[second])]
+            right = [(a == "c", b == "c") for one, other in both for a, b in zip(one, other, strict=True)]
+            ours, theirs = right.count((True, False)), right.count((False, True))
+            p = sign_test(theirs, ours)
+            told = f"{p:.3f}" if p >= 0.001 else "< 0.001"
+            lines.append(markdown_row([first, second, f"{ours}", f"{theirs}", f"{len(right)}", told]))
+    return lines
+
+
+def matched(
+    first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Records of equal seeds; what has no seed stands beside every one."""
+    return [
+        (one, other)
+        for one in first
+        for other in second
+        if one["seed"] == other["seed"] or 0 in (one["seed"], other["seed"])
+    ]
+
+
+def tables(found: Sequence[dict[str, Any]]) -> str:
+    """Everything counted, as Markdown."""
+    lines = [BEGINNING]
+    for title, asked in ASKED.items():
+        rows = by_row(found, asked)
+        lines += [f"## {title}: {asked.count} problems", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
+        lines += [markdown_row([row, *numbers(of_row)]) for row, of_row in rows.items()]
+        comparisons = paired(rows)
+        lines += ["", "Problem by problem, who alone is right:", "", *comparisons, ""] if len(comparisons) > 2 else [""]
+    return "\n".join(lines)
+
+
+def report(args: argparse.Namespace) -> None:
+    """The tables beside the records."""
+    file = args.records.parent / f"{args.records.name}-tables.md"
+    atomic_write(file, tables(list(records.read(args.records).values())))
+    print(file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=RECORDS)
@@ -54,8 +174,9 @@ def main() -> None:
     running.add_argument("--threads", type=int, default=1)
     running.add_argument("--development", action="store_true", help="answer development problems, to choose by")
     commands.add_parser("status", help="what has been measured")
+    commands.add_parser("report", help="write the tables from the records")
     args = parser.parse_args()
-    {"run": run, "status": status}[args.command](args)
+    {"run": run, "status": status, "report": report}[args.command](args)
 
 
 if __name__ == "__main__":

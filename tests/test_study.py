@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tyler.analysis import records
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
@@ -42,6 +43,26 @@ def test_the_tables_are_those_of_the_records(scripts: tuple[ModuleType, ModuleTy
     places = compare.Places(Path(), compare.RECORDS, study.RECORDS)
     told = (results / "baselines-tables.md").read_text()
     assert told == compare.write(compare.read(places), places), "run `python scripts/compare_mini.py report`"
+
+
+def test_the_tables_of_the_real_model_are_those_of_the_records(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+    found = list(records.read(root / "docs" / "results" / "smollm2").values())
+    told = (root / "docs" / "results" / "smollm2-tables.md").read_text()
+    assert told == study.tables(found), "run `python scripts/study_smollm2.py report`"
+
+
+def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+    rows = {
+        "CoT": [{"seed": 0, "outcomes": "cwwwwwww"}],
+        "SFT": [{"seed": 42, "outcomes": "wccccccc"}, {"seed": 43, "outcomes": "cccwwwww"}],
+    }
+    assert study.paired(rows)[2:] == ["| SFT | CoT | 9 | 1 | 16 | 0.021 |"]
 
 
 @pytest.mark.parametrize("page", ["mini.md", "baselines.md"])

@@ -99,9 +99,9 @@ class Tyler:
     ) -> Tyler:
         """Load a Tyler checkpoint, the newest one of a run, or a plain backbone, which then answers without operators.
 
-        A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" is a trained
-        Tyler that ships inside the package. On the Hub both are found by their id, "user/name", at the branch, tag or
-        commit that `revision` or "user/name@revision" names.
+        A backbone is "mini", "smollm2" once it is fetched, a folder, a GGUF file or a Hub id; "mini-tyler" and
+        "smollm2-tyler" are trained Tylers that ship inside the package. On the Hub both are found by their id,
+        "user/name", at the branch, tag or commit that `revision` or "user/name@revision" names.
 
         `backbone` is where a checkpoint's backbone is found, if not where it was. `dtype` is "auto" (bfloat16 on a GPU
         that has it, else float32), "float32", "bfloat16", "float16" or torch's own; `device` by default a GPU where
@@ -128,15 +128,19 @@ class Tyler:
         heads = synthesizer.mapping()
         return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write a checkpoint (layout in `checkpoint.py`) that reloads to bit-equal outputs."""
+    def save_pretrained(self, folder: str | Path, *, half: bool = False) -> None:
+        """Write a checkpoint (layout in `checkpoint.py`) that reloads to bit-equal outputs.
+
+        With `half` every trained number is rounded to float16: half the size, to publish. What is loaded from it
+        computes in float32 as any other. Raises ValueError where a number is too large for float16.
+        """
         manifest = Manifest(
             backbone=BackboneRecord.of(self.backbone),
             operators=self.operators,
             prompt=self.prompt,
             stage=self.stage,
         )
-        checkpoint.save(Path(folder), manifest, self.synthesizer, self.policy)
+        checkpoint.save(Path(folder), manifest, self.synthesizer, self.policy, half=half)
 
     def saved_bytes(self) -> int:
         """The size of the tensors that `save_pretrained` writes."""

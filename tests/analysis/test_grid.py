@@ -144,6 +144,7 @@ def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> Non
     rows = {(one.row, one.seed) for one in cells}
     assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
     assert {row for row, _ in rows} == {*smollm2.MAIN, *smollm2.MORE}
+    assert {one.questions for one in cells if one.row in smollm2.MORE} == {smollm2.TEST}
 
 
 def test_records_are_written_whole(tmp_path: Path) -> None:

@@ -94,6 +94,34 @@ def test_a_saved_model_reloads_to_bit_equal_outputs(family: str, stage: str, bac
     assert_bit_equal(answers(model, EVERYWHERE), answers(loaded, EVERYWHERE))
 
 
+def test_a_model_saved_in_half_is_the_rounded_one(saved: Path, backbones: Path, tmp_path: Path) -> None:
+    model = load(saved, backbones, "qwen3")
+    model.save_pretrained(tmp_path / "half", half=True)
+    with torch.no_grad():
+        for parameter in trained_parameters(model):
+            parameter.copy_(parameter.half().float())
+    loaded = load(tmp_path / "half", backbones, "qwen3")
+    assert {parameter.dtype for parameter in trained_parameters(loaded)} == {torch.float32}
+    assert model.fingerprint() == loaded.fingerprint() != load(saved, backbones, "qwen3").fingerprint()
+    assert_bit_equal(answers(model, EVERYWHERE), answers(loaded, EVERYWHERE))
+    for name in ("operators.safetensors", "synthesizer/adapter_model.safetensors"):
+        assert (tmp_path / "half" / name).stat().st_size < 0.6 * (saved / name).stat().st_size
+
+
+def trained_parameters(model: Tyler) -> list[torch.Tensor]:
+    loras = (model.synthesizer.lora, model.policy.lora)
+    adapters = [tensor for lora in loras for name, tensor in lora.named_parameters() if "lora_" in name]  # type: ignore[union-attr]
+    return [*adapters, *model.synthesizer.heads.parameters(), model.policy.psi]
+
+
+def test_a_number_beyond_float16_is_named(saved: Path, backbones: Path, tmp_path: Path) -> None:
+    model = load(saved, backbones, "qwen3")
+    with torch.no_grad():
+        model.policy.psi[0, 0] = 70_000.0
+    with pytest.raises(ValueError, match=r"psi of operators\.safetensors hold numbers beyond float16; save in float32"):
+        model.save_pretrained(tmp_path, half=True)
+
+
 def test_saving_what_was_loaded_writes_the_same_files(saved: Path, backbones: Path, tmp_path: Path) -> None:
     Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3")).save_pretrained(tmp_path)
     for name in ("operators.safetensors", "synthesizer/adapter_model.safetensors", "policy/adapter_model.safetensors"):

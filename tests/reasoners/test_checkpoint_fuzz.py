@@ -153,7 +153,7 @@ def test_numbers_that_are_not_finite_are_named_even_where_they_were_saved(
             restore(kind, place, name)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.float64])
 def test_tensors_in_another_dtype_are_named(dtype: torch.dtype, kind: Kind, place: Path) -> None:
     for name in kind.files(".safetensors"):
         for key in list(load_file(kind.whole / name))[:2]:

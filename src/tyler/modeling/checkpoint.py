@@ -32,7 +32,7 @@ from tyler.modeling.manifest import (
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Synthesizer, check_heads
-from tyler.modeling.tensor_files import read_tensors
+from tyler.modeling.tensor_files import read_tensors, to_half
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
@@ -105,8 +105,11 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy) -> None:
-    """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced."""
+def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy, *, half: bool = False) -> None:
+    """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced.
+
+    `half` rounds every tensor to float16. Raises ValueError where one has numbers that float16 cannot hold.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone.id)
     if policy.lora is not None:
@@ -114,6 +117,9 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
     else:
         shutil.rmtree(folder / "policy", ignore_errors=True)
     save_file(operator_tensors(synthesizer, policy), folder / TENSORS)
+    for name in manifest.files if half else ():
+        if name.endswith(".safetensors"):
+            to_half(folder / name)
     (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
     manifest.write(folder)
 

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: exactly those that are expected, in their shapes, in float32, and finite."""
+"""The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in float32 or float16."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tyler.modeling.manifest import CheckpointError
 
-FLOAT32 = "F32"
+DTYPES = ("F32", "F16")
+"""What is read, as safetensors writes it; float16 becomes float32."""
 SHOWN = 6
 
 
 def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file on the CPU; `expected` has their shapes by name.
+    """Every tensor of a safetensors file, in float32 on the CPU; `expected` has their shapes by name.
 
     Raises CheckpointError naming every tensor that is missing, extra, misshapen, of another dtype or not finite, and
     for a file that is missing or damaged.
@@ -31,14 +33,23 @@ def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str,
                 shape, dtype = list(found[key].get_shape()), found[key].get_dtype()
                 if shape != list(expected[key]):
                     faults.append(f"misshapen {key}: {shape}, expected {list(expected[key])}")
-                elif dtype != FLOAT32:
-                    faults.append(f"{key} is in {dtype}, expected {FLOAT32}")
+                elif dtype not in DTYPES:
+                    faults.append(f"{key} is in {dtype}, expected {' or '.join(DTYPES)}")
             refuse(path, "does not fit this model", faults)
-            tensors = {key: file.get_tensor(key) for key in found}
+            tensors = {key: file.get_tensor(key).float() for key in found}
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged: {error}; copy the checkpoint again") from error
     refuse(path, "holds numbers that are not finite", [key for key in found if not tensors[key].isfinite().all()])
     return tensors
+
+
+def to_half(path: Path) -> None:
+    """Rewrite a safetensors file in float16, half its size, each number rounded. Raises ValueError for one too large."""
+    with safe_open(path, framework="pt") as file:
+        tensors, metadata = {key: file.get_tensor(key).half() for key in file.keys()}, file.metadata()  # noqa: SIM118
+    if large := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{', '.join(large)} of {path.name} hold numbers beyond float16; save in float32")
+    save_file(tensors, path, metadata)
 
 
 def refuse(path: Path, fault: str, names: Sequence[str]) -> None:

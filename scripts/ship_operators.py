@@ -1,0 +1,51 @@
+"""Write a trained Tyler as package data: its best checkpoint in float16, checked to answer as the rounded model does.
+
+python scripts/ship_operators.py RUN src/tyler/assets/smollm2-tyler --card card.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tyler.model import Tyler
+from tyler.runs.checkpoints import best_checkpoint, latest_checkpoint
+
+LARGEST = 10_000_000
+"""Bytes: what a package may carry for one model."""
+
+
+def ship(run: Path, folder: Path, card: Path) -> int:
+    """Write the checkpoint into `folder`, whole or not at all; returns its bytes. ValueError if they are too many."""
+    chosen = best_checkpoint(run) or latest_checkpoint(run) or run
+    model = Tyler.from_pretrained(str(chosen), dtype="float32", device="cpu")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        made = Path(place) / folder.name
+        model.save_pretrained(made, half=True)
+        for readme in made.rglob("README.md"):
+            readme.unlink()  # peft's is a form to be filled in
+        shutil.copy(card, made / "README.md")
+        size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
+        if size > LARGEST:
+            raise ValueError(f"{chosen} is {size:,} bytes in float16; at most {LARGEST:,} are shipped")
+        Tyler.from_pretrained(str(made), dtype="float32", device="cpu")  # it loads, or nothing is written
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    return size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run of a stage, or a checkpoint")
+    parser.add_argument("folder", type=Path, help="where it is written; what was there is replaced")
+    parser.add_argument("--card", type=Path, required=True, help="its README.md: what it can and cannot do")
+    arguments = parser.parse_args()
+    print(f"{arguments.folder}: {ship(arguments.run, arguments.folder, arguments.card):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
