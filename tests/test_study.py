@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tyler.analysis import records
+from tyler.analysis.records import read as read_records
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
@@ -48,7 +48,7 @@ def test_the_tables_are_those_of_the_records(scripts: tuple[ModuleType, ModuleTy
 def test_the_tables_of_the_real_model_are_those_of_the_records(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(root / "scripts"))
     study = importlib.import_module("study_smollm2")
-    found = list(records.read(root / "docs" / "results" / "smollm2").values())
+    found = list(read_records(root / "docs" / "results" / "smollm2").values())
     told = (root / "docs" / "results" / "smollm2-tables.md").read_text()
     assert told == study.tables(found), "run `python scripts/study_smollm2.py report`"
 
