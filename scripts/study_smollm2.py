@@ -50,7 +50,7 @@ What to see:
 
 - One row is a model under one way of decoding; [what follows](smollm2.md) says it in words. Answers are greedy.
 - k counts right answers of the first 500 test problems, one k for each seed (42 where there is one). CoT has no seed.
-- Intervals are Wilson's and take seeds as independent; comparisons are paired, problem by problem, with an exact sign test.
+- Intervals are Wilson's and take seeds as independent; comparisons are paired, with an exact sign test.
 - Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read.
 - Seconds are of one thread of a shared processor and rank no method's speed.
 

@@ -44,7 +44,7 @@ def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str,
 
 
 def to_half(path: Path) -> None:
-    """Rewrite a safetensors file in float16, half its size, each number rounded. Raises ValueError for one too large."""
+    """Rewrite a safetensors file in float16, half its size, each number rounded. ValueError for one too large."""
     with safe_open(path, framework="pt") as file:
         tensors, metadata = {key: file.get_tensor(key).half() for key in file.keys()}, file.metadata()  # noqa: SIM118
     if large := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:

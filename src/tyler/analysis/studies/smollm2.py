@@ -66,7 +66,7 @@ ROWS = (*MAIN, *MORE)
 def cells(seeds: Sequence[int] = SEEDS, asked: Sequence[Questions] = (TEST, HARDER)) -> list[Cell]:
     """All cells in the order in which they are worth running: one seed of everything, then the other seeds of MAIN.
 
-    Controls and what else has one seed are asked the first task alone: the harder one tells little where few are solved.
+    Controls and what else has one seed are asked the first task alone: the harder one tells little where few are right.
     """
     first = [*_cells(MAIN, seeds[:1], asked), *_cells(MORE, seeds[:1], asked[:1])]
     return [*first, *_cells(MAIN, seeds[1:], asked)]
