@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -30,17 +31,21 @@ from tyler.tasks.prompts import Prompt, Question
 OWN = "tyler"
 """The model itself, as its last stage left it: Tyler after a stage, SFT, GRPO, or the plain backbone."""
 
-NOT_METHODS = {"grpo", "knobs", "method", "reasoner", "registry", "sft", "tyler"}
-"""The modules of this package that are no method; every other is one."""
+DEFINITION = re.compile(rb"^METHOD = ", re.MULTILINE)
 
 
 def _methods() -> dict[str, str]:
-    """The modules of `tyler.reasoners` that define a METHOD, by the method's name; none of them is loaded for it."""
-    found = {module.name: module.ispkg for module in iter_modules(reasoners.__path__) if module.name not in NOT_METHODS}
-    return {
-        name.replace("_", "-"): f"{reasoners.__name__}.{name}" + (".method" if package else "")
-        for name, package in found.items()
-    }
+    """The modules of `tyler.reasoners` whose source defines METHOD, by the method's name; none is loaded for it.
+
+    A method of several modules is a package, whose `method.py` defines it.
+    """
+    found = {}
+    for folder in map(Path, reasoners.__path__):
+        for source in (*folder.glob("*.py"), *folder.glob("*/method.py")):
+            if DEFINITION.search(source.read_bytes()):
+                path = source.relative_to(folder).with_suffix("").parts
+                found[path[0].replace("_", "-")] = ".".join((reasoners.__name__, *path))
+    return dict(sorted(found.items()))
 
 
 METHODS = _methods()
