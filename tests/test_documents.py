@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -137,6 +138,20 @@ def test_every_import_on_a_page_works(root: Path) -> None:
     for page, text in pages(root).items():
         names = [f"{home}.{name.strip()}" for home, found in line.findall(text) for name in found.split(",")]
         assert not missing(names), f"{page} imports what does not exist"
+
+
+def test_the_drawing_of_the_packages_is_in_the_order_of_the_import_contract(root: Path) -> None:
+    drawing = re.search(
+        r"^```text\n(.*?)^```", (root / "docs" / "architecture.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert drawing
+    drawn = [name.removesuffix(".py") for name in re.findall(r"^(\S+)", drawing[1], re.MULTILINE)]
+    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [set(layer.split(" | ")) for layer in contracts[0]["layers"] if layer != "__main__"]
+    for layer in layers:
+        assert set(drawn[: len(layer)]) == layer
+        drawn = drawn[len(layer) :]
+    assert not drawn
 
 
 def test_every_equation_of_the_paper_has_its_place_in_the_code(root: Path) -> None:
