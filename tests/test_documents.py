@@ -100,17 +100,12 @@ def prose(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![", "<"))]
 
 
+GENERATED = ("docs/cli.md", "docs/reference/", "docs/metrics.md")
+
+
 def test_prose_fits_a_terminal(root: Path) -> None:
-    read_first = (
-        "README.md",
-        "docs/README.md",
-        "docs/get-started.md",
-        "docs/guides/",
-        "docs/tutorials/",
-        "docs/concepts/",
-    )
     for page, text in pages(root).items():
-        if not page.startswith(read_first):
+        if page.startswith(GENERATED) or page.endswith("-tables.md"):
             continue
         wide = [line for line in prose(text) if len(line) > 130]
         assert not wide, f"{page} has lines of more than 130 characters"
