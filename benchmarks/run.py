@@ -24,7 +24,7 @@ from harness import note, short, tables
 
 HERE = Path(__file__).parent
 NO_BENCHMARKS = ("harness", "models", "run", "gpu")
-NEED_DATA = ("grading",)
+NEED_DATA = ("grading", "real_training")
 MINUTES = 15
 """What all of them may take on two quiet cores."""
 

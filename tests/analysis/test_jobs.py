@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,6 @@ def test_no_job_starts_before_what_it_needs_and_no_more_than_there_are_processes
 CELLS = [
     replace(cell("CoT", Training()), decoding=Decoding(router="never")),
     cell("Stage 1", STAGE1),
-    replace(cell("zeros", STAGE1), decoding=Decoding(intervention="zeros")),
-    cell("SFT", SFT),
     cell("Stage 1, timed", STAGE1, measure=LATENCY),
 ]
 VARYING = ("training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment", "weights")
@@ -74,15 +73,59 @@ def test_two_processes_make_the_records_of_one(tmp_path: Path, capfd: pytest.Cap
     assert len(one) == len(CELLS)
     assert one == two
     said = capfd.readouterr().out.splitlines()
-    assert said[-1].startswith("[5/5] Stage 1, timed, mini dev, seed 42; about ")
+    assert said[-1].startswith("[3/3] Stage 1, timed, mini dev, seed 42; about ")
     assert sum("training stage1" in line for line in said) == 1
     assert any((tmp_path / "2" / "logs").iterdir())
 
 
-def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path) -> None:
-    grid = Grid(tmp_path / "models", tmp_path / "records", Sources({}))
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run in threads of this process, which start at once."""
+
+    def executor(grid: Grid, workers: int) -> ThreadPoolExecutor:
+        monkeypatch.setattr(jobs, "_grid", grid)
+        return ThreadPoolExecutor(workers)
+
+    monkeypatch.setattr(jobs, "_executor", executor)
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, measured = Grid(tmp_path / "models", tmp_path / "records", Sources({})), list[str]()
+
+    def measure(self: Grid, cell: Cell) -> dict[str, Any]:
+        measured.append(cell.row)
+        if cell.row == "broken" and measured.count("broken") == 1:
+            raise ValueError("no such latents")
+        return {"row": cell.row}
+
+    monkeypatch.setattr(Grid, "measure", measure)
     broken = replace(cell("broken", Training()), decoding=Decoding(intervention="blur"))
-    with pytest.raises(ValueError, match="no intervention 'blur'"):
+    with pytest.raises(ValueError, match="no such latents"):
         grid.run([CELLS[0], broken], processes=2)
-    grid.run([CELLS[0]], processes=2)
-    assert [json.loads(path.read_text())["row"] for path in grid.records.iterdir()] == ["CoT"]
+    assert [one["row"] for one in records.read(grid.records).values()] == ["CoT"]
+    grid.run([CELLS[0], broken], processes=2)
+    assert sorted(measured) == ["CoT", "broken", "broken"]
+    assert sorted(one["row"] for one in records.read(grid.records).values()) == ["CoT", "broken"]
+
+
+@pytest.mark.usefixtures("in_threads")
+def test_what_times_its_answers_runs_after_everything_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, beside, order = set[str](), dict[str, set[str]](), list[str]()
+
+    def record(self: Grid, cell: Cell, name: str, identity: dict[str, Any]) -> None:
+        running.add(cell.row)
+        order.append(cell.row)
+        time.sleep(0.05)
+        beside[cell.row] = running - {cell.row}
+        running.discard(cell.row)
+
+    monkeypatch.setattr(Grid, "record", record)
+    timed = [cell(f"timed {number}", Training(), measure=LATENCY) for number in range(2)]
+    plain = [cell(f"plain {number}", Training()) for number in range(4)]
+    made = {one.row: (one, {}) for pair in zip(timed, plain, strict=False) for one in pair} | pending(*plain)
+    jobs.run(Grid(tmp_path, tmp_path, Sources({})), made, 2, lambda _: None, lambda _: None)
+    assert order[-2:] == ["timed 0", "timed 1"] and not beside["timed 0"] | beside["timed 1"]
+    assert any(beside[one.row] for one in plain)

@@ -196,8 +196,7 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
 # ---------------------------------------------------------------------------------------------- events
 
 
-@pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2)])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family, slots, coalesce", [*((one, 3, 2) for one in tiny.FAMILIES), ("smollm3", 1, 0)])
 def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int, coalesce: int) -> None:
     requests = [
         *CASES.values(),

@@ -7,6 +7,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 import yaml
@@ -46,6 +47,7 @@ def meaning(owner: type[BaseModel], name: str) -> str:
     raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
 
 
+@cache
 def docstrings(owner: type) -> dict[str, str]:
     """The strings that stand below the fields of a class."""
     if owner is BaseModel:
