@@ -11,7 +11,8 @@ from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.benchmarks import gpqa
-from tyler.tasks.decontamination import Overlap, Selection, find_overlap, fingerprint, load_training, refuse_overlap
+from tyler.tasks.decontamination import Overlap, Selection, find_overlap, load_training, refuse_overlap
+from tyler.tasks.same_text import fingerprint
 from tyler.training.command import development_problems
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tyler.config.files import load_config
 from tyler.config.schema import Config
+from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks import Problem, load_problems
 
 FORMAT = 1
@@ -25,19 +26,14 @@ ACCURACY, TEXTS, LATENCY, LATENTS = "accuracy", "texts", "latency", "latents"
 """What a cell keeps of its answers (`measures.py`)."""
 ALONE = (LATENCY,)
 """Measures that decode one answer at a time."""
-SEEDED = ("stage1", "stage2", "sft", "softcot", "memgen.weaver", "memgen.weaver_grpo", "memgen.trigger")
+SEEDED = tuple(Config().loops)
 """The sections whose seeds decide data order, draws and rollouts."""
 SECTIONS = {
     UNTRAINED: (),
     "merge": (),
     "stage1": ("operators", "lora", "stage1"),
-    "sft": ("lora", "sft"),
-    "grpo": ("lora", "stage2", "grpo", "decoding"),
     "stage2": ("lora", "stage2", "grpo", "decoding"),
-    "softcot": ("softcot",),
-    "memgen": ("memgen",),
-    "memgen-weaver-grpo": ("memgen",),
-    "memgen-trigger": ("memgen",),
+    **{name: trainer.reads for name, trainer in TRAINERS.items()},
 }
 """The sections of the config that a method of training reads, besides `backbone` and `data`."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")

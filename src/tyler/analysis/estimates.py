@@ -26,6 +26,7 @@ from tyler.planning.roofline import (
     total_seconds,
     training,
 )
+from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks.grading import find_task
 from tyler.tasks.mini import SPLITS
 from tyler.tasks.task import Generated
@@ -35,14 +36,6 @@ CALLS = 5
 UNMADE = (UNTRAINED, "merge")
 """Methods that train nothing."""
 LIKE_STAGE1, ON_TRACES = ("stage1", "memgen"), ("sft", "softcot")
-LOOPS = {
-    "sft": "sft",
-    "softcot": "softcot",
-    "memgen": "memgen.weaver",
-    "memgen-weaver-grpo": "memgen.weaver_grpo",
-    "memgen-trigger": "memgen.trigger",
-}
-"""The section of each method's loop."""
 LOOP_KEYS = ("steps", "epochs", "batch_size", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 FALLBACK = 2000
 """Training problems where a config says neither steps nor how many."""
@@ -139,7 +132,7 @@ def as_a_stage(method: str, config: Config) -> Config:
     """The config with a method's loop in the place of the stage that its steps are like."""
     if method in ("stage1", "stage2", "grpo"):
         return config
-    section, stage = (LOOPS[method], "stage1" if method in (*LIKE_STAGE1, *ON_TRACES) else "stage2")
+    section, stage = (TRAINERS[method].loop, "stage1" if method in (*LIKE_STAGE1, *ON_TRACES) else "stage2")
     loop = config.loops[section]
     shared = {key: getattr(loop, key) for key in type(loop).model_fields if key in LOOP_KEYS}
     if method == "memgen":

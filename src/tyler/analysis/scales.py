@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tyler.analysis.cells import Questions, Training
-from tyler.analysis.studies import smollm2
 from tyler.config.sections import suggest
 
 
@@ -124,10 +123,10 @@ MINI = Scale(
 
 SMOLLM2 = Scale(
     name="smollm2",
-    backbones={"SmolLM2-135M": smollm2.PRESET},
+    backbones={"SmolLM2-135M": "smollm2-135m"},
     studied="SmolLM2-135M",
     sequential="SmolLM2-135M",
-    tasks={"MAWPS": smollm2.TEST, "SVAMP": smollm2.HARDER},
+    tasks={"MAWPS": Questions("mawps", "test", 500, 160), "SVAMP": Questions("svamp", "test", 500, 160)},
     seeds=(42,),
     lengths=Lengths(90, 70, 90),
     timed=50,

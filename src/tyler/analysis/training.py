@@ -8,10 +8,7 @@ from pathlib import Path
 
 from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
 from tyler.config.schema import Config
-from tyler.reasoners import grpo, sft
-from tyler.reasoners.memgen import grpo as memgen_grpo
-from tyler.reasoners.memgen import sft as memgen_sft
-from tyler.reasoners.softcot import sft as softcot
+from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.atomic_files import atomic_write
 from tyler.training import merging, stage1, stage2
 
@@ -85,20 +82,11 @@ def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
             stage1.run(config, start=start, output=folder, resume=resume)
         case "stage2":
             stage2.run(config, start=start, output=folder, resume=resume)
-        case "sft":
-            sft.run(config, output=folder, resume=resume)
-        case "grpo":
-            grpo.run(config, output=folder, resume=resume)
-        case "softcot":
-            softcot.run(config, output=folder, resume=resume)
-        case "memgen":
-            memgen_sft.run(config, start=start, output=folder, resume=resume)
-        case "memgen-weaver-grpo":
-            memgen_grpo.run_weaver(config, start=start, output=folder, resume=resume)
-        case "memgen-trigger":
-            memgen_grpo.run_trigger(config, start=start, output=folder, resume=resume)
         case "merge":
             assert start is not None, "what is merged is a trained model"
             merging.run(start, folder)
+        case _ if method in TRAINERS:
+            more = {} if start is None else {"start": start}
+            TRAINERS[method].load()(config, output=folder, resume=resume, **more)
         case _:
-            raise ValueError(f"there is no training {method!r}")
+            raise ValueError(f"there is no training {method!r}; there are stage1, stage2, merge, {', '.join(TRAINERS)}")

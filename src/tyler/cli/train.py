@@ -12,26 +12,23 @@ from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
 from tyler.cli.options import ConfigName, Overrides, SomeFolder, SomeNumber, load_settings
+from tyler.reasoners.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
+
+    TrainerName = str
+else:
+    TrainerName = Literal[tuple(TRAINERS)]
 
 logger = logging.getLogger(__name__)
 
 CURVES = "curves.png"
 
-TRAINERS = {
-    "sft": ("sft", "run"),
-    "grpo": ("grpo", "run"),
-    "softcot": ("softcot.sft", "run"),
-    "memgen": ("memgen.sft", "run"),
-    "memgen-weaver-grpo": ("memgen.grpo", "run_weaver"),
-    "memgen-trigger": ("memgen.grpo", "run_trigger"),
-}
-"""The module and the function behind each METHOD of `tyler train`."""
-
-CONTINUING = ("memgen-weaver-grpo", "memgen-trigger")
+CONTINUING = [name for name, trainer in TRAINERS.items() if trainer.needs_start]
 """Those that start from a trained weaver."""
+
+METHOD = "One of " + ", ".join(f"{name} ({trainer.about})" for name, trainer in TRAINERS.items()) + "."
 
 
 def stage1(
@@ -110,10 +107,7 @@ def stage2(
 
 
 def train(
-    method: Annotated[
-        Positional[Literal["sft", "grpo", "softcot", "memgen", "memgen-weaver-grpo", "memgen-trigger"]],
-        arg(metavar="METHOD"),
-    ],
+    method: Annotated[Positional[TrainerName], arg(metavar="METHOD", help=METHOD)],
     config: ConfigName,
     start: SomeFolder = None,
     output: SomeFolder = None,
@@ -124,9 +118,6 @@ def train(
     """Train a baseline, on the same problems and by the same loops.
 
     Args:
-        method: sft (fine-tuning on the traces of Stage 1), grpo (Stage 2 on the plain backbone), softcot (soft thoughts
-            of an assistant in the prompt), or MemGen: memgen (its weaver on the traces of Stage 1), memgen-weaver-grpo
-            and memgen-trigger (which start from a trained weaver).
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
@@ -141,10 +132,7 @@ def train(
     output = output or run_directory(config, method)
 
     def train() -> None:
-        from importlib import import_module
-
-        module, function = TRAINERS[method]
-        getattr(import_module(f"tyler.reasoners.{module}"), function)(settings, output=output, resume=resume, **more)
+        TRAINERS[method].load()(settings, output=output, resume=resume, **more)
 
     next_methods = CONTINUING[CONTINUING.index(method) + 1 :] if method in CONTINUING else CONTINUING
     following = [

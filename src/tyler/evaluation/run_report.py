@@ -27,6 +27,7 @@ from tyler.runs.atomic_files import atomic_write
 from tyler.runs.catalogue import AnyRun, EvaluationRun, TrainingRun, runs_below
 from tyler.runs.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.runs.json_lines import read_jsonl
+from tyler.runs.metrics import EVERY, LOOPS
 from tyler.runs.run import CONFIG, TRAJECTORIES
 from tyler.tasks import Outcome, find_task
 
@@ -34,16 +35,8 @@ FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
 
 
-OWN = {
-    "stage1": {"stage1"},
-    "stage2": {"stage2", "grpo"},
-    "sft": {"sft"},
-    "softcot": {"softcot"},
-    "memgen_weaver": {"memgen"},
-    "memgen_grpo": {"memgen"},
-}
-"""The sections of the config that are a loop's own, by the prefix of its metrics."""
-SECTIONS = set().union(*OWN.values())
+SECTIONS = {section for metrics in EVERY for section in metrics.sections}
+"""The sections of the config that some loops alone read."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +160,7 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
             "command": command_of(start),
         }
     defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
-    unread = SECTIONS - OWN.get(run.loop or "", SECTIONS)
+    unread = set() if run.loop is None else SECTIONS.difference(LOOPS[run.loop].sections)
     changed = [
         (key, _told(value), _told(defaults.get(key)))
         for key, value in values.items()

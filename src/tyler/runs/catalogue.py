@@ -16,22 +16,13 @@ import yaml
 from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, latest_checkpoint, read_best
 from tyler.runs.curves import operators_of
 from tyler.runs.json_lines import read_jsonl
+from tyler.runs.metrics import LOOPS
 from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
 
 SETTINGS, RECORDS = "settings.json", "records.jsonl"
 """Of an evaluation's folder; the same names as in `tyler.evaluation.records`, which stands above."""
 
 Status = Literal["running", "finished", "interrupted"]
-
-LOOPS = {
-    "stage1": ("Stage 1", "stage1"),
-    "stage2": ("Stage 2", "stage2"),
-    "sft": ("SFT", "sft"),
-    "softcot": ("SoftCoT", "softcot"),
-    "memgen_weaver": ("MemGen weaver", "memgen.weaver"),
-    "memgen_grpo": ("MemGen GRPO", None),
-}
-"""What a run trains, and the section with its steps, by the prefix of its metrics."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class TrainingRun:
         if noted is not None or self.loop is None:
             return str(noted or "training")
         plain = self.loop == "stage2" and not operators_of(self.metrics)
-        return "GRPO" if plain else LOOPS[self.loop][0]
+        return "GRPO" if plain else LOOPS[self.loop].trains
 
     @property
     def budget(self) -> int | None:
@@ -91,7 +82,7 @@ class TrainingRun:
     def total(self) -> int | None:
         """The steps that it is to take; None where an older version did not note them and the config does not say."""
         noted = next((start["steps"] for start in reversed(self.starts) if "steps" in start), None)
-        section = LOOPS[self.loop][1] if self.loop else None
+        section = LOOPS[self.loop].loop if self.loop else None
         return noted if noted is not None or section is None else _at(self.config, f"{section}.steps")
 
     @property

@@ -12,6 +12,17 @@ class Metrics:
     title: str
     about: str
     meanings: dict[str, str]
+    trains: str
+    """What a run with these keys trains, in a word."""
+    loop: str | None
+    """The section of the config with its steps; None where several trainings log these keys."""
+    sections: tuple[str, ...]
+    """The sections of the config that such a run alone reads."""
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of its own begin with, as in `stage1/loss`."""
+        return next(iter(self.meanings)).partition("/")[0]
 
 
 STAGE1 = Metrics(
@@ -29,6 +40,9 @@ STAGE1 = Metrics(
             "same places every time; chooses `checkpoints/best`"
         ),
     },
+    trains="Stage 1",
+    loop="stage1",
+    sections=("stage1",),
 )
 SFT = Metrics(
     "SFT",
@@ -44,6 +58,9 @@ SFT = Metrics(
             "`checkpoints/best`"
         ),
     },
+    trains="SFT",
+    loop="sft",
+    sections=("sft",),
 )
 SOFTCOT = Metrics(
     "SoftCoT",
@@ -59,6 +76,9 @@ SOFTCOT = Metrics(
             "`checkpoints/best`"
         ),
     },
+    trains="SoftCoT",
+    loop="softcot",
+    sections=("softcot",),
 )
 STAGE2 = Metrics(
     "Stage 2, and GRPO without operators",
@@ -105,6 +125,9 @@ STAGE2 = Metrics(
         ),
         "calibration/elsewhere": "step 0: mean probability of any operator where no rule proposes one",
     },
+    trains="Stage 2",
+    loop="stage2",
+    sections=("stage2", "grpo"),
 )
 MEMGEN_WEAVER = Metrics(
     "MemGen: the weaver on traces",
@@ -120,6 +143,9 @@ MEMGEN_WEAVER = Metrics(
             "`checkpoints/best`"
         ),
     },
+    trains="MemGen weaver",
+    loop="memgen.weaver",
+    sections=("memgen",),
 )
 MEMGEN_GRPO = Metrics(
     "MemGen: GRPO of the weaver or of the trigger",
@@ -146,6 +172,12 @@ MEMGEN_GRPO = Metrics(
         ),
         "memgen_grpo/greedy_insertions": "blocks behind delimiters per greedy answer",
     },
+    trains="MemGen GRPO",
+    loop=None,
+    sections=("memgen",),
 )
 
 EVERY = (STAGE1, SFT, SOFTCOT, STAGE2, MEMGEN_WEAVER, MEMGEN_GRPO)
+
+LOOPS = {metrics.prefix: metrics for metrics in EVERY}
+"""The same, by the prefix of the keys."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +15,7 @@ from typing import Literal
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Problem
+from tyler.tasks.same_text import fingerprint
 from tyler.tasks.task import Generated
 
 logger = logging.getLogger(__name__)
@@ -24,8 +23,6 @@ logger = logging.getLogger(__name__)
 OnOverlap = Literal["refuse", "drop"]
 """What becomes of training problems that are held out: the run is refused, or continues without them."""
 
-_DRESS = re.compile(r"\\(?:[,;:!() \[\]]|(?:left|right|displaystyle|q?quad)(?![A-Za-z])|[dt](?=frac))|[~\s]+")
-_PUNCTUATION = re.compile(r"[;:!?\"'`$\\{}‘’“”]|(?<!\d)[.,]|[.,](?!\d)|,(?=\d{3}(?!\d))")
 _SHOWN = 5
 
 
@@ -81,15 +78,6 @@ def _tenth(problems: Sequence[Problem], count: int) -> list[Problem]:
     ranked = sorted(problems, key=lambda problem: hashlib.sha256(f"development {problem.id}".encode()).digest())
     chosen = {problem.id for problem in ranked[: min(count, len(problems) // 10)]}
     return [problem for problem in problems if problem.id in chosen]
-
-
-def fingerprint(text: str) -> bytes:
-    """A hash of a problem's text that case, spaces (LaTeX's too), math delimiters and punctuation do not change.
-
-    Operators, parentheses and decimal points stay, so that `2 + 3` is not `2 - 3`, nor `1.5` the same as `15`.
-    """
-    text = _PUNCTUATION.sub("", _DRESS.sub("", unicodedata.normalize("NFKC", text)))
-    return hashlib.sha256(text.casefold().encode("utf-8", "surrogatepass")).digest()
 
 
 def _question(problem: Problem) -> bytes:

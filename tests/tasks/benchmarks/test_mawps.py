@@ -14,7 +14,8 @@ from tyler.boundaries.placement import find_boundaries
 from tyler.tasks import Problem, find_task, grade, load_problems
 from tyler.tasks.benchmarks.mawps import problem
 from tyler.tasks.data_files import Row, read_rows
-from tyler.tasks.decontamination import find_overlap, fingerprint
+from tyler.tasks.decontamination import find_overlap
+from tyler.tasks.same_text import fingerprint
 from tyler.tasks.task import Task
 from tyler.tasks.templates import template
 

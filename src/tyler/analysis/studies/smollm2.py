@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tyler.analysis.cells import Cell, Decoding, Questions, Training
+from tyler.analysis.scales import SMOLLM2
 
-PRESET = "smollm2-135m"
+PRESET = SMOLLM2.preset
 SEEDS = (42, 43, 44)
-TEST = Questions("mawps", "test", 500, 160)
-HARDER = Questions("svamp", "test", 500, 160)
+TEST, HARDER = SMOLLM2.tasks["MAWPS"], SMOLLM2.tasks["SVAMP"]
 DEVELOPMENT = Questions("mawps", "dev", None, 160)
 """What choices are made on."""
 

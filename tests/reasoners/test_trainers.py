@@ -1,0 +1,26 @@
+"""The table of trainings, against the functions and the settings that it names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tyler.analysis.cells import SECTIONS
+from tyler.config.schema import Config
+from tyler.reasoners.trainers import TRAINERS
+from tyler.runs.metrics import LOOPS
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_trainer_names_a_training_and_settings_that_there_are(name: str) -> None:
+    trainer, config = TRAINERS[name], Config()
+    assert callable(trainer.load())
+    assert trainer.loop in config.loops and trainer.loop.partition(".")[0] in trainer.reads
+    assert set(trainer.reads) <= set(Config.model_fields)
+    assert SECTIONS[name] == trainer.reads
+
+
+@pytest.mark.parametrize("prefix", LOOPS)
+def test_metrics_name_settings_that_there_are(prefix: str) -> None:
+    metrics = LOOPS[prefix]
+    assert metrics.loop is None or metrics.loop in Config().loops
+    assert metrics.sections and set(metrics.sections) <= set(Config.model_fields)
