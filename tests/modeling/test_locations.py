@@ -8,7 +8,7 @@ import pytest
 
 from tyler.modeling import backbone
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.locations import near
+from tyler.modeling.locations import WHAT_TO_GIVE, near
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,13 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(typed: str, mea
 def test_a_folder_that_is_no_model_says_what_it_is(location: str, said: str) -> None:
     assert f"{location} holds no model: it has no config.json" in refusal(location)
     assert said in refusal(location)
+
+
+def test_a_checkpoint_of_any_method_is_known_by_its_manifest(folder: Path) -> None:
+    for name, text in {"new.json": '{"format": 3, "backbone": {}}', "tokens.json": '{"version": 1}'}.items():
+        (folder / "saved" / name).mkdir(parents=True)
+        (folder / "saved" / name / name).write_text(text)
+    assert refusal("saved").endswith("; in it are saved/new.json. " + WHAT_TO_GIVE)
 
 
 @pytest.mark.parametrize("id", ["Qwen/Qwen3-8B", "HuggingFaceTB/SmolLM2-135M-Instruct", "gpt2"])

@@ -6,6 +6,7 @@ without it is said at once.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -18,7 +19,8 @@ WHAT_TO_GIVE = (
 )
 
 NAMES = (MINI, *SHIPPED, *FETCHABLE)
-MANIFESTS = ("tyler.json", "memgen.json", "softcot.json")
+MANIFEST = re.compile(rb'\s*{\s*"format"\s*:')
+"""How the file that makes a folder a checkpoint of tyler's begins (`manifest.py`), whatever the method."""
 SHOWN = 3
 
 
@@ -61,7 +63,12 @@ def near(path: Path) -> Path | None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run or a checkpoint of tyler's."""
-    return (folder / "checkpoints").is_dir() or any((folder / name).is_file() for name in MANIFESTS)
+    return (folder / "checkpoints").is_dir() or any(map(_is_manifest, folder.glob("*.json")))
+
+
+def _is_manifest(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return MANIFEST.match(opened.read(64)) is not None
 
 
 def inside(folder: Path) -> str:
