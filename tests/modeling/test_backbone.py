@@ -72,10 +72,10 @@ def test_another_dtype_is_refused_with_those_that_are_allowed(dtype: Any, folder
     ("device", "message"),
     [
         (0.5, "device 0.5 is not known"),
-        ("nosuch", "device 'nosuch' is not known; use 'cpu', 'cuda' or 'cuda:1'"),
+        ("nosuch", "device 'nosuch' is not known; use 'cpu', 'cuda', 'cuda:1' or 'mps'"),
         ("cuda", "device 'cuda' was asked for, and torch finds no CUDA device here; `tyler doctor`"),
         ("cuda:3", "device 'cuda:3' was asked for, and torch finds no CUDA device here"),
-        ("mps", "device 'mps' was asked for, and torch finds no Apple GPU here; use 'cpu'"),
+        ("mps", "device 'mps' was asked for, and torch finds no Apple GPU here; `tyler doctor`"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(
