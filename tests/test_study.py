@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tyler.analysis.records import read as read_records
+from tyler.analysis.studies import smollm2
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
@@ -51,6 +52,12 @@ def test_the_tables_of_the_real_model_are_those_of_the_records(root: Path, monke
     found = list(read_records(root / "docs" / "results" / "smollm2").values())
     told = (root / "docs" / "results" / "smollm2-tables.md").read_text()
     assert told == study.tables(found), "run `python scripts/study_smollm2.py report`"
+
+
+def test_the_page_of_the_real_model_says_how_far_its_study_is(root: Path) -> None:
+    page = (root / "docs" / "results" / "smollm2.md").read_text()
+    done = len(list((root / "docs" / "results" / "smollm2").glob("*.json")))
+    assert f"{done} of {len(smollm2.cells())} cells have records" in " ".join(page.split())
 
 
 def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
