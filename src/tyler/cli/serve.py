@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBackbone, SomeBytes, SomeFile, SomeNumber, memory_of, router_of
+from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, router_of
+from tyler.evaluation.options import Loading
 
 Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
 
@@ -38,13 +39,9 @@ class Listening:
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Decoding(Loading):
     """How answers are decoded."""
 
-    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
-    """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
-    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Change one setting of the method: `--method-set min_p=0.01`."""
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
     trained for."""
@@ -54,12 +51,8 @@ class Decoding:
     """The most actions a request may ask for, and what it gets when it does not say."""
     slots: int = 32
     """Answers decoded at once."""
-    memory: SomeBytes = None
-    """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
-    backbone: SomeBackbone = None
-    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
     """Where chats show invocations as reasoning: where they happen, all before the text, or not at all."""
 
@@ -93,7 +86,7 @@ def serve(
     """
     if listening.replicas < 1:
         raise ValueError(f"--replicas {listening.replicas}; it must be 1 or more")
-    router, memory = router_of(decoding.router), memory_of(decoding.memory)
+    router, memory = router_of(decoding.router), decoding.bytes
     if any(find_spec(module) is None for module in ("fastapi", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'tyler-reasoning[serve]'")
     from tyler.reasoners import registry

@@ -25,6 +25,7 @@ from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.sizes import bytes_of
 from tyler.evaluation.command import LONGEST_WAIT
+from tyler.evaluation.options import Answering
 from tyler.model import Tyler
 from tyler.tasks.prompts import written_turns
 
@@ -41,7 +42,7 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-SLOTS = 32
+SLOTS = Answering.slots
 """Answers decoded, or texts scored, at once by default."""
 
 CHUNK = 1024
@@ -80,7 +81,7 @@ class TylerLM(TemplateLM):
         dtype: str = "auto",
         device: str | None = None,
         backbone: str | None = None,
-        seed: int = 0,
+        seed: int = Answering.seed,
         memory: int | str | None = None,
     ) -> None:
         """Load a model, or take a loaded one.

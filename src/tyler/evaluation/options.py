@@ -121,21 +121,32 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Answering(Decoding):
-    """How the model answers."""
+class Loading:
+    """Under which method a model answers, and what it may hold."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
     """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
     method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Change one setting of the method: `--method-set min_p=0.01`."""
+    memory: SomeBytes = None
+    """At most so much context and caches, as 4GB or 512MiB; answers wait for room, and what never fits is refused."""
+    backbone: SomeBackbone = None
+    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
+
+    @property
+    def bytes(self) -> int | None:
+        """The bound on memory in bytes. Raises ValueError for what is no size."""
+        return memory_of(self.memory)
+
+
+@dataclass(frozen=True)
+class Answering(Loading, Decoding):
+    """How the model answers."""
+
     samples: SomeCount = 1
     """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are told."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
-    memory: SomeBytes = None
-    """At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound."""
-    backbone: SomeBackbone = None
-    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
     device: SomeDevice = None
     """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
 
@@ -149,11 +160,6 @@ class Answering(Decoding):
             slots=config.slots,
             memory=None if config.memory is None else str(config.memory),
         )
-
-    @property
-    def bytes(self) -> int | None:
-        """The bound on memory in bytes. Raises ValueError for what is no size."""
-        return memory_of(self.memory)
 
 
 @dataclass(frozen=True)
