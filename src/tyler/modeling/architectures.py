@@ -161,7 +161,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """The backbones of the paper and one that runs on a small CPU, by their Hub id: what their `config.json` says."""
 
 
-SHIPPED = {"mini-tyler": "mini"}
+SHIPPED = {"mini-tyler": "mini", "smollm2-tyler": "smollm2"}
 """Trained Tylers that ship inside the package, each with its backbone."""
 
 

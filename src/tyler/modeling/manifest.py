@@ -108,11 +108,12 @@ class BackboneRecord:
         else:
             same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
         if not same:
+            hint = f"; `tyler fetch {self.id}` brings other weights by another --origin" if self.id in FETCHABLE else ""
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
                 f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
                 f"{dtype_name(backbone)}: load it with the backbone it was trained on (backbone.id of a config, "
-                "--backbone of a command)"
+                f"--backbone of a command){hint}"
             )
 
 
