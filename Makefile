@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-# Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
+# What `make real` asks.
 PROBLEM ?= A baker made 48 cakes. He sold 19 of them. How many cakes are left?
+# Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
 # Two workers of one thread each: on a small machine more threads only wait for each other.

@@ -83,7 +83,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in threads of this process, which start at once."""
 
     def executor(grid: Grid, workers: int) -> ThreadPoolExecutor:
-        monkeypatch.setattr(jobs, "_grid", grid)
+        monkeypatch.setattr(jobs, "_works", grid)
         return ThreadPoolExecutor(workers)
 
     monkeypatch.setattr(jobs, "_executor", executor)

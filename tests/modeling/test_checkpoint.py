@@ -23,6 +23,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
 from tyler.modeling.lora import lora_layers
+from tyler.modeling.manifest import BackboneRecord
 from tyler.modeling.projections import siblings
 from tyler.runs.run import Run
 
@@ -118,8 +119,17 @@ def test_a_number_beyond_float16_is_named(saved: Path, backbones: Path, tmp_path
     model = load(saved, backbones, "qwen3")
     with torch.no_grad():
         model.policy.psi[0, 0] = 70_000.0
-    with pytest.raises(ValueError, match=r"psi of operators\.safetensors hold numbers beyond float16; save in float32"):
-        model.save_pretrained(tmp_path, half=True)
+    with pytest.raises(ValueError, match=r"psi: numbers beyond float16, up to 65,504; save in float32"):
+        model.save_pretrained(tmp_path / "half", half=True)
+    assert not (tmp_path / "half").exists()
+
+
+@pytest.mark.parametrize("id, hinted", [("smollm2", True), ("mini", False)])
+def test_a_fetched_backbone_from_elsewhere_is_refused_with_where_to_get_the_right_one(id: str, hinted: bool) -> None:
+    record = BackboneRecord(id, None, "0123456789abcdef", dtype="float32")
+    with pytest.raises(CheckpointError, match=f"was trained on backbone '{id}' with fingerprint 0123") as refused:
+        record.check(tiny.tyler("qwen3").backbone, Path("model"))
+    assert ("run `tyler fetch smollm2` with the other --origin" in str(refused.value)) == hinted
 
 
 def test_saving_what_was_loaded_writes_the_same_files(saved: Path, backbones: Path, tmp_path: Path) -> None:

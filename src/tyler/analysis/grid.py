@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ class Grid:
         pace = Pace({name: 1.0 if cost is None else cost(cell) for name, (cell, _) in pending.items()})
         told = Told(len(identities), len(identities) - len(pending), pace)
         if processes > 1:
-            jobs.run(self, pending, processes, told.begun, told.finished)
+            bare = replace(self, latest={})  # a loaded model stays in its process
+            jobs.run(bare, pending, processes, told.begun, told.finished)
             return
         for name, (cell, identity) in pending.items():
             job = jobs.Job(name, frozenset(), cell, None, name, identity)

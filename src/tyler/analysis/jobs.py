@@ -11,16 +11,13 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from tyler.analysis.cells import ALONE, UNTRAINED, Cell, Training
-
-if TYPE_CHECKING:
-    from tyler.analysis.grid import Grid
 
 LOGS = "logs"
 """Beside the records: what each process says while it works."""
@@ -45,6 +42,20 @@ class Job:
         return self.training is None and self.cell.measure in ALONE
 
 
+class Works(Protocol):
+    """What does the jobs: a grid. It is sent to every process."""
+
+    @property
+    def records(self) -> Path:
+        """Where the records go."""
+
+    def train(self, training: Training, cell: Cell) -> None:
+        """Make the model of a training that a cell needs, or resume its run."""
+
+    def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
+        """Measure a cell and write its record."""
+
+
 def jobs_of(pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
     """Every training that the cells need, once, and every cell, in the order of the cells."""
     found: dict[Hashable, Job] = {}
@@ -61,7 +72,7 @@ def jobs_of(pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
 
 
 def run(
-    grid: Grid,
+    works: Works,
     pending: Mapping[str, tuple[Cell, dict[str, Any]]],
     processes: int,
     begun: Callable[[Job], None],
@@ -76,7 +87,7 @@ def run(
     beside, last = [job for job in jobs if not job.alone], [job for job in jobs if job.alone]
     for some, workers in ((beside, processes), (last, 1)):
         if some:
-            with _executor(grid, workers) as executor:
+            with _executor(works, workers) as executor:
                 _run(executor, some, done, workers, begun, finished)
 
 
@@ -107,22 +118,21 @@ def _startable(waiting: list[Job], done: set[Hashable], free: int) -> list[Job]:
     return [job for job in waiting if job.needs <= done][:free]
 
 
-_grid: Grid | None = None
-"""That of a process of the executor."""
+_works: Works | None = None
+"""What a process of the executor works with."""
 
 
-def _executor(grid: Grid, processes: int) -> ProcessPoolExecutor:
-    bare = replace(grid, latest={})  # a loaded model stays in its process
+def _executor(works: Works, processes: int) -> ProcessPoolExecutor:
     threads = max(1, torch.get_num_threads() // processes)
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (bare, threads))
+    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (works, threads))
 
 
-def _begin(grid: Grid, threads: int) -> None:
+def _begin(works: Works, threads: int) -> None:
     """Make a process ready: its share of the cores, and a file for what it says."""
-    global _grid
-    _grid = grid
+    global _works
+    _works = works
     torch.set_num_threads(threads)
-    folder = grid.records.parent / LOGS
+    folder = works.records.parent / LOGS
     folder.mkdir(parents=True, exist_ok=True)
     _redirect(folder / f"process-{os.getpid()}.log")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -138,8 +148,8 @@ def _redirect(path: Path) -> None:
 
 
 def _work(job: Job) -> None:
-    assert _grid is not None, "a process of the executor begins with _begin"
+    assert _works is not None, "a process of the executor begins with _begin"
     if job.training is not None:
-        _grid.train(job.training, job.cell)
+        _works.train(job.training, job.cell)
     else:
-        _grid.record(job.cell, job.name, dict(job.identity or {}))
+        _works.record(job.cell, job.name, dict(job.identity or {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,33 @@ RESULTS = Path("docs/results")
 """Where a checkout keeps the records of earlier studies."""
 
 
+@dataclass(frozen=True)
+class Instead:
+    """What is shown or tried in place of running the experiments."""
+
+    dry_run: bool = False
+    """Run nothing: list every cell with its estimated time and memory."""
+    smoke: bool = False
+    """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
+    and one problem of each task, in a folder that is removed at the end."""
+    tokenizers: SomeFolder = None
+    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3."""
+    trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = ()
+    """Run nothing: the records behind one number, by the row and the column of its table."""
+
+    def check(self) -> None:
+        """Raise ValueError for options that do not go together, and for a folder that is not there."""
+        if self.smoke and not self.dry_run:
+            raise ValueError("--smoke is a dry run; give --dry-run too")
+        if self.tokenizers is not None and not self.smoke:
+            raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
+        if self.tokenizers is not None and not self.tokenizers.is_dir():
+            raise ValueError(f"--tokenizers {self.tokenizers} is no folder")
+
+
+EVERYTHING = Instead()
+
+
 def reproduce(
     names: Annotated[Positional[tuple[str, ...]], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ("all",),
     scale: str = "mini",
@@ -28,11 +56,8 @@ def reproduce(
     earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
     processes: int = 1,
     device: Annotated[str, arg(metavar="NAME")] = "this",
-    dry_run: bool = False,
-    smoke: bool = False,
-    tokenizers: SomeFolder = None,
-    trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = (),
     allow_code_execution: bool = False,
+    instead: Annotated[Instead, arg(name="")] = EVERYTHING,
 ) -> None:
     """Run experiments of the paper: their cells, each once, then tables and figures with the paper's numbers beside.
 
@@ -47,11 +72,6 @@ def reproduce(
         earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
-        dry_run: Run nothing: list every cell with its estimated time and memory.
-        smoke: With --dry-run: run everything once, on backbones of two layers with random weights, one step in each
-            training and one problem of each task, in a folder that is removed at the end.
-        tokenizers: For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3.
-        trace: Run nothing: the records behind one number, by the row and the column of its table.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
     """
     from tyler.analysis import experiments
@@ -66,21 +86,21 @@ def reproduce(
     libraries = tuple(sorted(folder for folder in earlier.glob("*") if folder.is_dir()))
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
-    check_smoke(dry_run, smoke, tokenizers)
+    instead.check()
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
-    if smoke:
+    if instead.smoke:
         from tyler.analysis.smoke import run as rehearse
 
-        rehearse(made, tokenizers, options)
-    elif dry_run:
+        rehearse(made, instead.tokenizers, options)
+    elif instead.dry_run:
         from tyler.analysis.listing import show_cells
 
         show_cells(made, device)
-    elif trace:
+    elif instead.trace:
         from tyler.analysis.listing import show_trace
 
-        show_trace(made, trace)
+        show_trace(made, instead.trace)
     else:
         carry_out(made, device, options, processes)
 
@@ -96,16 +116,6 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
             raise ValueError(f"{told}; it has {', '.join(there) or 'the others'}")
         print(f"{told}; the others follow")
     return there
-
-
-def check_smoke(dry_run: bool, smoke: bool, tokenizers: Path | None) -> None:
-    """Raise ValueError for options that do not go together, and for a folder that is not there."""
-    if smoke and not dry_run:
-        raise ValueError("--smoke is a dry run; give --dry-run too")
-    if tokenizers is not None and not smoke:
-        raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
-    if tokenizers is not None and not tokenizers.is_dir():
-        raise ValueError(f"--tokenizers {tokenizers} is no folder")
 
 
 def carry_out(made: Reproduction, device: str, options: GradeOptions, processes: int) -> None:

@@ -32,7 +32,7 @@ from tyler.modeling.manifest import (
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Synthesizer, check_heads
-from tyler.modeling.tensor_files import read_tensors, to_half
+from tyler.modeling.tensor_files import check_half, read_tensors, to_half
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
@@ -110,6 +110,8 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
 
     `half` rounds every tensor to float16. Raises ValueError where one has numbers that float16 cannot hold.
     """
+    if half:
+        check_half(trained_tensors(synthesizer, policy))
     folder.mkdir(parents=True, exist_ok=True)
     save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone.id)
     if policy.lora is not None:

@@ -108,12 +108,15 @@ class BackboneRecord:
         else:
             same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
         if not same:
-            hint = f"; `tyler fetch {self.id}` brings other weights by another --origin" if self.id in FETCHABLE else ""
+            fetched = (
+                f"; {self.id} from the package index and from the Hub differ: remove the folder of yours, then run "
+                f"`tyler fetch {self.id}` with the other --origin"
+            )
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
                 f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
                 f"{dtype_name(backbone)}: load it with the backbone it was trained on (backbone.id of a config, "
-                f"--backbone of a command){hint}"
+                f"--backbone of a command){fetched if self.id in FETCHABLE else ''}"
             )
 
 

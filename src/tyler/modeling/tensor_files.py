@@ -43,12 +43,16 @@ def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str,
     return tensors
 
 
+def check_half(tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError, naming the tensors, where numbers are too large for float16."""
+    if large := [key for key, tensor in tensors.items() if not tensor.half().isfinite().all()]:
+        raise ValueError(f"{', '.join(large)}: numbers beyond float16, up to 65,504; save in float32")
+
+
 def to_half(path: Path) -> None:
-    """Rewrite a safetensors file in float16, half its size, each number rounded. ValueError for one too large."""
+    """Rewrite a safetensors file in float16: half its size, each number rounded."""
     with safe_open(path, framework="pt") as file:
         tensors, metadata = {key: file.get_tensor(key).half() for key in file.keys()}, file.metadata()  # noqa: SIM118
-    if large := [key for key, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise ValueError(f"{', '.join(large)} of {path.name} hold numbers beyond float16; save in float32")
     save_file(tensors, path, metadata)
 
 
