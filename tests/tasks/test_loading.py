@@ -137,7 +137,7 @@ def test_generated_problems_need_no_file(tmp_path):
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown task 'nope'; known tasks are gsm8k, math500, gpqa"):
+    with pytest.raises(ValueError, match="unknown task 'nope'; known tasks are gpqa, gsm8k, humaneval"):
         load_problems("nope")
 
 

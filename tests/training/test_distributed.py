@@ -37,6 +37,8 @@ from tyler.training.optimizer import Optimization
 QUICK = DevicesConfig(timeout=0.5)
 """Half a minute: a test that goes wrong ends."""
 
+CPU = torch.device("cpu")
+
 STAGE1 = Config(
     operators=tiny.OPERATORS,
     stage1=Stage1Config(
@@ -195,7 +197,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         model = test_stage1.fresh()
         examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
         if distributed.world() > 1:
-            stage1.shard(model, ONE_BLOCK, 2)
+            stage1.shard(model, ONE_BLOCK, 2, CPU)
         losses = [stage1.accumulate_gradients(model, examples, Passes(MicroBatches(1)), recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
@@ -227,7 +229,7 @@ def train_sharded(path: Path, shard: bool) -> dict[str, Tensor]:
         model = test_stage1.fresh()
         settings = ONE_BLOCK.model_copy(update={"steps": 2, "shard_layers": shard, "learning_rate": 0.01})
         if shard:
-            stage1.shard(model, settings, 2)
+            stage1.shard(model, settings, 2, CPU)
         with opened_run(STAGE1.model_copy(update={"stage1": settings}), path) as run:
             stage1.train(model, test_stage1.traces_for(model), settings, run)
     return {name: one.detach().numpy() for name, one in model.synthesizer.named_parameters() if one.requires_grad}
@@ -250,7 +252,8 @@ def test_a_run_over_shards_saves_an_ordinary_checkpoint(tmp_path: Path) -> None:
 
 def shard_badly(batch_size: int, num_development: int) -> Any:
     with joined(QUICK):
-        stage1.shard(test_stage1.fresh(), ONE_BLOCK.model_copy(update={"batch_size": batch_size}), num_development)
+        config = ONE_BLOCK.model_copy(update={"batch_size": batch_size})
+        stage1.shard(test_stage1.fresh(), config, num_development, CPU)
 
 
 def test_what_would_let_processes_fall_out_of_step_is_refused() -> None:
