@@ -1,18 +1,79 @@
-"""Several processes of one training, started as a launcher starts them, but forked: nothing is imported again."""
+"""Processes of a test, forked: nothing is imported again, which takes longer than most of what they do."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
+import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+
+from tyler.cli.main import main
 
 FORK = multiprocessing.get_context("fork")
+
+
+class Started:
+    """`tyler ...` in a process of its own, which writes what it says to `out`."""
+
+    def __init__(self, arguments: list[str], out: Path) -> None:
+        self._out = out
+        out.touch()
+        self._process = FORK.Process(target=_command, args=(arguments, out))
+        self._process.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process.is_alive()
+
+    @property
+    def said(self) -> str:
+        return self._out.read_text()
+
+    def until(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
+        """What `condition` returns as soon as that is true. Raises AssertionError where it does not come to it."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert self.running and time.monotonic() < deadline, self.said
+            time.sleep(0.005)
+        return found
+
+    def send(self, signum: signal.Signals) -> None:
+        os.kill(self._process.pid or 0, signum)
+
+    def wait(self, seconds: float = 120) -> int | None:
+        """The exit status; the number of a signal, negated, that ended it; None where it still runs."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _command(arguments: list[str], out: Path) -> None:
+    with open(out, "a", buffering=1) as both:
+        os.dup2(both.fileno(), 1)
+        os.dup2(both.fileno(), 2)
+        sys.stdout = sys.stderr = both
+        status = 1
+        try:
+            status = main(arguments)
+        except SystemExit as exit:
+            status = exit.code if isinstance(exit.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        both.flush()
+        os._exit(status)
 
 
 def together(world: int, work: Callable[..., Any], *arguments: Any, seconds: float = 120) -> list[Any]:
@@ -51,6 +112,7 @@ def _received(pipe: Connection) -> Any:
 def _child(pipe: Connection, rank: int, world: int, port: int, work: Callable[..., Any], arguments: Any) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    PartialState._reset_state()  # what the parent knew of processes
     torch.set_num_threads(1)
     try:
         pipe.send(work(*arguments))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -65,7 +66,13 @@ def told(folder: Path) -> dict[str, Any]:
     return {name: {key: value for key, value in one.items() if key not in VARYING} for name, one in read.items()}
 
 
-def test_two_processes_make_the_records_of_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_two_processes_make_the_records_of_one(
+    start: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started afresh, as they are for users, or forked: then nothing is imported again."""
+    context = multiprocessing.get_context(start)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     for processes in (1, 2):
         grid = Grid(tmp_path / f"{processes}" / "models", tmp_path / f"{processes}" / "records", Sources({}))
         grid.run(CELLS, processes=processes)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ import pytest
 import scripted
 import tiny
 from damage import change, nudge
+from processes import Started, together
 from tyler.cli.main import main
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.command import default_folder, digest
@@ -56,7 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(place: Path, output: Path, *more: str) -> list[str]:
     return [
-        *("-m", "tyler", "eval", str(place / "model"), "--task", "jsonl", "--data-dir", str(place / "test.jsonl")),
+        *("eval", str(place / "model"), "--task", "jsonl", "--data-dir", str(place / "test.jsonl")),
         *("--max-new-tokens", "200", "--slots", "2", "--output", str(output), *more),
     ]
 
@@ -76,7 +75,7 @@ def answers(records: list[Record]) -> list[Record]:
 @pytest.fixture(scope="module")
 def whole(place: Path) -> list[Record]:
     """What one undisturbed process finds."""
-    subprocess.run([sys.executable, *command(place, place / "whole")], check=True, capture_output=True, timeout=300)
+    assert main(command(place, place / "whole")) == 0
     return read_records(place / "whole")
 
 
@@ -96,37 +95,23 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
     output = place / "killed"
-    process = subprocess.Popen(
-        [sys.executable, *command(place, output)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 240
-    while process.poll() is None and time.monotonic() < deadline:
-        if (output / "records.jsonl").exists() and (output / "records.jsonl").read_bytes().count(b"\n") >= 3:
-            break
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    records = output / "records.jsonl"
+    process = Started(command(place, output), place / "killed.txt")
+    process.until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 3)
+    process.send(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     kept = read_records(output)
     assert 3 <= len(kept) < COUNT, "killed in the middle"
-    shown = subprocess.run(
-        [sys.executable, *command(place, output)], check=True, capture_output=True, timeout=300, text=True
-    ).stdout
+    again = Started(command(place, output), place / "again.txt")
+    assert again.wait() == 0, again.said
     found = read_records(output)
     assert answers(found) == answers(whole)
     assert {one.id for one in found if one.session == 0} == {one.id for one in kept}, "nothing was answered again"
-    assert f"/{COUNT}" in shown
+    assert f"/{COUNT}" in again.said
 
 
 def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, *launcher, *command(place, place / "two")],
-        check=True,
-        capture_output=True,
-        timeout=300,
-        env=environment,
-    )
+    assert together(2, main, command(place, place / "two")) == [0, 0]
     found = read_records(place / "two")
     assert answers(found) == answers(whole)
     assert [one.rank for one in found] == [index % 2 for index in range(COUNT)]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import tiny
 from damage import change, nudge
+from processes import Started
 from tyler.cli import main
 from tyler.config.files import dump
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
@@ -63,17 +62,13 @@ def test_killed_stages_end_in_the_weights_of_untouched_ones(root: Path, config: 
         assert f"\n{stage}: 2 kills in " in done.stdout
 
 
-def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[int, str]:
+def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[int | None, str]:
     """Send a signal once the first step is logged; returns the exit status and what was said."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tyler", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
     metrics = run / "metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and any(line["step"] for line in read_jsonl(metrics))):
-        time.sleep(0.005)
-    os.kill(process.pid, signum)
-    _, said = process.communicate(timeout=120)
-    return process.returncode, said
+    process = Started(command, run.with_suffix(".txt"))
+    process.until(lambda: metrics.exists() and any(line["step"] for line in read_jsonl(metrics)))
+    process.send(signum)
+    return process.wait(), process.said
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +16,7 @@ import httpx2
 import pytest
 import torch
 from tests import tiny
+from tests.processes import Started
 from tests.serving.served import NAME, Served, serving
 
 from tyler.engine.engine import Engine
@@ -181,13 +179,9 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
 def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
     """A process of its own: not ready at once, no new answers, the old one complete, exit status 0."""
     log = tmp_path / "audit.jsonl"
-    command = [sys.executable, "-m", "tyler", "serve", "mini", "--port", "0", "--log", str(log)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    process = Started(["serve", "mini", "--port", "0", "--log", str(log)], tmp_path / "said.txt")
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        url = re.search(r"http://[\d.:]+", line)
-        assert url, line
+        url = process.until(lambda: re.search(r"http://[\d.:]+\d", process.said))
         body = {"model": "mini", "messages": [{"role": "user", "content": "1 + 1"}], "stream": True, "max_tokens": 900}
         body |= {"temperature": 3.0, "seed": 1}
         with httpx2.Client(base_url=url[0], timeout=60) as client:
@@ -196,7 +190,7 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
             answer = client.send(client.build_request("POST", "/v1/chat/completions", json=body), stream=True)
             lines = answer.iter_lines()
             next(lines)
-            process.send_signal(signal.SIGTERM)
+            process.send(signal.SIGTERM)
             with httpx2.Client(base_url=url[0], timeout=60) as other:
                 while (ready := other.get("/health/ready")).status_code == 200:
                     time.sleep(0.01)
@@ -206,10 +200,9 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
             rest = [line for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("length", "stop")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(30) == 0, process.said
     finally:
         process.kill()
-        process.communicate()
     (record,) = map(json.loads, log.read_text().splitlines())
     assert record["outcome"] == "finished"
 
