@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import tiny
+from tests.processes import FORK
 from tests.serving.served import NAME, serving
 
 from tyler.model import Tyler
@@ -106,26 +106,23 @@ def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) ->
         AuditLog(tmp_path, Metrics(), max_bytes=100, files=1)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from tyler.serving.audit_log import AuditLog
-from tyler.serving.metrics import Metrics
-metrics = Metrics()
-log = AuditLog(Path(sys.argv[1]), metrics, max_bytes=10**9, files=1)
-for number in range(10**9):
-    log.add({"number": number})
-    print(int(metrics.log_lines._value.get()), flush=True)
-"""
+def write(path: Path, counted: Connection) -> None:
+    """Lines without end; how many are counted as on disk is sent after each."""
+    metrics = Metrics()
+    log = AuditLog(path, metrics, max_bytes=10**9, files=1)
+    for number in range(10**9):
+        log.add({"number": number})
+        counted.send(int(metrics.log_lines._value.get()))
 
 
 def test_lines_that_were_counted_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    mine, theirs = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=write, args=(path, theirs))
+    process.start()
     counted = 0
     while counted < 200:
-        counted = int(process.stdout.readline())
+        counted = mine.recv()
     process.kill()
-    process.communicate()
+    process.join()
     assert [line["number"] for line in lines_of(path)[:counted]] == list(range(counted))
