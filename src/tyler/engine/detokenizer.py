@@ -17,7 +17,10 @@ class IncrementalDetokenizer(Sequence[str]):
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer.backend_tokenizer if tokenizer.is_fast else tokenizer
+        self._options = {"skip_special_tokens": True}
+        if not tokenizer.is_fast:
+            self._options["clean_up_tokenization_spaces"] = False  # tokenizers that are fast do that outside
         self.tokens: list[int] = []
         self._pieces: list[str] = []
         self._window = 0  # first token of those decoded together
@@ -42,7 +45,7 @@ class IncrementalDetokenizer(Sequence[str]):
         return window[len(shown) :]
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(self._tokenizer.decode(tokens, **self._options))
 
     @property
     def text(self) -> str:

@@ -172,6 +172,7 @@ def work(plan: Plan, threads: int, pipe: Connection) -> None:
     except Exception as error:  # whatever it is, whoever waits is told
         pipe.send((0, f"{type(error).__name__}: {error}"))
         return
+    server.forget_what_stays()
     pipe.send((listening.getsockname()[1], ""))
     threading.Thread(target=end_with, args=(pipe,), daemon=True).start()
     running.run([listening])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Protocol, cast
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tyler.reasoners.reasoner import Servable
 from tyler.reasoners.registry import Loaded
@@ -75,10 +76,10 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def protocol(idle_seconds: float) -> type[H11Protocol]:
+def protocol(idle_seconds: float) -> type[HttpToolsProtocol]:
     """HTTP that closes a connection on which the headers of the next request do not come within `idle_seconds`."""
 
-    class ImpatientProtocol(H11Protocol):
+    class ImpatientProtocol(HttpToolsProtocol):
         """A connection that must say what it wants: at its start, and again after each answer."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -113,8 +114,15 @@ def made(loaded: Loaded, settings: ServerSettings) -> Server:
 def run(loaded: Loaded, settings: ServerSettings) -> None:
     """Serve a loaded model until a signal ends it. Raises OSError where it cannot listen."""
     server, listening = made(loaded, settings), listen(settings)
+    forget_what_stays()
     announce(settings, listening)
     server.run([listening])
+
+
+def forget_what_stays() -> None:
+    """Take what has been loaded out of the garbage collector's sight: walking it would hold up every answer."""
+    gc.collect()
+    gc.freeze()
 
 
 def announce(settings: ServerSettings, listening: socket.socket, what: str = "") -> None:
