@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import (
@@ -36,6 +37,19 @@ FAMILIES = ("llama", "qwen2", "qwen3", "smollm3")
 
 SEEDS = {"llama": 10, "qwen2": 8, "qwen3": 9, "smollm3": 7}
 """Seeds under which the random models invoke all three operators."""
+
+FULLY = "qwen3"
+"""The family that takes every case without `--slow`: how rows are scheduled does not depend on the family."""
+
+
+def by_family(cases: Sequence[tuple[object, ...]], often: Sequence[tuple[object, ...]]) -> list[ParameterSet]:
+    """(family, *case): every case for one family, those in `often` for the others, and the rest with `--slow`."""
+    return [
+        pytest.param(family, *case, marks=[] if family == FULLY or case in often else pytest.mark.slow)
+        for family in FAMILIES
+        for case in cases
+    ]
+
 
 OPERATORS = (
     Operator("global", num_latents=5, boundary="answer_start"),

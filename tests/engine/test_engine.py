@@ -31,8 +31,7 @@ def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesc
 # -------------------------------------------------------------------------- equal to the transcription
 
 
-@pytest.mark.parametrize("slots, coalesce", ENGINES)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family, slots, coalesce", tiny.by_family(ENGINES, often=[(1, 0), (3, 1), (32, 16)]))
 def test_the_engine_decides_what_the_transcription_decides(family: str, slots: int, coalesce: int) -> None:
     trajectories = run(tiny.tyler(family), list(CASES.values()), slots, coalesce)
     faults = {}
@@ -161,10 +160,10 @@ def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
 # ---------------------------------------------------------------------------------------------- replay
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(), Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(0.7, top_k=5, seed=5)]
-)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+SAMPLINGS = [(Sampling(),), (Sampling(1.0, seed=3),), (Sampling(0.7, seed=4),), (Sampling(0.7, top_k=5, seed=5),)]
+
+
+@pytest.mark.parametrize("family, sampling", tiny.by_family(SAMPLINGS, often=[SAMPLINGS[0], SAMPLINGS[3]]))
 def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling) -> None:
     model = tiny.tyler(family)
     settings = [{"budget": None}, {"budget": 1}, {"budget": 2}, {"router": AtBoundaries()}, {"router": Never()}]

@@ -72,7 +72,8 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Traced:
 
 
 @pytest.mark.parametrize(
-    "family, slots, coalesce", [("llama", 3, 1), ("qwen2", 32, 16), ("qwen3", 3, 1), ("smollm3", 1, 0)]
+    "family, slots, coalesce",
+    [pytest.param("llama", 3, 1, marks=pytest.mark.slow), ("qwen2", 32, 16), ("qwen3", 3, 1), ("smollm3", 1, 0)],
 )
 def test_recorded_programs_decide_what_the_transcription_decides(
     family: str, slots: int, coalesce: int, traced: Traced

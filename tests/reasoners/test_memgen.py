@@ -156,9 +156,12 @@ def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:
 # -------------------------------------------------------------------------- equal to the transcription
 
 
-@pytest.mark.parametrize("slots, coalesce", [(1, 0), (3, 2), (12, 0), (12, 5)])
+ENGINES = [(1, 0), (3, 2), (12, 0), (12, 5)]
+"""(slots, coalesce)."""
+
+
 @pytest.mark.parametrize("trigger", [False, True])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family, slots, coalesce", tiny.by_family(ENGINES, often=[(1, 0), (12, 5)]))
 def test_the_engine_decides_what_the_transcription_decides(
     family: str, trigger: bool, slots: int, coalesce: int
 ) -> None:

@@ -76,11 +76,7 @@ CASES = [(method, case, True) for method, cases in METHODS.items() for case in c
     *(("swireasoning", case, False) for case in ("mixed", "sampled", "control")),
 ]
 """(method, case, whether the tokenizer has the tokens of thinking models)."""
-EACH_FAMILY = [
-    pytest.param(family, *case, marks=[] if family == "qwen3" or case[1] in OFTEN else pytest.mark.slow)
-    for family in tiny.FAMILIES
-    for case in CASES
-]
+EACH_FAMILY = tiny.by_family(CASES, often=[case for case in CASES if case[1] in OFTEN])
 
 
 @functools.cache
@@ -120,7 +116,8 @@ def test_the_cases_exercise_what_they_are_meant_to() -> None:
 
     def happened(method: str, thinks: bool = True) -> Counter[str]:
         cases = [case for one, case, kind in CASES if one == method and kind == thinks]
-        answers = [a for family in tiny.FAMILIES for case in cases for a in expected(family, method, case, thinks)]
+        runs = [(family, case) for family in tiny.FAMILIES for case in cases if family == tiny.FULLY or case in OFTEN]
+        answers = [answer for family, case in runs for answer in expected(family, method, case, thinks)]
         assert min(answer.margin for answer in answers) > 1e-6, "no decision hangs on rounding"
         reasons.update(answer.finish_reason for answer in answers)
         return Counter(event for answer in answers for event in answer.happened)
