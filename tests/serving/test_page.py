@@ -10,8 +10,7 @@ import pytest
 import torch
 from tests.serving.served import NAME, Served, serving
 
-from tyler.analysis.lens import read_block
-from tyler.analysis.survey import others_of
+from tyler.analysis.lens import blocks_of, read_block
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
@@ -94,9 +93,9 @@ def test_the_lens_sees_what_it_sees_on_the_answer_itself(served: Served, model: 
     origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
     told = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 1}).json()
     controls = model.solve(list(EXAMPLES), max_new_tokens=min(CONTROL_TOKENS, 64))
-    others = others_of([answer, *controls], answer)
-    reading = read_block(model, answer, 1, others, torch.Generator().manual_seed(0))
-    assert told["operator"] == reading.operator and told["controls"] == len(others[reading.operator])
+    reading = read_block(model, answer, 1, controls, torch.Generator().manual_seed(0))
+    assert told["operator"] == reading.operator and told["controls"] == len(blocks_of(controls)[reading.operator])
+    assert list(told["effects"]) == list(reading.effects)
     for name, effect in reading.effects.items():
         assert told["effects"][name]["loss"] == pytest.approx(effect.loss, abs=1e-3)
 

@@ -199,7 +199,7 @@ def test_the_lens_opens_on_a_block_and_escape_closes_it(mini: Served, opened: Op
     expect(chip).to_have_attribute("aria-expanded", "true")
     page.get_by_role("button", name="Operator lens").click()
     lens = page.get_by_role("region", name="Lens on global")
-    expect(lens.get_by_role("row")).to_have_count(1 + 8 + 1 + 5)
+    expect(lens.get_by_role("row")).to_have_count(1 + 8 + 1 + 7)
     expect(lens.get_by_role("row", name="no block at all")).to_contain_text("0.4")
     page.get_by_role("button", name="Close").focus()
     page.keyboard.press("Escape")

@@ -3,18 +3,19 @@
 Four questions, all teacher-forced on the answer that the model gave, so that nothing is decoded again:
 
 1. What can be read from it? The likeliest tokens at the policy's states at the latent positions, softmax(W_U h), and
-   the embeddings nearest to the injected vectors.
-2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))) and the loss of log p(y) over the tokens behind the block, with z'
-   zeros, the operator's means, noise of the same norm, another problem's block, or no block at all.
-3. How much of the answer does it carry into another problem (`interchange`)?
-4. After how many of its latents does the answer stay (`enough`)?
+   the embeddings nearest to the injected vectors. Control: the same with another problem's block in its place.
+2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))), the loss of log p(y) over the tokens behind the block and over the
+   boxed answer, and the tokens that flip, with z' each of `replacements.REPLACEMENTS`.
+3. How much of the answer does it carry into another problem? Control: noise of the same norm.
+4. After how many of its latents does the answer stay? Control: so many of another problem's.
 
 A picture without its control says nothing: what shows with noise or with another problem's block is not of this block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,21 +23,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.trajectory import Trajectory, pack
+from tyler.analysis.forced import Forced, boxed_actions, forced, with_block
+from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 
-Blocks = Mapping[str, Sequence[Float[Tensor, "latents dim"]]]
-"""Latents that the model computed for other problems, by operator."""
 NUM_TOP = 5
-REPLACEMENTS = ("zeros", "means", "noise", "other problem", "no block")
+NUM_DONORS = 2
+"""Other answers whose blocks are tried in an answer, to see what they carry over."""
+TOGETHER = "all blocks"
+Scored = tuple[tuple[str, float], ...]
+"""Tokens with a score, the highest first."""
 
 
 @dataclass(frozen=True)
 class Readout:
-    """What one latent can be read as: the likeliest tokens at its position, and the nearest embeddings, with scores."""
+    """What one latent can be read as: the likeliest tokens at its position, and the nearest embeddings, with scores.
 
-    likeliest: tuple[tuple[str, float], ...]
-    nearest: tuple[tuple[str, float], ...]
+    `control` is the likeliest tokens there with another problem's block in place; empty where there is none.
+    """
+
+    likeliest: Scored
+    nearest: Scored
+    control: Scored
 
 
 @dataclass(frozen=True)
@@ -44,168 +53,250 @@ class Effect:
     """What a replacement changes of the tokens behind a block.
 
     `divergence` is the mean KL per token in nats, `loss` the fall of their summed log-probability, `flipped` the share
-    of tokens that would no longer be the likeliest.
+    of tokens that would no longer be the likeliest. `answer_loss` and `answer_flipped` are of the tokens in the box
+    alone: the fall of their log-probability, and whether any of them flips. None where no box stands behind the block.
     """
 
     divergence: float
     loss: float
     flipped: float
+    answer_loss: float | None
+    answer_flipped: bool | None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How far a block of another problem moves this answer towards that problem's, in nats of a logit difference.
+
+    Each is a sum over `donors` answers: `whole` is how far apart the two problems' own contexts are, `moved` what the
+    donor's block alone moves, and `noise` what noise in its place moves.
+    """
+
+    moved: float
+    noise: float
+    whole: float
+    donors: int
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One block of one answer."""
+    """One block of one answer; or, under the name `TOGETHER` and with effects alone, all of its blocks at once.
+
+    `readable` is the share of its latents of which one of the likeliest tokens stands behind the block and in few other
+    answers, `enough` the fewest of its latents, from the first, with which every token behind it stays the likeliest
+    one it was. `..._other` are the same of another problem's block, in this one's place; `enough_other` is None where
+    all of it is too little.
+    """
 
     operator: str
     position: int
     num_latents: int
-    readouts: tuple[Readout, ...]
     effects: dict[str, Effect]
-    enough: int
-    """The fewest of its latents, from the first, with which every token behind it stays the likeliest one it was."""
+    readouts: tuple[Readout, ...] = ()
+    readable: float | None = None
+    readable_other: float | None = None
+    carried: Carried | None = None
+    enough: int | None = None
+    enough_other: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return asdict(self)
 
 
-def read_blocks(model: Tyler, trajectory: Trajectory, others: Blocks, seed: int = 0) -> list[Reading]:
-    """The lens over every block of an answer. `others` are latents of other problems; noise follows from `seed`.
+def read_blocks(model: Tyler, trajectory: Trajectory, others: Sequence[Trajectory], seed: int = 0) -> list[Reading]:
+    """The lens over every block of an answer. `others` are answers to other problems; noise follows from `seed`.
 
-    Raises ValueError for an answer without operators or with soft steps, and where `others` lacks an operator.
+    What none of the others invoked has no means and no block of another problem among its replacements.
+    Raises ValueError for an answer without operators or with soft steps.
     """
     if not trajectory.invocations:
         raise ValueError("the answer invoked no operator; give a router that does, such as AtBoundaries()")
-    missing = sorted({call.operator for call in trajectory.invocations} - {name for name in others if others[name]})
-    if missing:
-        raise ValueError(f"there are no latents of other problems for {', '.join(missing)}; answer more problems first")
     source = torch.Generator().manual_seed(seed)
     return [read_block(model, trajectory, index, others, source) for index in range(trajectory.num_invocations)]
 
 
 @torch.no_grad()
-def read_block(model: Tyler, trajectory: Trajectory, index: int, others: Blocks, source: torch.Generator) -> Reading:
+def read_block(
+    model: Tyler, trajectory: Trajectory, index: int, others: Sequence[Trajectory], source: torch.Generator
+) -> Reading:
     """The lens over one block."""
-    call, latents = trajectory.invocations[index], trajectory.latents[index]
-    truth = Forced.of(model, trajectory, index)
-    changed = {
-        name: with_block(trajectory, index, replacement)
-        for name, replacement in replacements(latents, others[call.operator], source).items()
-    }
-    effects = {name: truth.effect(Forced.of(model, one, index)) for name, one in changed.items()}
+    call = trajectory.invocations[index]
+    placed = replacements(model, trajectory, index, blocks_of(others), source)
+    changed = [with_block(trajectory, index, latents) for latents in placed.values()]
+    truth, *answers = forced(model, [(one, index) for one in (trajectory, *changed)])
+    found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
+    other, own = found.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
         operator=call.operator,
         position=call.position,
         num_latents=call.num_latents,
-        readouts=tuple(readouts(model, trajectory, index)),
-        effects=effects,
-        enough=enough(model, trajectory, index, truth),
+        effects={name: effect(truth, one, boxed) for name, one in found.items()},
+        readouts=readouts(model, trajectory.latents[index], truth, other),
+        readable=readable(truth, own),
+        readable_other=None if other is None else readable(other, own),
+        carried=carried(model, trajectory, index, truth, found["noise"], others),
+        enough=enough(model, trajectory, index, truth, trajectory.latents[index]),
+        enough_other=enough(model, trajectory, index, truth, placed["other problem"]) if other is not None else None,
     )
 
 
-def replacements(
-    latents: Float[Tensor, "latents dim"], others: Sequence[Float[Tensor, "latents dim"]], source: torch.Generator
-) -> dict[str, Tensor]:
-    """What takes a block's place, by the names in REPLACEMENTS. A block without latents is no block."""
-    noise = torch.randn(latents.shape, generator=source).to(latents)
-    noise = noise / noise.norm(dim=-1, keepdim=True) * latents.norm(dim=-1, keepdim=True)
-    drawn = int(torch.randint(len(others), (1,), generator=source))
-    values = (torch.zeros_like(latents), torch.stack(list(others)).mean(dim=0), noise, others[drawn], latents[:0])
-    return dict(zip(REPLACEMENTS, values, strict=True))
-
-
-def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
-    """The same answer with other latents in one block's place, as many as before or fewer."""
-    blocks = [*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]]
-    return replace(trajectory, latents=blocks)
-
-
-def enough(model: Tyler, trajectory: Trajectory, index: int, truth: Forced) -> int:
-    """The fewest latents of a block, from the first, with which every token behind it stays the likeliest."""
-    latents = trajectory.latents[index]
-    for count in range(len(latents)):
-        if truth.effect(Forced.of(model, with_block(trajectory, index, latents[:count]), index)).flipped == 0:
-            return count
-    return len(latents)
-
-
-# ----------------------------------------------------------------------------------------------------- teacher forcing
-
-
-@dataclass(frozen=True)
-class Forced:
-    """log p over V of every visible token behind a block, teacher-forced, and those tokens."""
-
-    logprobs: Float[Tensor, "tokens vocab"]
-    tokens: Tensor
-
-    @classmethod
-    def of(cls, model: Tyler, trajectory: Trajectory, index: int) -> Forced:
-        """One pass over an answer; `index` names the block."""
-        packed = pack([trajectory], model.backbone.embed, model.backbone.device)
-        hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state[0]
-        first = trajectory.invocations[index].action + 1
-        behind = [place for place in range(first, len(trajectory.actions)) if not trajectory.is_operator[place]]
-        states = hidden[packed.decided_at[0, behind]]
-        tokens = torch.tensor([trajectory.actions[place] for place in behind], device=hidden.device)
-        return cls(model.policy.token_logits(states).log_softmax(dim=-1), tokens)
-
-    def effect(self, other: Forced) -> Effect:
-        """How far another distribution over the same tokens is from this one."""
-        if not len(self.tokens):
-            return Effect(0.0, 0.0, 0.0)
-        divergence = (self.logprobs.exp() * (self.logprobs - other.logprobs)).sum(dim=-1).mean()
-        own, found = (one.logprobs.gather(1, self.tokens[:, None]).sum() for one in (self, other))
-        flipped = (self.logprobs.argmax(dim=-1) != other.logprobs.argmax(dim=-1)).float().mean()
-        return Effect(float(divergence), float(own - found), float(flipped))
-
-
 @torch.no_grad()
-def readouts(model: Tyler, trajectory: Trajectory, index: int) -> list[Readout]:
+def read_together(
+    model: Tyler, trajectory: Trajectory, others: Sequence[Trajectory], source: torch.Generator
+) -> Reading:
+    """The effects of replacing all blocks of an answer at once: one block may stand in for another.
+
+    They are of the tokens behind the first block, by the replacements that every block has and that need no synthesis.
+    """
+    elsewhere = blocks_of(others)
+    each = [
+        exchanged(latents, elsewhere.get(call.operator, ()), source)
+        for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True)
+    ]
+    names = [name for name in REPLACEMENTS if all(name in one for one in each)]
+    changed = [replace(trajectory, latents=[one[name] for one in each]) for name in names]
+    truth, *found = forced(model, [(one, 0) for one in (trajectory, *changed)])
+    boxed = boxed_actions(model, trajectory)
+    effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
+    return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
+
+
+def blocks_of(answers: Sequence[Trajectory]) -> dict[str, list[Tensor]]:
+    """All latents of some answers, by operator."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for answer in answers:
+        for call, latents in zip(answer.invocations, answer.latents, strict=True):
+            found[call.operator].append(latents)
+    return found
+
+
+# --------------------------------------------------------------------------------------------- what can be read from it
+
+
+def readouts(
+    model: Tyler, latents: Float[Tensor, "latents dim"], truth: Forced, other: Forced | None
+) -> tuple[Readout, ...]:
     """What each latent of a block can be read as."""
-    packed = pack([trajectory], model.backbone.embed, model.backbone.device)
-    hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state[0]
-    latents = trajectory.latents[index]
-    start = int(packed.decided_at[0, trajectory.invocations[index].action]) + 1
-    here = model.policy.token_logits(hidden[start : start + len(latents)]).softmax(dim=-1)
     table = torch.nn.functional.normalize(model.backbone.embedding.float(), dim=-1)
     near = torch.nn.functional.normalize(latents.float().to(table.device), dim=-1) @ table.t()
-    return [Readout(top(model, likely), top(model, close)) for likely, close in zip(here, near, strict=True)]
+    return tuple(
+        Readout(
+            likeliest=top(model, truth.at_block[place].exp()),
+            nearest=top(model, near[place]),
+            control=() if other is None else top(model, other.at_block[place].exp()),
+        )
+        for place in range(len(latents))
+    )
 
 
-def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> tuple[tuple[str, float], ...]:
+def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
     """The tokens of the highest scores, as text."""
     values, ids = scores.topk(min(NUM_TOP, len(scores)))
     decode = model.backbone.tokenizer.decode
     return tuple((str(decode([one])), float(value)) for one, value in zip(ids.tolist(), values.tolist(), strict=True))
 
 
-# --------------------------------------------------------------------------------------------------------- interchange
+def readable(shown: Forced, own: Tensor) -> float:
+    """The share of latents of which one of the likeliest tokens, as `shown`, is among an answer's own tokens."""
+    likeliest = shown.at_block.topk(min(NUM_TOP, shown.at_block.shape[1])).indices
+    return float(torch.isin(likeliest, own).any(dim=1).float().mean())
 
 
-@torch.no_grad()
-def interchange(
-    model: Tyler, receiver: Trajectory, donor: Trajectory, index: int, answers: tuple[int, int]
-) -> float | None:
-    """How much of the way from the receiver's answer to the donor's its block carries: 0 nothing, 1 all of it.
+def distinctive(tokens: Tensor, others: Sequence[Trajectory]) -> Tensor:
+    """Those of some tokens that fewer than half of the other answers have: what all say tells nothing of one."""
+    seen = Counter(token for answer in others for token in set(answer.actions))
+    return tokens[[2 * seen[token] < len(others) for token in tokens.tolist()]]
 
-    `answers` are a token of the receiver's answer and one of the donor's, each found at its last place in its answer.
-    The donor's first block of the same operator takes the place of the receiver's block `index`; the score is how far
-    that moves the logit difference of the two tokens, over the difference between the two problems' own contexts. None
-    where the two contexts do not differ, or the donor has no such block.
+
+# --------------------------------------------------------------------------------------------------------- is it needed
+
+
+def effect(truth: Forced, other: Forced, boxed: Sequence[int] = ()) -> Effect:
+    """How far another distribution over the same tokens is from the true one. `boxed` are the answer's actions."""
+    if not truth.places:
+        return Effect(0.0, 0.0, 0.0, None, None)
+    divergence = (truth.logprobs.exp() * (truth.logprobs - other.logprobs)).sum(dim=-1).mean()
+    own, found = (one.logprobs.gather(1, truth.tokens[:, None])[:, 0] for one in (truth, other))
+    flips = truth.logprobs.argmax(dim=-1) != other.logprobs.argmax(dim=-1)
+    rows = [row for row, place in enumerate(truth.places) if place in boxed]
+    return Effect(
+        divergence=float(divergence),
+        loss=float((own - found).sum()),
+        flipped=float(flips.float().mean()),
+        answer_loss=float((own - found)[rows].sum()) if rows else None,
+        answer_flipped=bool(flips[rows].any()) if rows else None,
+    )
+
+
+def enough(
+    model: Tyler, trajectory: Trajectory, index: int, truth: Forced, latents: Float[Tensor, "latents dim"]
+) -> int | None:
+    """The fewest of some latents in a block's place with which every token behind stays the likeliest; None if none."""
+    parts = [with_block(trajectory, index, latents[:count]) for count in range(len(latents) + 1)]
+    for count, found in enumerate(forced(model, [(part, index) for part in parts])):
+        if effect(truth, found).flipped == 0:
+            return count
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- what does it carry over
+
+
+def carried(
+    model: Tyler, receiver: Trajectory, index: int, truth: Forced, noise: Forced, others: Sequence[Trajectory]
+) -> Carried | None:
+    """What the first blocks of the same operator carry from other answers into this one.
+
+    m is the logit difference of the first tokens in which two boxed answers differ, each where its answer has it:
+    m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
+    and a block of this operator in front of it.
     """
-    operator = receiver.invocations[index].operator
-    other = next((place for place, call in enumerate(donor.invocations) if call.operator == operator), None)
-    if other is None:
+    found = []
+    for donor in others:
+        if (pair := compared(model, receiver, index, donor)) is not None:
+            found.append(_moves(model, receiver, index, truth, noise, donor, pair))
+        if len(found) == NUM_DONORS:
+            break
+    if not found:
         return None
-    own, foreign = answers
+    moved, by_noise, whole = (sum(values) for values in zip(*found, strict=True))
+    return Carried(moved, by_noise, whole, len(found))
 
-    def margin(trajectory: Trajectory, token: int, block: int) -> float:
-        forced = Forced.of(model, trajectory, block)
-        row = int((forced.tokens == token).nonzero()[-1])
-        return float(forced.logprobs[row, foreign] - forced.logprobs[row, own])
 
-    start = margin(receiver, own, index)
-    full = margin(donor, foreign, other) - start
-    patched = margin(with_block(receiver, index, donor.latents[other]), own, index) - start
-    return patched / full if full else None
+@dataclass(frozen=True)
+class Pair:
+    """Where two answers first differ inside their boxes, and the donor's first block of an operator."""
+
+    own: int
+    foreign: int
+    block: int
+
+
+def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) -> Pair | None:
+    """The actions of the two boxes that differ first, where the blocks stand before them."""
+    operator = receiver.invocations[index].operator
+    block = next((place for place, call in enumerate(donor.invocations) if call.operator == operator), None)
+    if block is None or donor.prompt_ids == receiver.prompt_ids:
+        return None
+    pairs = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
+    for own, foreign in pairs:
+        if receiver.actions[own] != donor.actions[foreign]:
+            behind = own > receiver.invocations[index].action and foreign > donor.invocations[block].action
+            return Pair(own, foreign, block) if behind else None
+    return None
+
+
+def _moves(
+    model: Tyler, receiver: Trajectory, index: int, truth: Forced, noise: Forced, donor: Trajectory, pair: Pair
+) -> tuple[float, float, float]:
+    lent = with_block(receiver, index, donor.latents[pair.block])
+    patched, whole = forced(model, [(lent, index), (donor, pair.block)])
+    own, foreign = receiver.actions[pair.own], donor.actions[pair.foreign]
+
+    def margin(one: Forced, place: int) -> float:
+        logprobs = one.of_action(place)
+        return float(logprobs[foreign] - logprobs[own])
+
+    start = margin(truth, pair.own)
+    return margin(patched, pair.own) - start, margin(noise, pair.own) - start, margin(whole, pair.foreign) - start

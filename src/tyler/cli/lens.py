@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFolder, memory_of, router_of
+from tyler.engine.presentation import as_text
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from tyler.analysis.lens import Reading
-    from tyler.analysis.survey import Estimate, Survey
+    from tyler.analysis.survey import Survey
+    from tyler.engine.trajectory import Trajectory
 
 
 def lens(
@@ -29,11 +33,13 @@ def lens(
     memory: SomeBytes = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
+    page: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
 ) -> None:
     """Put the latent blocks of an answer under the lens: what can be read from them, and what replacing them changes.
 
-    Every block is held against controls: zeros, its operator's means, noise, another problem's block, no block.
-    Without a QUESTION the blocks of the task's problems are counted, with intervals.
+    Every block is held against controls: zeros, its operator's means, noise, blocks of another problem, another
+    operator and an untrained one, no block. Without a QUESTION the blocks of the task's problems are counted, with
+    intervals.
 
     Args:
         model: A model with operators: a saved model, a run, or mini-tyler.
@@ -47,61 +53,83 @@ def lens(
         memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
+        page: Also write all of it as a page of HTML that needs nothing else.
     """
     chosen, bound = router_of(router), memory_of(memory)
-    from rich.console import Console
-
+    import tyler
+    from tyler.analysis import lens_tables
     from tyler.analysis.lens import read_blocks
-    from tyler.analysis.survey import others_of, survey
+    from tyler.analysis.survey import survey
     from tyler.model import Tyler
+    from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
 
     loaded = Tyler.from_pretrained(model)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     problems = [problem.prompt for problem in load_problems(task, split, path=data_dir, count=count)]
-    console = Console()
     if not question:
         found = survey(loaded, problems, router=chosen, max_new_tokens=max_new_tokens, seed=seed, memory=bound)
-        console.print_json(json.dumps(asdict(found))) if json_ else console.print(survey_table(found))
-        return
-    answer, *others = loaded.solve([question, *problems], router=chosen, max_new_tokens=max_new_tokens, memory=bound)
-    readings = read_blocks(loaded, answer, others_of([answer, *others], answer), seed)
-    if json_:
-        console.print_json(json.dumps([reading.to_dict() for reading in readings]))
-        return
-    console.print(answer.text, highlight=False, markup=False)
-    console.print(block_table(readings))
+        asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
+        html, tables = lens_tables.survey_page(model, asked, found), survey_tables(found)
+        told = json.dumps({"model": model, "problems": asked, "version": tyler.__version__, **found.to_dict()})
+    else:
+        answer, *others = loaded.solve(
+            [question, *problems], router=chosen, max_new_tokens=max_new_tokens, memory=bound
+        )
+        readings = read_blocks(loaded, answer, others, seed)
+        html = lens_tables.answer_page(model, question, answer, readings)
+        told, tables = json.dumps([reading.to_dict() for reading in readings]), answer_tables(answer, readings)
+    if page is not None:
+        atomic_write(page, html)
+    show([told] if json_ else tables)
 
 
-def block_table(readings: list[Reading]) -> Table:
-    """One row for each block: what its latents read as, and what each replacement costs the tokens behind it."""
+def show(parts: Sequence[RenderableType]) -> None:
+    """Print JSON, which is a text, or what else there is."""
+    from rich.console import Console
+
+    console = Console()
+    for part in parts:
+        console.print_json(part) if isinstance(part, str) else console.print(part)
+
+
+def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[RenderableType]:
+    """An answer with its operators, and two rows for each of its blocks."""
+    from tyler.analysis.lens_tables import LOSSES, block_rows, loss_rows
+
+    tables = [tabled(loss_rows(readings), LOSSES), tabled(block_rows(readings), "what is in them")]
+    return [as_text(answer.text, answer.invocations), *tables]
+
+
+def survey_tables(found: Survey) -> list[RenderableType]:
+    """What is tested, what each replacement costs, and what else was counted."""
+    from tyler.analysis.lens_tables import (
+        LOSSES,
+        decoded_rows,
+        decoded_tested_rows,
+        other_rows,
+        replaced_rows,
+        tested_rows,
+    )
+
+    over = f"over {found.num_problems} problems, with 95% intervals"
+    return [
+        tabled(tested_rows(found), f"what operators do, {over}"),
+        tabled(replaced_rows(found), LOSSES),
+        tabled(other_rows(found), ""),
+        tabled(decoded_rows(found), "decoded again with all latents replaced"),
+        tabled(decoded_tested_rows(found), ""),
+    ]
+
+
+def tabled(rows: Sequence[Sequence[str]], title: str) -> Table:
+    """Rows of text as a table, the heads first."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
-    from tyler.analysis.lens import REPLACEMENTS
-
-    table = Table("block", "at", "reads as", *REPLACEMENTS, "enough", title="log p lost by the tokens behind, in nats")
-    for reading in readings:
-        words = " ".join(readout.likeliest[0][0].strip() or "·" for readout in reading.readouts)
-        losses = [f"{reading.effects[name].loss:.2f}" for name in REPLACEMENTS]
-        enough = f"{reading.enough} of {reading.num_latents}"
-        table.add_row(reading.operator, str(reading.position), words, *losses, enough)
+    table = Table(*rows[0], title=title or None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
     return table
-
-
-def survey_table(found: Survey) -> Table:
-    """One row for each operator, with 95% intervals over problems."""
-    from rich.table import Table
-
-    from tyler.analysis.lens import REPLACEMENTS
-
-    title = f"log p lost by the tokens behind a block, in nats, over {found.num_problems} problems, with 95% intervals"
-    table = Table("operator", *REPLACEMENTS, "enough", title=title)
-    for operator, effects in found.effects.items():
-        table.add_row(operator, *(shown(effects[name]) for name in REPLACEMENTS), shown(found.enough[operator]))
-    return table
-
-
-def shown(estimate: Estimate) -> str:
-    """A mean with its interval."""
-    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"

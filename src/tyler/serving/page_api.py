@@ -16,11 +16,9 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
-from torch import Tensor
 
 import tyler
-from tyler.analysis.lens import read_block
-from tyler.analysis.survey import others_of
+from tyler.analysis.lens import blocks_of, read_block
 from tyler.engine.presentation import colour_of
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned, Router
@@ -219,18 +217,17 @@ def rounded(probs: tuple[float, ...]) -> list[float]:
 
 
 class Controls:
-    """Answers to the example questions: where the lens takes means and other problems' blocks from. Asked for once."""
+    """Answers to the example questions, which the lens takes as those to other problems. Asked for once."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._answers, self._lock = service, list[Trajectory](), asyncio.Lock()
 
-    async def beside(self, answer: Trajectory) -> dict[str, list[Tensor]]:
-        """Latents of other problems by operator; the answer's own where no other has any of it."""
+    async def beside(self, answer: Trajectory) -> list[Trajectory]:
+        """Answers to other problems than this one's."""
         async with self._lock:
             if not self._answers:
                 self._answers = await self._ask()
-        others = [one for one in self._answers if one.prompt_ids != answer.prompt_ids]
-        return others_of([answer, *others], answer)
+        return [one for one in self._answers if one.prompt_ids != answer.prompt_ids]
 
     async def _ask(self) -> list[Trajectory]:
         most = min(CONTROL_TOKENS, self._service.settings.max_new_tokens)
@@ -261,7 +258,7 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
     reading = await service.dispatcher.between_steps(
         lambda engine: read_block(model, answer, body.invocation, others, source)
     )
-    return {**reading.to_dict(), "controls": len(others[operator])}
+    return {**reading.to_dict(), "controls": len(blocks_of(others).get(operator, ()))}
 
 
 async def repeated(service: Service, body: LensQuestion, http: HttpRequest) -> Trajectory:

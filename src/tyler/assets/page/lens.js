@@ -7,6 +7,8 @@ const MEANINGS = {
   means: "the operator's mean block",
   noise: "noise of the same size",
   "other problem": "another problem's block",
+  "other operator": "another operator's block",
+  untrained: "an untrained operator's",
   "no block": "no block at all",
 };
 
@@ -20,15 +22,17 @@ export function lensView(reading) {
     el("h4", {}, "What replacing it changes"),
     el("p", { class: "note" }, meaning(reading)),
     effects(reading),
-    el("p", { class: "note" }, enough(reading)),
+    el("p", { class: "note" }, `${enough(reading)} ${carried(reading)}`),
   );
 }
 
 function readouts(reading) {
-  const rows = reading.readouts.map(({ likeliest, nearest }, index) =>
-    el("tr", {}, el("th", { scope: "row" }, `z${index + 1}`), cell(likeliest, percent, 3), cell(nearest, (one) => one.toFixed(2), 2)),
+  const rows = reading.readouts.map(({ likeliest, nearest, control = [] }, index) =>
+    el("tr", {}, el("th", { scope: "row" }, `z${index + 1}`),
+      cell(likeliest, percent, 3), cell(control, percent, 2), cell(nearest, (one) => one.toFixed(2), 2)),
   );
-  const head = ["latent", "likeliest next token", "nearest embedding"].map((name) => el("th", { scope: "col" }, name));
+  const names = ["latent", "likeliest next token", "with another problem's", "nearest embedding"];
+  const head = names.map((name) => el("th", { scope: "col" }, name));
   return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Readouts" },
     el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
 }
@@ -65,7 +69,7 @@ function signed(value) {
 
 function meaning(reading) {
   const blocks = reading.controls === 1 ? "1 block" : `${reading.controls} blocks`;
-  return `Of the tokens behind it, teacher-forced. What noise or another problem's block does too is not due to this block. Means and others come from ${blocks} of other answers.`;
+  return `Of the tokens behind it, teacher-forced. What noise or another problem's block does too is not due to this block. Means and others come from ${blocks} of other answers${reading.controls ? "" : ", so there are none"}.`;
 }
 
 function enough(reading) {
@@ -73,4 +77,12 @@ function enough(reading) {
   if (count === 0) return "Even without it every token behind it stays the likeliest.";
   const first = count === 1 ? `The first of its ${all} latents is` : `The first ${count} of its ${all} latents are`;
   return `${first} enough for every token behind it to stay the likeliest.`;
+}
+
+/** What blocks of other problems carry into this answer; nothing where it was not measured. */
+function carried({ carried: found }) {
+  if (!found) return "";
+  const { moved, noise, whole, donors } = found;
+  const others = donors === 1 ? "another problem's block moves" : `${donors} other problems' blocks move`;
+  return `Towards their answers ${others} this one by ${signed(moved)} of ${signed(whole)} nats; noise by ${signed(noise)}.`;
 }

@@ -1,0 +1,86 @@
+"""Teacher forcing around one latent block: what the policy thinks of an answer's tokens when the block is another.
+
+Nothing is decoded again. All passes read an answer as it was given, with other latents in one block's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tyler.engine.trajectory import Trajectory, pack
+from tyler.model import Tyler
+from tyler.tasks.answers.boxed import boxed_answer
+
+ROWS = 8
+"""Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
+
+
+@dataclass(frozen=True)
+class Forced:
+    """One answer under the policy, from one of its blocks on.
+
+    `logprobs` are log p over V where each visible token behind the block was decided, `tokens` those tokens, and
+    `places` their actions; `at_block` is log p over V at the positions of the block's latents.
+    """
+
+    logprobs: Float[Tensor, "tokens vocab"]
+    tokens: Tensor
+    places: tuple[int, ...]
+    at_block: Float[Tensor, "latents vocab"]
+
+    @classmethod
+    def of(cls, model: Tyler, trajectory: Trajectory, index: int) -> Forced:
+        """One pass over an answer; `index` names the block."""
+        return forced(model, [(trajectory, index)])[0]
+
+    def of_action(self, place: int) -> Float[Tensor, " vocab"]:
+        """log p over V where an action behind the block was decided."""
+        return self.logprobs[self.places.index(place)]
+
+
+@torch.no_grad()
+def forced(model: Tyler, asked: Sequence[tuple[Trajectory, int]]) -> list[Forced]:
+    """Each answer from its block on, some answers in one pass."""
+    found = []
+    for first in range(0, len(asked), ROWS):
+        part = asked[first : first + ROWS]
+        packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
+        hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+        for row, (trajectory, index) in enumerate(part):
+            found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
+    return found
+
+
+def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Forced:
+    action, size = trajectory.invocations[index].action, len(trajectory.latents[index])
+    behind = tuple(place for place in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[place])
+    start = int(decided_at[action]) + 1
+    tokens = torch.tensor([trajectory.actions[place] for place in behind], device=hidden.device)
+    states = torch.cat([hidden[decided_at[list(behind)]], hidden[start : start + size]])
+    logprobs = model.policy.token_logits(states).log_softmax(dim=-1)
+    return Forced(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
+
+
+def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
+    """The same answer with other latents in one block's place; their number may be another, and none is no block."""
+    blocks = [*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]]
+    return replace(trajectory, latents=blocks)
+
+
+def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
+    r"""The actions that write what stands in the answer's last \boxed; none where there is no box."""
+    content = boxed_answer(trajectory.text)
+    if not content:
+        return ()
+    start = trajectory.text.index(content, max(map(trajectory.text.rfind, (r"\boxed", r"\fbox"))))
+    visible = [place for place, is_operator in enumerate(trajectory.is_operator) if not is_operator]
+    ids = [trajectory.actions[place] for place in visible]
+    decode = model.backbone.tokenizer.decode
+    ends = [len(str(decode(ids[: count + 1], skip_special_tokens=True))) for count in range(len(ids))]
+    spans = zip(visible, [0, *ends], ends, strict=False)
+    return tuple(place for place, begin, end in spans if begin < start + len(content) and end > start)
