@@ -30,7 +30,9 @@ def places(entry: Any) -> list[str]:
 def test_every_page_has_its_place_in_the_navigation(root: Path) -> None:
     nav = places(yaml.safe_load((root / "mkdocs.yml").read_text())["nav"])
     docs = root / "docs"
-    assert sorted(nav) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md")), "see nav in mkdocs.yml"
+    made = docs / "results" / "reproduction-mini"  # a table each, which results/reproduction-tables.md has
+    pages = [str(page.relative_to(docs)) for page in docs.rglob("*.md") if made not in page.parents]
+    assert sorted(nav) == sorted(pages), "see nav in mkdocs.yml"
 
 
 def test_every_exported_name_is_in_the_api_reference(root: Path) -> None:

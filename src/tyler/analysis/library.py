@@ -14,7 +14,13 @@ from typing import Any
 from tyler.analysis import records
 from tyler.tasks.mini import FAMILIES
 
-INDEX = "cells.json"
+INDEX, RECORDS = "cells.json", "records"
+
+
+def folders_of_records(earlier: Path) -> tuple[Path, ...]:
+    """Where records are below a folder: in each of its folders, or in one of that called "records"."""
+    folders = (folder for folder in sorted(earlier.glob("*")) if folder.is_dir())
+    return tuple(folder / RECORDS if (folder / RECORDS).is_dir() else folder for folder in folders)
 
 
 def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:

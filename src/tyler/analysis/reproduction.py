@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKER = "reproduction.json"
-MODELS, RECORDS = "models", "records"
+MODELS, RECORDS = "models", library.RECORDS
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ def reproduce(
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
     """
     from tyler.analysis import experiments
+    from tyler.analysis.library import folders_of_records
     from tyler.analysis.reproduction import Reproduction, with_seeds
     from tyler.analysis.scales import scale_named
     from tyler.analysis.sources import sources_in
@@ -83,7 +84,7 @@ def reproduce(
     asked = with_seeds(scale_named(scale), seeds)
     chosen = possible(experiments.chosen(names), "all" in names, asked)
     output = output or Path("runs") / f"reproduce-{scale}"
-    libraries = tuple(sorted(folder for folder in earlier.glob("*") if folder.is_dir()))
+    libraries = folders_of_records(earlier)
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     instead.check()
