@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import tiny
 
 from tyler.analysis import lens_tables
-from tyler.analysis.forced import Forced, boxed_actions, forced, with_block
+from tyler.analysis.forced import Forced, boxed_actions, forced, with_block, with_blocks
 from tyler.analysis.lens import (
     TOGETHER,
     blocks_of,
@@ -26,6 +27,7 @@ from tyler.analysis.redecoded import differences, kept_answers
 from tyler.analysis.replacements import REPLACEMENTS, before, replacements, synthesized
 from tyler.analysis.survey import STATEMENTS, Estimate, bootstrap, count, survey
 from tyler.cli import main
+from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
@@ -72,6 +74,27 @@ def test_a_pass_over_many_answers_is_that_over_each(model: Tyler, typed: list[Tr
         assert found.places == alone.places and torch.equal(found.tokens, alone.tokens)
         assert torch.allclose(found.logprobs, alone.logprobs, atol=1e-3)
         assert torch.allclose(found.at_block, alone.at_block, atol=1e-3)
+
+
+def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyler, typed: list[Trajectory]) -> None:
+    for answer in typed[:3]:
+        for index in (0, answer.num_invocations - 1):
+            latents = answer.latents[index]
+            blocks = [latents, latents * 0, *(latents[:size] for size in range(len(latents))), typed[3].latents[0]]
+            found = with_blocks(model, answer, index, blocks)
+            for one, block in zip(found, blocks, strict=True):
+                plain = Forced.of(model, with_block(answer, index, block), index)
+                assert one.places == plain.places and torch.equal(one.tokens, plain.tokens)
+                assert torch.allclose(one.logprobs, plain.logprobs, atol=1e-3)
+                assert torch.allclose(one.at_block, plain.at_block, atol=1e-3)
+
+
+def test_a_prompt_of_one_token_has_nothing_to_share() -> None:
+    tyler = tiny.tyler("qwen3")
+    (answer,) = tyler.engine().run([Request([3], router=AtBoundaries(), max_new_tokens=12)])
+    found = with_blocks(tyler, answer, 0, [answer.latents[0][:0]])
+    plain = Forced.of(tyler, with_block(answer, 0, answer.latents[0][:0]), 0)
+    assert found[0].places == plain.places and torch.equal(found[0].logprobs, plain.logprobs)
 
 
 def test_the_actions_of_a_box_write_what_stands_in_it(model: Tyler, typed: list[Trajectory]) -> None:
@@ -247,7 +270,7 @@ def test_the_lens_finds_what_the_study_found_by_hand(model: Tyler) -> None:
 
 
 def test_decoded_again_zeros_are_worse_than_nothing_and_means_keep_most(model: Tyler) -> None:
-    problems = [problem.prompt for problem in load_problems("mini", "dev", count=60)]
+    problems = [problem.prompt for problem in load_problems("mini", "dev", count=40)]
     own = model.solve(problems, max_new_tokens=160)
     kept = kept_answers(model, problems, own, max_new_tokens=160)
     told = {question: bootstrap(values) for question, values in differences(kept).items()}

@@ -5,14 +5,16 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from tyler.engine.trajectory import Trajectory, pack
+from tyler.engine.trajectory import Trajectory, pack, replay_context
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer
 
@@ -41,6 +43,35 @@ class Forced:
     def of_action(self, place: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action behind the block was decided."""
         return self.logprobs[self.places.index(place)]
+
+
+@torch.no_grad()
+def with_blocks(
+    model: Tyler, trajectory: Trajectory, index: int, blocks: Sequence[Float[Tensor, "latents dim"]]
+) -> list[Forced]:
+    """The answer from one of its blocks on, with each of some blocks in its place; what is before is read once.
+
+    Equal to `forced` of `with_block`, up to rounding.
+    """
+    answers = [with_block(trajectory, index, block) for block in blocks]
+    contexts = [replay_context(answer, model.backbone.embed, model.backbone.device) for answer in answers]
+    decided_at = torch.tensor([decided for _, decided in contexts])
+    shared = int(
+        decided_at[0, trajectory.invocations[index].action]
+    )  # the last position before it decides what follows
+    if shared == 0:
+        return forced(model, [(answer, index) for answer in answers])
+    decoder, found = model.policy.decoder(), list[Forced]()
+    read = decoder(inputs_embeds=contexts[0][0][None, :shared], use_cache=True).past_key_values
+    for first in range(0, len(blocks), ROWS):
+        part = range(first, min(first + ROWS, len(blocks)))
+        cache = copy.deepcopy(read)
+        cache.batch_repeat_interleave(len(part))
+        behind = pad_sequence([contexts[row][0][shared:] for row in part], batch_first=True)
+        hidden = decoder(inputs_embeds=behind, past_key_values=cache, use_cache=True).last_hidden_state
+        for row, states in zip(part, hidden, strict=True):
+            found.append(_read(model, answers[row], index, decided_at[row] - shared, states))
+    return found
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.analysis.forced import Forced, boxed_actions, forced, with_block
+from tyler.analysis.forced import Forced, boxed_actions, forced, with_blocks
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
@@ -123,8 +123,7 @@ def read_block(
     """The lens over one block."""
     call = trajectory.invocations[index]
     placed = replacements(model, trajectory, index, blocks_of(others), source)
-    changed = [with_block(trajectory, index, latents) for latents in placed.values()]
-    truth, *answers = forced(model, [(one, index) for one in (trajectory, *changed)])
+    truth, *answers = with_blocks(model, trajectory, index, [trajectory.latents[index], *placed.values()])
     found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
     other, own = found.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
@@ -233,8 +232,8 @@ def enough(
     model: Tyler, trajectory: Trajectory, index: int, truth: Forced, latents: Float[Tensor, "latents dim"]
 ) -> int | None:
     """The fewest of some latents in a block's place with which every token behind stays the likeliest; None if none."""
-    parts = [with_block(trajectory, index, latents[:count]) for count in range(len(latents) + 1)]
-    for count, found in enumerate(forced(model, [(part, index) for part in parts])):
+    parts = [latents[:count] for count in range(len(latents) + 1)]
+    for count, found in enumerate(with_blocks(model, trajectory, index, parts)):
         if effect(truth, found).flipped == 0:
             return count
     return None
@@ -290,8 +289,8 @@ def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) 
 def _moves(
     model: Tyler, receiver: Trajectory, index: int, truth: Forced, noise: Forced, donor: Trajectory, pair: Pair
 ) -> tuple[float, float, float]:
-    lent = with_block(receiver, index, donor.latents[pair.block])
-    patched, whole = forced(model, [(lent, index), (donor, pair.block)])
+    (patched,) = with_blocks(model, receiver, index, [donor.latents[pair.block]])
+    whole = Forced.of(model, donor, pair.block)
     own, foreign = receiver.actions[pair.own], donor.actions[pair.foreign]
 
     def margin(one: Forced, place: int) -> float:
