@@ -25,6 +25,8 @@ from harness import note, short, tables
 HERE = Path(__file__).parent
 NO_BENCHMARKS = ("harness", "models", "run", "gpu")
 NEED_DATA = ("grading", "real_training")
+ON_REQUEST = ("real_decoding",)
+"""Needs a model that is fetched; runs where --only names it."""
 MINUTES = 15
 """What all of them may take on two quiet cores."""
 
@@ -88,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in arguments.only or benchmarks():
         if name in NEED_DATA and arguments.data_dir is None:
             note(f"{name}: left out, give --data-dir")
+            continue
+        if name in ON_REQUEST and not arguments.only:
+            note(f"{name}: left out, give --only {name}")
             continue
         options = ["--data-dir", str(arguments.data_dir)] if name in NEED_DATA else []
         note(f"{name} ...")
