@@ -280,3 +280,35 @@ class GrpoConfig(Section):
     """Added to the standard deviation of a group's rewards."""
     scale_rewards: RewardScale = "group"
     """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""
+
+
+class Loops(Section):
+    """A section for every training loop, and for the objective of those that learn from rewards."""
+
+    stage1: Stage1Config = Stage1Config()
+    stage2: Stage2Config = Stage2Config()
+    grpo: GrpoConfig = GrpoConfig()
+    sft: SftConfig = SftConfig()
+    memgen: MemGenConfig = MemGenConfig()
+    softcot: SoftCotConfig = SoftCotConfig()
+
+    @property
+    def loops(self) -> dict[str, OptimizationConfig]:
+        """The settings of every training loop, by section."""
+        memgen = self.memgen
+        return {
+            "stage1": self.stage1,
+            "stage2": self.stage2,
+            "sft": self.sft,
+            "softcot": self.softcot,
+            "memgen.weaver": memgen.weaver,
+            "memgen.weaver_grpo": memgen.weaver_grpo,
+            "memgen.trigger": memgen.trigger,
+        }
+
+    def rows(self, section: str) -> int:
+        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
+        loop = self.loops[section]
+        if isinstance(loop, Stage2Config):
+            return loop.batch_size * self.grpo.group_size
+        return loop.batch_size * (loop.group_size if isinstance(loop, MemGenGrpoConfig) else 1)

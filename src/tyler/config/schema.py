@@ -13,16 +13,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from tyler.boundaries.rules import check_rules
-from tyler.config.loops import (
-    GrpoConfig,
-    MemGenConfig,
-    MemGenGrpoConfig,
-    OptimizationConfig,
-    SftConfig,
-    SoftCotConfig,
-    Stage1Config,
-    Stage2Config,
-)
+from tyler.config.loops import Loops
 from tyler.config.sections import (
     BackboneConfig,
     CheckpointsConfig,
@@ -40,20 +31,19 @@ from tyler.tasks.decontamination import Selection, splits_of
 from tyler.tasks.prompts import Prompt
 
 
-class Config(Section):
-    """All settings of one run."""
+class Trained(Section):
+    """What is trained, and on which problems."""
 
     backbone: BackboneConfig = BackboneConfig()
     operators: Annotated[tuple[Operator, ...], Field(min_length=1)] = PAPER_OPERATORS
     """In the order of their action ids."""
     lora: LoraConfig = LoraConfig()
     data: DataConfig = DataConfig()
-    stage1: Stage1Config = Stage1Config()
-    stage2: Stage2Config = Stage2Config()
-    grpo: GrpoConfig = GrpoConfig()
-    sft: SftConfig = SftConfig()
-    memgen: MemGenConfig = MemGenConfig()
-    softcot: SoftCotConfig = SoftCotConfig()
+
+
+class Config(Loops, Trained):
+    """All settings of one run: what is trained, by which loops, and everything around them, in this order."""
+
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
@@ -84,27 +74,6 @@ class Config(Section):
                     f"{section}.micro_batch_size = {given}: a step has {step}; set at most {rows}, or null for all"
                 )
         return self
-
-    @property
-    def loops(self) -> dict[str, OptimizationConfig]:
-        """The settings of every training loop, by section."""
-        memgen = self.memgen
-        return {
-            "stage1": self.stage1,
-            "stage2": self.stage2,
-            "sft": self.sft,
-            "softcot": self.softcot,
-            "memgen.weaver": memgen.weaver,
-            "memgen.weaver_grpo": memgen.weaver_grpo,
-            "memgen.trigger": memgen.trigger,
-        }
-
-    def rows(self, section: str) -> int:
-        """How many examples a step of a loop learns from, or answers to its prompts: what micro-batches are made of."""
-        loop = self.loops[section]
-        if isinstance(loop, Stage2Config):
-            return loop.batch_size * self.grpo.group_size
-        return loop.batch_size * (loop.group_size if isinstance(loop, MemGenGrpoConfig) else 1)
 
     @property
     def prompt(self) -> Prompt:

@@ -1,6 +1,7 @@
 """SoftCoT (Xu et al., 2025): a frozen assistant writes soft thoughts for a frozen backbone; one Linear is trained.
 
-model.py   the projection, where thoughts stand in a prompt, checkpoints, one answer
-method.py  what an evaluation can change, and SoftCoT as a reasoner
-sft.py     the projection learns from traces
+model.py    the projection, where thoughts stand in a prompt, checkpoints, one answer
+method.py   what an evaluation can change, and SoftCoT as a reasoner
+sft.py      the projection learns from traces
+trainer.py  what `tyler train` can train of it
 """
