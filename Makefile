@@ -8,8 +8,10 @@ PROBLEM ?= A baker made 48 cakes. He sold 19 of them. How many cakes are left?
 # Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-# Two workers of one thread each: on a small machine more threads only wait for each other.
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# Threads of each of the two workers: on a small machine more than one wait for each other. `make test THREADS=2`
+# tries whether results hold with more.
+THREADS ?= 1
+TEST_ENV := TYLER_TEST_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .PHONY: help quickstart real test lint check format docs clean
 

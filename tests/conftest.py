@@ -1,18 +1,20 @@
-"""What every test starts from: one thread, fixed seeds, no network."""
+"""What every test starts from: one thread (or TYLER_TEST_THREADS), fixed seeds, no network."""
 
 from __future__ import annotations
 
 import os
 
+THREADS = os.environ.get("TYLER_TEST_THREADS", "1")
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[name] = "1"
+    os.environ[name] = THREADS
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads of several test processes that spin would wait for each other
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import gc
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from tests import tiny
 from tyler.model import Tyler
 from tyler.runs.run import Run
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(THREADS))
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,6 +58,15 @@ def _seeds() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tests that fork: a child cannot use the threads of its parent, and what both compute is compared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=[False, True], ids=["step by step", "ahead"])

@@ -66,6 +66,7 @@ def _command(arguments: list[str], out: Path) -> None:
         os.dup2(both.fileno(), 2)
         sys.stdout = sys.stderr = both
         status = 1
+        torch.set_num_threads(1)  # those of the parent are not there
         try:
             status = main(arguments)
         except SystemExit as exit:

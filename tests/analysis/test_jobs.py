@@ -15,6 +15,8 @@ from tyler.analysis import jobs, records
 from tyler.analysis.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
 from tyler.analysis.grid import Grid
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHORT = ("stage1.steps=1", "stage1.batch_size=2", "sft.steps=1", "sft.batch_size=2", "data.count=4", "data.held_out=[]")
 STAGE1, SFT = Training("stage1", SHORT), Training("sft", SHORT)
 STAGE2 = Training("stage2", SHORT, start=STAGE1)

@@ -37,6 +37,8 @@ from tyler.tasks import Problem
 from tyler.tasks.sandbox import sandbox
 from tyler.tasks.task import GradeOptions
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COUNT = 24
 
 

@@ -34,6 +34,8 @@ from tyler.training.loop import Passes, Step
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUICK = DevicesConfig(timeout=0.5)
 """Half a minute: a test that goes wrong ends."""
 
