@@ -8,7 +8,7 @@ const MEANINGS = {
   noise: "noise of the same size",
   "other problem": "another problem's block",
   "other operator": "another operator's block",
-  untrained: "an untrained operator's",
+  untrained: "an untrained operator's block",
   "no block": "no block at all",
 };
 
