@@ -1,4 +1,4 @@
-"""What a training says of itself: where it runs, and what decides it. For `tyler train` and experiments, without torch."""
+"""What a training says of itself: where it runs, and what decides it. Without torch, for `tyler train --help`."""
 
 from __future__ import annotations
 

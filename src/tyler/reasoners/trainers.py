@@ -1,4 +1,4 @@
-"""The trainings of `tyler train` and of experiments, by name. A package beside this file has its own in `trainer.py`."""
+"""The trainings of `tyler train` and of experiments, by name. A package beside this has its own in `trainer.py`."""
 
 from __future__ import annotations
 
