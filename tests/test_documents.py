@@ -115,7 +115,7 @@ NUMBERS = (
     "backbones", "baselines", "benchmarks", "boundaries", "devices", "engine", "evaluation", "lens", "log", "memgen",
     "mini", "performance", "plan", "runs", "sandbox", "results/mini", "results/baselines",
     "results/mini-tables", "results/mini-dev-tables", "results/baselines-tables", "results/smollm2",
-    "results/smollm2-tables",
+    "results/smollm2-tables", "results/reproduction", "results/reproduction-tables",
 )  # fmt: skip
 """The pages that hold measurements."""
 

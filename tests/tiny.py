@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import (
@@ -42,7 +42,7 @@ FULLY = "qwen3"
 """The family that takes every case without `--slow`: how rows are scheduled does not depend on the family."""
 
 
-def by_family(cases: Sequence[tuple[object, ...]], often: Sequence[tuple[object, ...]]) -> list[ParameterSet]:
+def by_family(cases: Sequence[tuple[object, ...]], often: Sequence[tuple[object, ...]]) -> list[Any]:
     """(family, *case): every case for one family, those in `often` for the others, and the rest with `--slow`."""
     return [
         pytest.param(family, *case, marks=[] if family == FULLY or case in often else pytest.mark.slow)

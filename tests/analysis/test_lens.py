@@ -10,7 +10,6 @@ import torch
 from tests import tiny
 
 from tyler.analysis import lens_tables
-from tyler.analysis.forced import Forced, boxed_actions, forced, with_block, with_blocks
 from tyler.analysis.lens import (
     TOGETHER,
     blocks_of,
@@ -25,10 +24,11 @@ from tyler.analysis.lens import (
 )
 from tyler.analysis.redecoded import differences, kept_answers
 from tyler.analysis.replacements import REPLACEMENTS, before, replacements, synthesized
+from tyler.analysis.rescoring import Rescored, boxed_actions, rescore, rescore_with, with_block
 from tyler.analysis.survey import STATEMENTS, Estimate, bootstrap, count, survey
 from tyler.cli import main
 from tyler.engine.request import Request
-from tyler.engine.routing import AtBoundaries, Never
+from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -61,7 +61,7 @@ def typed(model: Tyler) -> list[Trajectory]:
 def test_teacher_forcing_gives_the_log_probabilities_of_decoding(model: Tyler, typed: list[Trajectory]) -> None:
     for answer in typed:
         last = answer.num_invocations - 1
-        for index, found in zip((0, last), forced(model, [(answer, 0), (answer, last)]), strict=True):
+        for index, found in zip((0, last), rescore(model, [(answer, 0), (answer, last)]), strict=True):
             behind = range(answer.invocations[index].action + 1, len(answer.actions))
             decoded = [answer.logprobs[place] for place in behind if not answer.is_operator[place]]
             assert found.logprobs.gather(1, found.tokens[:, None])[:, 0].tolist() == pytest.approx(decoded, abs=1e-3)
@@ -69,8 +69,8 @@ def test_teacher_forcing_gives_the_log_probabilities_of_decoding(model: Tyler, t
 
 def test_a_pass_over_many_answers_is_that_over_each(model: Tyler, typed: list[Trajectory]) -> None:
     asked = [(answer, index) for answer in typed for index in range(answer.num_invocations)]
-    for (answer, index), found in zip(asked, forced(model, asked), strict=True):
-        alone = Forced.of(model, answer, index)
+    for (answer, index), found in zip(asked, rescore(model, asked), strict=True):
+        alone = Rescored.of(model, answer, index)
         assert found.places == alone.places and torch.equal(found.tokens, alone.tokens)
         assert torch.allclose(found.logprobs, alone.logprobs, atol=1e-3)
         assert torch.allclose(found.at_block, alone.at_block, atol=1e-3)
@@ -81,9 +81,9 @@ def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyl
         for index in (0, answer.num_invocations - 1):
             latents = answer.latents[index]
             blocks = [latents, latents * 0, *(latents[:size] for size in range(len(latents))), typed[3].latents[0]]
-            found = with_blocks(model, answer, index, blocks)
+            found = rescore_with(model, answer, index, blocks)
             for one, block in zip(found, blocks, strict=True):
-                plain = Forced.of(model, with_block(answer, index, block), index)
+                plain = Rescored.of(model, with_block(answer, index, block), index)
                 assert one.places == plain.places and torch.equal(one.tokens, plain.tokens)
                 assert torch.allclose(one.logprobs, plain.logprobs, atol=1e-3)
                 assert torch.allclose(one.at_block, plain.at_block, atol=1e-3)
@@ -92,8 +92,8 @@ def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyl
 def test_a_prompt_of_one_token_has_nothing_to_share() -> None:
     tyler = tiny.tyler("qwen3")
     (answer,) = tyler.engine().run([Request([3], router=AtBoundaries(), max_new_tokens=12)])
-    found = with_blocks(tyler, answer, 0, [answer.latents[0][:0]])
-    plain = Forced.of(tyler, with_block(answer, 0, answer.latents[0][:0]), 0)
+    found = rescore_with(tyler, answer, 0, [answer.latents[0][:0]])
+    plain = Rescored.of(tyler, with_block(answer, 0, answer.latents[0][:0]), 0)
     assert found[0].places == plain.places and torch.equal(found[0].logprobs, plain.logprobs)
 
 
@@ -148,16 +148,16 @@ def test_what_there_is_nothing_to_take_from_is_absent(model: Tyler, answers: lis
 
 
 def test_a_block_in_its_own_place_changes_nothing(model: Tyler, answers: list[Trajectory]) -> None:
-    truth, boxed = Forced.of(model, answers[0], 0), boxed_actions(model, answers[0])
-    same = Forced.of(model, with_block(answers[0], 0, answers[0].latents[0].clone()), 0)
+    truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
+    same = Rescored.of(model, with_block(answers[0], 0, answers[0].latents[0].clone()), 0)
     found = effect(truth, same, boxed)
     assert (found.divergence, found.loss, found.flipped) == pytest.approx((0, 0, 0), abs=1e-5)
     assert found.answer_loss == pytest.approx(0, abs=1e-5) and found.answer_flipped is False
 
 
 def test_an_effect_is_its_sums(model: Tyler, answers: list[Trajectory]) -> None:
-    truth, boxed = Forced.of(model, answers[0], 0), boxed_actions(model, answers[0])
-    other = Forced.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
+    truth, boxed = Rescored.of(model, answers[0], 0), boxed_actions(model, answers[0])
+    other = Rescored.of(model, with_block(answers[0], 0, torch.zeros_like(answers[0].latents[0])), 0)
     found = effect(truth, other, boxed)
     rows = list(zip(truth.logprobs, other.logprobs, truth.tokens.tolist(), truth.places, strict=True))
     divergence = sum(float(p.exp() * (p - q)) for one, two, _, _ in rows for p, q in zip(one, two, strict=True))
@@ -184,12 +184,12 @@ def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
     fewest = []
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
     for answer in model.solve(problems, max_new_tokens=160):
-        truth = Forced.of(model, answer, 0)
+        truth = Rescored.of(model, answer, 0)
         latents = answer.latents[0]
         found = enough(model, answer, 0, truth, latents)
         assert found is not None
         flips = [
-            effect(truth, Forced.of(model, with_block(answer, 0, latents[:size]), 0)).flipped
+            effect(truth, Rescored.of(model, with_block(answer, 0, latents[:size]), 0)).flipped
             for size in range(found + 1)
         ]
         assert flips[-1] == 0 and all(flips[:-1])
@@ -202,13 +202,15 @@ def test_all_blocks_at_once_are_every_block_replaced(model: Tyler, typed: list[T
     found = read_together(model, answer, others, torch.Generator().manual_seed(0))
     assert (found.operator, found.num_latents, found.readouts) == (TOGETHER, answer.num_latents, ())
     assert set(found.effects) == {"zeros", "means", "noise", "other problem", "no block"}
-    truth, boxed = Forced.of(model, answer, 0), boxed_actions(model, answer)
+    truth, boxed = Rescored.of(model, answer, 0), boxed_actions(model, answer)
     changed = {"zeros": answer, "no block": answer}
     for index, latents in enumerate(answer.latents):
         changed["zeros"] = with_block(changed["zeros"], index, latents * 0)
         changed["no block"] = with_block(changed["no block"], index, latents[:0])
     for name, one in changed.items():
-        assert found.effects[name].loss == pytest.approx(effect(truth, Forced.of(model, one, 0), boxed).loss, abs=1e-3)
+        assert found.effects[name].loss == pytest.approx(
+            effect(truth, Rescored.of(model, one, 0), boxed).loss, abs=1e-3
+        )
     alone = read_block(model, answer, 0, others, torch.Generator().manual_seed(0))
     assert found.effects["no block"].loss > alone.effects["no block"].loss
 
@@ -227,14 +229,14 @@ def test_tokens_that_half_of_the_others_have_are_not_ones_own(answers: list[Traj
 
 def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[Trajectory]) -> None:
     receiver, donor = answers[0], next(one for one in answers[1:] if compared(model, answers[0], 0, one))
-    truth = Forced.of(model, receiver, 0)
-    silent = Forced.of(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
+    truth = Rescored.of(model, receiver, 0)
+    silent = Rescored.of(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
     found = carried(model, receiver, 0, truth, silent, [donor])
     boxes = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
     own, foreign = next((a, b) for a, b in boxes if receiver.actions[a] != donor.actions[b])
 
     def margin(answer: Trajectory, place: int) -> float:
-        logprobs = Forced.of(model, answer, 0).of_action(place)
+        logprobs = Rescored.of(model, answer, 0).of_action(place)
         return float(logprobs[donor.actions[foreign]] - logprobs[receiver.actions[own]])
 
     start = margin(receiver, own)
@@ -246,7 +248,7 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
 
 
 def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers: list[Trajectory]) -> None:
-    truth = Forced.of(model, answers[0], 0)
+    truth = Rescored.of(model, answers[0], 0)
     donor = next(one for one in answers[1:] if compared(model, answers[0], 0, one))
     lent = with_block(donor, 0, answers[0].latents[0])
     found = carried(model, answers[0], 0, truth, truth, [lent])
@@ -341,6 +343,19 @@ def test_a_page_has_every_number_of_the_tables(tmp_path: Path, capsys: pytest.Ca
 def test_a_survey_needs_two_answers_with_operators(model: Tyler) -> None:
     with pytest.raises(ValueError, match="1 of 1 answers invoked an operator; at least 2"):
         survey(model, PROBLEMS[:1], max_new_tokens=30)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_block_at_the_end_of_an_answer_has_nothing_behind_it(length: int) -> None:
+    tyler = tiny.tyler("qwen3")
+    prompts = [tiny.ids(text) for text in tiny.PROMPTS]
+    router = Forced({length - 1: ("state",)})
+    answers = tyler.engine().run([Request(prompt, router=router, max_new_tokens=length) for prompt in prompts])
+    (reading,) = read_blocks(tyler, answers[0], answers[1:])
+    assert answers[0].is_operator[-1] and not answers[0].is_operator[:-1].count(True)
+    assert {one.loss for one in reading.effects.values()} == {0.0}
+    assert (reading.readable, reading.enough, reading.carried) == (0.0, 0, None)
+    assert len(reading.readouts) == 3
 
 
 def test_an_answer_without_operators_is_refused(model: Tyler) -> None:

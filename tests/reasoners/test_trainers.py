@@ -10,6 +10,10 @@ from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.metrics import LOOPS
 
 
+def test_the_trainings_of_all_packages_are_found() -> None:
+    assert set(TRAINERS) == {"sft", "grpo", "softcot", "memgen", "memgen-weaver-grpo", "memgen-trigger"}
+
+
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_trainer_names_a_training_and_settings_that_there_are(name: str) -> None:
     trainer, config = TRAINERS[name], Config()

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.analysis.forced import Forced, boxed_actions, forced, with_blocks
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
+from tyler.analysis.rescoring import Rescored, boxed_actions, rescore, rescore_with
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 
@@ -123,7 +123,7 @@ def read_block(
     """The lens over one block."""
     call = trajectory.invocations[index]
     placed = replacements(model, trajectory, index, blocks_of(others), source)
-    truth, *answers = with_blocks(model, trajectory, index, [trajectory.latents[index], *placed.values()])
+    truth, *answers = rescore_with(model, trajectory, index, [trajectory.latents[index], *placed.values()])
     found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
     other, own = found.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
@@ -155,7 +155,7 @@ def read_together(
     ]
     names = [name for name in REPLACEMENTS if all(name in one for one in each)]
     changed = [replace(trajectory, latents=[one[name] for one in each]) for name in names]
-    truth, *found = forced(model, [(one, 0) for one in (trajectory, *changed)])
+    truth, *found = rescore(model, [(one, 0) for one in (trajectory, *changed)])
     boxed = boxed_actions(model, trajectory)
     effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
     return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
@@ -174,7 +174,7 @@ def blocks_of(answers: Sequence[Trajectory]) -> dict[str, list[Tensor]]:
 
 
 def readouts(
-    model: Tyler, latents: Float[Tensor, "latents dim"], truth: Forced, other: Forced | None
+    model: Tyler, latents: Float[Tensor, "latents dim"], truth: Rescored, other: Rescored | None
 ) -> tuple[Readout, ...]:
     """What each latent of a block can be read as."""
     table = torch.nn.functional.normalize(model.backbone.embedding.float(), dim=-1)
@@ -196,7 +196,7 @@ def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
     return tuple((str(decode([one])), float(value)) for one, value in zip(ids.tolist(), values.tolist(), strict=True))
 
 
-def readable(shown: Forced, own: Tensor) -> float:
+def readable(shown: Rescored, own: Tensor) -> float:
     """The share of latents of which one of the likeliest tokens, as `shown`, is among an answer's own tokens."""
     likeliest = shown.at_block.topk(min(NUM_TOP, shown.at_block.shape[1])).indices
     return float(torch.isin(likeliest, own).any(dim=1).float().mean())
@@ -211,7 +211,7 @@ def distinctive(tokens: Tensor, others: Sequence[Trajectory]) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- is it needed
 
 
-def effect(truth: Forced, other: Forced, boxed: Sequence[int] = ()) -> Effect:
+def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effect:
     """How far another distribution over the same tokens is from the true one. `boxed` are the answer's actions."""
     if not truth.places:
         return Effect(0.0, 0.0, 0.0, None, None)
@@ -229,11 +229,11 @@ def effect(truth: Forced, other: Forced, boxed: Sequence[int] = ()) -> Effect:
 
 
 def enough(
-    model: Tyler, trajectory: Trajectory, index: int, truth: Forced, latents: Float[Tensor, "latents dim"]
+    model: Tyler, trajectory: Trajectory, index: int, truth: Rescored, latents: Float[Tensor, "latents dim"]
 ) -> int | None:
     """The fewest of some latents in a block's place with which every token behind stays the likeliest; None if none."""
     parts = [latents[:count] for count in range(len(latents) + 1)]
-    for count, found in enumerate(with_blocks(model, trajectory, index, parts)):
+    for count, found in enumerate(rescore_with(model, trajectory, index, parts)):
         if effect(truth, found).flipped == 0:
             return count
     return None
@@ -243,7 +243,7 @@ def enough(
 
 
 def carried(
-    model: Tyler, receiver: Trajectory, index: int, truth: Forced, noise: Forced, others: Sequence[Trajectory]
+    model: Tyler, receiver: Trajectory, index: int, truth: Rescored, noise: Rescored, others: Sequence[Trajectory]
 ) -> Carried | None:
     """What the first blocks of the same operator carry from other answers into this one.
 
@@ -287,13 +287,13 @@ def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) 
 
 
 def _moves(
-    model: Tyler, receiver: Trajectory, index: int, truth: Forced, noise: Forced, donor: Trajectory, pair: Pair
+    model: Tyler, receiver: Trajectory, index: int, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair
 ) -> tuple[float, float, float]:
-    (patched,) = with_blocks(model, receiver, index, [donor.latents[pair.block]])
-    whole = Forced.of(model, donor, pair.block)
+    (patched,) = rescore_with(model, receiver, index, [donor.latents[pair.block]])
+    whole = Rescored.of(model, donor, pair.block)
     own, foreign = receiver.actions[pair.own], donor.actions[pair.foreign]
 
-    def margin(one: Forced, place: int) -> float:
+    def margin(one: Rescored, place: int) -> float:
         logprobs = one.of_action(place)
         return float(logprobs[foreign] - logprobs[own])
 

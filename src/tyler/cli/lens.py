@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tyler.analysis.lens import Reading
     from tyler.analysis.survey import Survey
     from tyler.engine.trajectory import Trajectory
+    from tyler.model import Tyler
 
 
 def lens(
@@ -55,11 +57,7 @@ def lens(
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
-    chosen, bound = router_of(router), memory_of(memory)
-    import tyler
-    from tyler.analysis import lens_tables
-    from tyler.analysis.lens import read_blocks
-    from tyler.analysis.survey import survey
+    asking = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
     from tyler.model import Tyler
     from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
@@ -68,21 +66,45 @@ def lens(
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     problems = [problem.prompt for problem in load_problems(task, split, path=data_dir, count=count)]
-    if not question:
-        found = survey(loaded, problems, router=chosen, max_new_tokens=max_new_tokens, seed=seed, memory=bound)
-        asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
-        html, tables = lens_tables.survey_page(model, asked, found), survey_tables(found)
-        told = json.dumps({"model": model, "problems": asked, "version": tyler.__version__, **found.to_dict()})
+    if question:
+        seen = seen_in(loaded, model, question, problems, seed, asking)
     else:
-        answer, *others = loaded.solve(
-            [question, *problems], router=chosen, max_new_tokens=max_new_tokens, memory=bound
-        )
-        readings = read_blocks(loaded, answer, others, seed)
-        html = lens_tables.answer_page(model, question, answer, readings)
-        told, tables = json.dumps([reading.to_dict() for reading in readings]), answer_tables(answer, readings)
+        asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
+        seen = surveyed(loaded, model, asked, problems, seed, asking)
     if page is not None:
-        atomic_write(page, html)
-    show([told] if json_ else tables)
+        atomic_write(page, seen.page)
+    show([seen.json] if json_ else seen.tables)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was found, in three dresses: a page of HTML, JSON, and what a terminal shows."""
+
+    page: str
+    json: str
+    tables: list[RenderableType]
+
+
+def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
+    """The blocks of one answer, beside those of the answers to some problems."""
+    from tyler.analysis.lens import read_blocks
+    from tyler.analysis.lens_tables import answer_page
+
+    answer, *others = loaded.solve([question, *problems], **asking)
+    readings = read_blocks(loaded, answer, others, seed)
+    told = json.dumps([reading.to_dict() for reading in readings])
+    return Seen(answer_page(name, question, answer, readings), told, answer_tables(answer, readings))
+
+
+def surveyed(loaded: Tyler, name: str, asked: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
+    """The blocks of many answers, counted."""
+    import tyler
+    from tyler.analysis.lens_tables import survey_page
+    from tyler.analysis.survey import survey
+
+    found = survey(loaded, problems, seed=seed, **asking)
+    told = {"model": name, "problems": asked, "version": tyler.__version__, **found.to_dict()}
+    return Seen(survey_page(name, asked, found), json.dumps(told), survey_tables(found))
 
 
 def show(parts: Sequence[RenderableType]) -> None:

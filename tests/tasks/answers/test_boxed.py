@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from tyler.tasks.answers.boxed import boxed_answer, exact_number
+from tyler.tasks.answers.boxed import boxed_answer, boxed_span, exact_number
 from tyler.tasks.benchmarks.gsm8k import quantity
 
 # ------------------------------------------------------------------------------------------------------- extraction
@@ -64,6 +64,15 @@ def test_there_is_no_answer_outside_a_finished_box(completion):
 
 def test_an_earlier_box_never_stands_in_for_an_unfinished_last_one():
     assert boxed_answer(r"\boxed{1} no, wait: \boxed{2") is None
+
+
+@pytest.mark.parametrize(
+    "before, behind",
+    [("", ""), ("7 ", " 7"), ("<think>\\boxed{7} 7</think>7 ", ""), ("\\boxed{7} ", " \\boxedness 7")],
+)
+def test_a_span_is_where_the_answer_stands_and_not_where_the_same_stands_too(before: str, behind: str) -> None:
+    for box, place in (("\\boxed{7}", 7), ("\\boxed{ 7 }", 8), ("\\fbox 7", 6)):
+        assert boxed_span(before + box + behind) == (len(before) + place, len(before) + place + 1)
 
 
 @pytest.mark.parametrize(

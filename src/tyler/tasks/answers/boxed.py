@@ -44,14 +44,25 @@ def boxed_answer(completion: str) -> str | None:
     ones (`\{`) do not count. Without braces (`\boxed 7`) the box ends at the next space or `$`, or at the sentence's
     punctuation. Nothing outside the box is looked at, and an earlier box never stands in for the last one.
     """
+    span = boxed_span(completion)
+    return None if span is None else completion[slice(*span)]
+
+
+def boxed_span(completion: str) -> tuple[int, int] | None:
+    """Where the boxed answer stands in a completion: its first character, and the one behind its last."""
     text = after_thought(completion)
     inside = [box.end() for box in _BOX.finditer(text)]
     if not inside:
         return None
     if text.startswith("{", inside[-1]):
-        return _braced(text, inside[-1])
-    bare = _BARE.match(text, inside[-1])
-    return bare.group().rstrip(".,;:") or None if bare else None
+        content = _braced(text, inside[-1])
+    else:
+        bare = _BARE.match(text, inside[-1])
+        content = bare.group().rstrip(".,;:") or None if bare else None
+    if content is None:
+        return None
+    start = len(completion) - len(text) + text.index(content, inside[-1])  # a thought is left out at the front
+    return start, start + len(content)
 
 
 def _braced(text: str, start: int) -> str | None:

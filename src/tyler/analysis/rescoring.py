@@ -16,14 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tyler.engine.trajectory import Trajectory, pack, replay_context
 from tyler.model import Tyler
-from tyler.tasks.answers.boxed import boxed_answer
+from tyler.tasks.answers.boxed import boxed_span
 
 ROWS = 8
 """Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
 
 
 @dataclass(frozen=True)
-class Forced:
+class Rescored:
     """One answer under the policy, from one of its blocks on.
 
     `logprobs` are log p over V where each visible token behind the block was decided, `tokens` those tokens, and
@@ -36,9 +36,9 @@ class Forced:
     at_block: Float[Tensor, "latents vocab"]
 
     @classmethod
-    def of(cls, model: Tyler, trajectory: Trajectory, index: int) -> Forced:
+    def of(cls, model: Tyler, trajectory: Trajectory, index: int) -> Rescored:
         """One pass over an answer; `index` names the block."""
-        return forced(model, [(trajectory, index)])[0]
+        return rescore(model, [(trajectory, index)])[0]
 
     def of_action(self, place: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action behind the block was decided."""
@@ -46,22 +46,20 @@ class Forced:
 
 
 @torch.no_grad()
-def with_blocks(
+def rescore_with(
     model: Tyler, trajectory: Trajectory, index: int, blocks: Sequence[Float[Tensor, "latents dim"]]
-) -> list[Forced]:
+) -> list[Rescored]:
     """The answer from one of its blocks on, with each of some blocks in its place; what is before is read once.
 
-    Equal to `forced` of `with_block`, up to rounding.
+    Equal to `rescore` of `with_block`, up to rounding.
     """
     answers = [with_block(trajectory, index, block) for block in blocks]
     contexts = [replay_context(answer, model.backbone.embed, model.backbone.device) for answer in answers]
     decided_at = torch.tensor([decided for _, decided in contexts])
-    shared = int(
-        decided_at[0, trajectory.invocations[index].action]
-    )  # the last position before it decides what follows
+    shared = int(decided_at[0, trajectory.invocations[index].action])  # but for the last position, which decides
     if shared == 0:
-        return forced(model, [(answer, index) for answer in answers])
-    decoder, found = model.policy.decoder(), list[Forced]()
+        return rescore(model, [(answer, index) for answer in answers])
+    decoder, found = model.policy.decoder(), list[Rescored]()
     read = decoder(inputs_embeds=contexts[0][0][None, :shared], use_cache=True).past_key_values
     for first in range(0, len(blocks), ROWS):
         part = range(first, min(first + ROWS, len(blocks)))
@@ -75,7 +73,7 @@ def with_blocks(
 
 
 @torch.no_grad()
-def forced(model: Tyler, asked: Sequence[tuple[Trajectory, int]]) -> list[Forced]:
+def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]]) -> list[Rescored]:
     """Each answer from its block on, some answers in one pass."""
     found = []
     for first in range(0, len(asked), ROWS):
@@ -87,14 +85,14 @@ def forced(model: Tyler, asked: Sequence[tuple[Trajectory, int]]) -> list[Forced
     return found
 
 
-def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Forced:
+def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:
     action, size = trajectory.invocations[index].action, len(trajectory.latents[index])
     behind = tuple(place for place in range(action + 1, len(trajectory.actions)) if not trajectory.is_operator[place])
     start = int(decided_at[action]) + 1
     tokens = torch.tensor([trajectory.actions[place] for place in behind], device=hidden.device)
     states = torch.cat([hidden[decided_at[list(behind)]], hidden[start : start + size]])
     logprobs = model.policy.token_logits(states).log_softmax(dim=-1)
-    return Forced(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
+    return Rescored(logprobs[: len(behind)], tokens, behind, logprobs[len(behind) :])
 
 
 def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
@@ -105,13 +103,12 @@ def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "laten
 
 def boxed_actions(model: Tyler, trajectory: Trajectory) -> tuple[int, ...]:
     r"""The actions that write what stands in the answer's last \boxed; none where there is no box."""
-    content = boxed_answer(trajectory.text)
-    if not content:
+    span = boxed_span(trajectory.text)
+    if span is None:
         return ()
-    start = trajectory.text.index(content, max(map(trajectory.text.rfind, (r"\boxed", r"\fbox"))))
     visible = [place for place, is_operator in enumerate(trajectory.is_operator) if not is_operator]
     ids = [trajectory.actions[place] for place in visible]
     decode = model.backbone.tokenizer.decode
     ends = [len(str(decode(ids[: count + 1], skip_special_tokens=True))) for count in range(len(ids))]
     spans = zip(visible, [0, *ends], ends, strict=False)
-    return tuple(place for place, begin, end in spans if begin < start + len(content) and end > start)
+    return tuple(place for place, begin, end in spans if begin < span[1] and end > span[0])
