@@ -7,12 +7,13 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import tyler
@@ -26,6 +27,20 @@ def project(root: Path) -> dict[str, Any]:
 def requirements(project: dict[str, Any]) -> list[Requirement]:
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     return [Requirement(line) for line in [*project["dependencies"], *extras]]
+
+
+def test_every_pinned_package_takes_the_oldest_python(root: Path, project: dict[str, Any]) -> None:
+    """One that asked for 3.11.5 kept `make test` from Debian's Python, which is 3.11.2."""
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    pinned = re.findall(r"^([\w.-]+)==", (root / "constraints.txt").read_text(), re.MULTILINE)
+    found = {}
+    for name in pinned:
+        try:
+            found[name] = metadata(name)["Requires-Python"] or ""
+        except PackageNotFoundError:  # of an extra that is not installed
+            continue
+    assert len(found) > 50
+    assert not {name: asked for name, asked in found.items() if oldest not in SpecifierSet(asked)}
 
 
 @pytest.mark.parametrize(
