@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,16 @@ from tyler.model import Tyler
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # its prices come from the network otherwise
 litellm = pytest.importorskip("litellm", reason="litellm is not installed (extra clients)")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loop() -> Iterator[None]:
+    """LiteLLM asks for the thread's event loop and leaves it open; this one is closed."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(autouse=True)
