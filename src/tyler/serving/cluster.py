@@ -112,7 +112,7 @@ def application(
         loaded = registry.load(**load)
         return create_app(loaded.reasoner, settings, loaded.weights)  # type: ignore[arg-type]
 
-    deployment = serve.deployment(
+    deployment: Any = serve.deployment(  # Ray types it as the decorator that it is without a class
         serve.ingress(build)(Deployment),
         name="tyler",
         num_replicas=replicas,
