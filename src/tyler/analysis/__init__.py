@@ -7,6 +7,8 @@ records.py        a finished cell on disk, as short as it can be and still recou
 grid.py           cells that have no record yet are run; a killed grid resumes
 lens.py           what one latent block of an answer does, with controls
 survey.py         the same over a set of problems, with intervals
+lens_tables.py    what the lens found as tables and pages
+run_report.py     `tyler report`: a page of runs and evaluations, from what they left on disk
 studies/          which cells a study has
 scales.py         backbones, problems, seeds and chosen settings of each scale
 methods.py        the methods of the tables as trainings and decodings, and their colours

@@ -201,7 +201,13 @@ def verdict(one: Estimate | None) -> str:
 
 def survey_page(name: str, asked: str, found: Survey) -> str:
     """What a set of answers shows, as a page of HTML that needs nothing else."""
-    tables: list[dict[str, Any]] = [
+    facts = {"model": name, "problems": asked, "answers with operators": str(found.num_problems)}
+    return render("lens.html", title="Operator lens", facts=facts, tables=survey_tables(found))
+
+
+def survey_tables(found: Survey) -> list[dict[str, Any]]:
+    """Its tables, each with a title and a note."""
+    return [
         {
             "title": "What is tested",
             "rows": tested_rows(found),
@@ -225,5 +231,3 @@ def survey_page(name: str, asked: str, found: Survey) -> str:
         {"title": "What that tests", "rows": decoded_tested_rows(found), "note": DECODED},
         {"title": "What the questions mean", "rows": meant_rows(), "note": ""},
     ]
-    facts = {"model": name, "problems": asked, "answers with operators": str(found.num_problems)}
-    return render("lens.html", title="Operator lens", facts=facts, tables=tables)

@@ -134,6 +134,17 @@ class OperatorSurvey:
     kept: Estimate | None
     tested: dict[str, Estimate]
 
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> OperatorSurvey:
+        """What `dataclasses.asdict` told."""
+        kept = told["kept"]
+        return cls(
+            num_blocks=told["num_blocks"],
+            effects={name: estimates(one) for name, one in told["effects"].items()},
+            kept=None if kept is None else Estimate(**kept),
+            **{name: estimates(told[name]) for name in ("readable", "carried", "enough", "tested")},
+        )
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -151,6 +162,21 @@ class Survey:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Survey:
+        """What `to_dict` told; other keys are let be. Raises KeyError or TypeError for anything else."""
+        return cls(
+            num_problems=told["num_problems"],
+            operators={name: OperatorSurvey.from_dict(one) for name, one in told["operators"].items()},
+            decoded=estimates(told["decoded"]),
+            decoded_tested=estimates(told["decoded_tested"]),
+        )
+
+
+def estimates(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
+    """Estimates from plain data."""
+    return {name: Estimate(**one) for name, one in told.items()}
 
 
 def survey(

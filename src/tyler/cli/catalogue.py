@@ -93,13 +93,14 @@ def report(
     """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
 
     The page needs no network and nothing beside it. Several runs are compared: their curves in one plot, their answers
-    problem by problem, and the settings in which they differ.
+    problem by problem, and the settings in which they differ. What `tyler lens RUN --json > RUN/lens.json` keeps is
+    shown too.
 
     Args:
         runs: Run directories, folders of evaluations, or folders that hold some.
         output: The page; by default report.html in the folder, or for several runs/report.html.
     """
-    from tyler.evaluation import run_report
+    from tyler.analysis import run_report
 
     print(f"the report is {run_report.write(runs, output)}")
 

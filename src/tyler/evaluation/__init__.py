@@ -12,7 +12,6 @@ html_report.py      a page of records
 views.py            what such a page shows
 verdicts.py         the word, sign, colour and pattern of each verdict
 pages.py            pages of HTML from templates
-run_report.py       `tyler report`: a page of runs and evaluations
 comparison.py       two evaluations, problem by problem
 budget_matching.py  a baseline made as long as Tyler
 statistics.py       intervals and tests

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from page_reader import parsed
 from scripted import PROBLEMS, Scripted
+from tyler.analysis import run_report
+from tyler.analysis.survey import Survey
 from tyler.cli import main
 from tyler.config.files import dump, load_config
-from tyler.evaluation import run_report
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.runs.run import Run
@@ -85,3 +87,24 @@ def test_a_folder_with_nothing_to_report_is_refused(tmp_path: Path, capsys: pyte
     assert "holds neither a run" in capsys.readouterr().err
     assert main.main(["report", str(tmp_path / "x")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_the_lens_counted_of_a_run_is_shown(root: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    assert "lens" not in run_report.write([tmp_path / "run"]).read_text().lower()
+    kept = (root / "docs" / "results" / "lens" / "mini-tyler.json").read_text()
+    (tmp_path / "run" / "lens.json").write_text(kept)
+    told = json.loads(kept)
+    page = parsed(run_report.write([tmp_path / "run"]).read_text())
+    assert "The operator lens" in page.text and "200 of mini, eval; 200 answers with operators" in page.text
+    lean = told["operators"]["global"]["tested"]["Does the answer lean on it?"]["mean"]
+    assert f"yes, {lean:.2f} (" in page.text
+    assert Survey.from_dict(told).to_dict() == {name: told[name] for name in Survey.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"problems": "6 of mini", "num_problems": 6}'])
+def test_what_is_not_the_lens_of_many_answers_is_named(tmp_path: Path, text: str) -> None:
+    train(tmp_path / "run")
+    (tmp_path / "run" / "lens.json").write_text(text)
+    with pytest.raises(ValueError, match=r"lens\.json is not what `tyler lens MODEL --task TASK --json` prints"):
+        run_report.write([tmp_path / "run"])
