@@ -15,7 +15,7 @@ TYLER = "Tyler"
 COLOURS: Mapping[str, str] = {
     COT: "#666666",
     SFT: "#e69f00",
-    GRPO: "#f0e442",
+    GRPO: "#882255",
     SOFTCOT: "#cc79a7",
     SOFT_THINKING: "#999999",
     MEMGEN: "#009e73",
@@ -28,7 +28,9 @@ COLOURS: Mapping[str, str] = {
     "procedure": "#009e73",
     "seconds": "#d55e00",
 }
-"""Of methods and operators: the palette of Okabe and Ito, which people who see few colours tell apart, and greys."""
+"""Of methods and operators: the palette of Okabe and Ito, which people who see few colours tell apart, and greys.
+
+In the place of its yellow, faint on white, stands Tol's wine."""
 
 HARD_CAP = 16
 """Calls of an answer whose latents are not those that the policy learned with: it may call for more without end."""

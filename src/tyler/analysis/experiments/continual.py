@@ -23,9 +23,12 @@ from tyler.analysis.scales import Domain, Scale
 from tyler.analysis.tables import Table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BASE = "0 base"
+MARKERS = "os^D"
+"""One a method, for whoever does not tell the colours apart."""
 
 
 def entries(scale: Scale) -> list[Entry]:
@@ -99,10 +102,10 @@ def summed(after: Sequence[Sequence[float]]) -> dict[str, float]:
     return {"average": round(fmean(after[-1]), 4), "forgetting": round(forgetting(after), 4)}
 
 
-def retained(results: Results, row: str, step: str, key: str) -> float | None:
-    """The mean over seeds of a method's average or F after a step."""
+def retained(results: Results, row: str, step: str, key: str) -> list[float]:
+    """A method's average or F after a step, of each seed."""
     found = [one for one in results["retention"] if (one["row"], one["step"]) == (row, step)]
-    return fmean(found[0][key]) if found else None
+    return found[0][key] if found else []
 
 
 def tables(results: Results) -> list[Table]:
@@ -114,7 +117,8 @@ def tables(results: Results) -> list[Table]:
         for row in (one for one in in_order(results, "row") if (one == COT) == (step == BASE)):
             shares = [told(entry_of(results, step, row, one), shown("continual", step, row, one)) for one in columns]
             average = mean_share(results, step, row, columns)
-            lost = written(retained(results, row, step, "forgetting"), ".2f")
+            forgotten = retained(results, row, step, "forgetting")
+            lost = written(fmean(forgotten) if forgotten else None, ".2f")
             ends = (
                 with_paper(written(average, ".2f"), shown("continual", step, row, "Average")),
                 with_paper(lost, shown("continual", step, row, "Forgetting")),
@@ -131,32 +135,44 @@ def mean_share(results: Results, step: str, row: str, columns: Sequence[str]) ->
 
 
 def figures(results: Results) -> dict[str, Figure]:
-    """Six panels: accuracy on each domain after every step, the macro average, and F."""
+    """Six panels: accuracy on each domain after every step, the macro average, and F; each seed is a thin line."""
     from tyler.analysis.figures import panels
 
     steps = [step for step in in_order(results, "group") if step != BASE]
     columns, methods = in_order(results, "column"), [row for row in in_order(results, "row") if row != COT]
     figure, drawn = panels(2, 3, height=2)
-    values: dict[str, Mapping[str, list[float | None]]] = {
-        column: {row: [accuracy(entry_of(results, step, row, column)) for step in steps] for row in methods}
+    values: dict[str, dict[str, list[list[float]]]] = {
+        column: {row: [of_seeds(entry_of(results, step, row, column)) for step in steps] for row in methods}
         for column in columns
     }
     for key in ("average", "forgetting"):
         values[key] = {row: [retained(results, row, step, key) for step in steps] for row in methods}
     titles = {"average": "macro average", "forgetting": "forgetting F (lower is better)"}
     for axes, (name, lines) in zip(drawn, values.items(), strict=False):
-        for row, heights in lines.items():
-            there = [(place, height) for place, height in enumerate(heights) if height is not None]
-            if there:
-                axes.plot(*zip(*there, strict=True), marker="o", color=COLOURS[row], label=row)
+        for (row, heights), marker in zip(lines.items(), MARKERS, strict=False):
+            draw(axes, heights, color=COLOURS[row], marker=marker, label=row)
         base = accuracy(entry_of(results, BASE, COT, name)) if name in columns else None
         if base is not None:
-            axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8)
+            axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8, label=COT)
         axes.set_title(titles.get(name, name))
         axes.set_xticks(range(len(steps)), [step.partition(" ")[2] for step in steps])
-    if drawn[0].lines:
-        drawn[0].legend()
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(methods) + 1)
     return {"continual": figure}
+
+
+def of_seeds(entry: Mapping[str, Any] | None) -> list[float]:
+    """Per cent right, of each seed."""
+    return [] if entry is None else [100 * k / entry["n"] for k in entry["k"]]
+
+
+def draw(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str, label: str) -> None:
+    """The means over seeds after every step, and each seed as a thin line."""
+    there = [(place, values) for place, values in enumerate(heights) if values]
+    places = [place for place, _ in there]
+    for one in zip(*(values for _, values in there), strict=False):
+        axes.plot(places, one, color=color, linewidth=0.5, alpha=0.5)
+    if there:
+        axes.plot(places, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
 
 
 EXPERIMENT = Experiment("Continual: one domain after the other", entries, tables, findings, figures)
