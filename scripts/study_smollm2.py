@@ -2,6 +2,7 @@
 
 python scripts/study_smollm2.py run --data path/to/files          # everything; a killed study resumes
 python scripts/study_smollm2.py run --data path/to/files --rows "Stage 2" --seeds 43    # and what it starts from
+python scripts/study_smollm2.py keep --data path/to/files --rows SFT --seeds 42    # beside the records, for later cells
 python scripts/study_smollm2.py status                             # which cells have records
 python scripts/study_smollm2.py report                             # docs/results/smollm2-tables.md from the records
 """
@@ -21,14 +22,17 @@ from typing import Any
 import torch
 
 from tyler.analysis import records
-from tyler.analysis.cells import Questions, Sources
+from tyler.analysis.cells import Cell, Questions, Sources
 from tyler.analysis.grid import Grid
 from tyler.analysis.studies import smollm2
+from tyler.analysis.training import keep
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import sign_test, wilson
 from tyler.runs.atomic_files import atomic_write
 
 RECORDS = Path("docs/results/smollm2")
+MODELS = "models"
+"""Beside the records: trained models in half precision, whose cells need no training."""
 TASKS = ("mawps", "svamp", "gsm8k")
 ASKED = {"MAWPS, test": smollm2.TEST, "SVAMP": smollm2.HARDER}
 OPERATORS = ("global", "state", "procedure")
@@ -77,10 +81,36 @@ Found = Mapping[str, Sequence[dict[str, Any]]]
 def run(args: argparse.Namespace) -> None:
     """Run the cells that have no record yet, in the order of the study."""
     torch.set_num_threads(args.threads)
-    grid = Grid(args.work, args.records, Sources(dict.fromkeys(TASKS, str(args.data))))
-    asked = (smollm2.DEVELOPMENT,) if args.development else (smollm2.TEST, smollm2.HARDER)
+    grid = Grid(args.work, args.records, sources(args), kept=args.records / MODELS)
+    grid.run(chosen(args))
+
+
+def keep_models(args: argparse.Namespace) -> None:
+    """Put the trained models of some rows beside the records; what is published already is named, not copied."""
+    for cell in {(cell.training, cell.seed): cell for cell in chosen(args)}.values():
+        print(
+            keep(
+                cell.training,
+                cell.preset,
+                cell.seed,
+                sources(args),
+                args.work,
+                args.records / MODELS,
+                args.location,
+            )
+        )
+
+
+def sources(args: argparse.Namespace) -> Sources:
+    """The official files of all tasks are in one folder."""
+    return Sources(dict.fromkeys(TASKS, str(args.data)))
+
+
+def chosen(args: argparse.Namespace) -> list[Cell]:
+    """The cells of the rows and seeds that were asked for."""
+    asked = (smollm2.DEVELOPMENT,) if getattr(args, "development", False) else (smollm2.TEST, smollm2.HARDER)
     cells = smollm2.cells(args.seeds or smollm2.SEEDS, asked)
-    grid.run([cell for cell in cells if not args.rows or cell.row in args.rows])
+    return [cell for cell in cells if not args.rows or cell.row in args.rows]
 
 
 def status(args: argparse.Namespace) -> None:
@@ -167,16 +197,19 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=RECORDS)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run the cells that have no record")
-    running.add_argument("--data", type=Path, required=True, help="the folder with the tasks' official files")
-    running.add_argument("--work", type=Path, default=Path("runs/smollm2"), help="where models are trained")
-    running.add_argument("--rows", nargs="+", default=[], metavar="ROW")
-    running.add_argument("--seeds", nargs="+", type=int, help="42 43 44 by default")
     running.add_argument("--threads", type=int, default=1)
     running.add_argument("--development", action="store_true", help="answer development problems, to choose by")
+    keeping = commands.add_parser("keep", help="put finished models beside the records, for later cells")
+    keeping.add_argument("--location", default="", help="where the model is published, instead of a copy")
+    for command in (running, keeping):
+        command.add_argument("--data", type=Path, required=True, help="the folder with the tasks' official files")
+        command.add_argument("--work", type=Path, default=Path("runs/smollm2"), help="where models are trained")
+        command.add_argument("--rows", nargs="+", default=[], metavar="ROW", required=command is keeping)
+        command.add_argument("--seeds", nargs="+", type=int, help="42 43 44 by default")
     commands.add_parser("status", help="what has been measured")
     commands.add_parser("report", help="write the tables from the records")
     args = parser.parse_args()
-    {"run": run, "status": status, "report": report}[args.command](args)
+    {"run": run, "keep": keep_models, "status": status, "report": report}[args.command](args)
 
 
 if __name__ == "__main__":

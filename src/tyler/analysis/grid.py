@@ -37,6 +37,8 @@ class Grid:
     records: Path
     sources: Sources
     options: GradeOptions = field(default_factory=GradeOptions)
+    kept: Path | None = None
+    """Where finished models are that need no training (`training.keep`)."""
     latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
     """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
@@ -75,7 +77,7 @@ class Grid:
 
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
-        trained(training, cell.preset, cell.seed, self.sources, self.models)
+        trained(training, cell.preset, cell.seed, self.sources, self.models, self.kept)
 
     def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
         return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
@@ -109,7 +111,7 @@ class Grid:
         key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
         if key not in self.latest:
             self.latest.clear()
-        location, seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models)
+        location, seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models, self.kept)
         if key not in self.latest:
             self.latest[key] = self.reasoner(cell, location)
         return *self.latest[key], seconds

@@ -8,35 +8,75 @@ from pathlib import Path
 
 from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
 from tyler.config.schema import Config
+from tyler.model import Tyler
 from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.atomic_files import atomic_write
 from tyler.training import merging, stage1, stage2
 
+DONE = ".done.json"
+"""Beside a finished model, under its name: how it was made and the processor seconds that it took."""
 
-def trained(training: Training, preset: str, seed: int, sources: Sources, models: Path) -> tuple[str, float]:
+
+def trained(
+    training: Training, preset: str, seed: int, sources: Sources, models: Path, kept: Path | None = None
+) -> tuple[str, float]:
     """Where the model of a training is, and the processor seconds of all its stages. It is made, or its run resumed,
-    where it is not finished; of an untrained one the backbone's id."""
+    where it is not finished; of an untrained one the backbone's id. One that `kept` holds (`keep`) is taken from there,
+    and nothing that it starts from is made.
+    """
     if training.method == UNTRAINED:
         return training.config(preset, seed).backbone.id, 0.0
+    name = name_of(training.identity(preset, seed, sources))
+    if kept is not None and (note := kept / f"{name}{DONE}").exists():
+        told = json.loads(note.read_text())
+        return told.get("location") or str(kept / name), told["seconds"]
     start, before = "", 0.0
     if training.start is not None:
-        start, before = trained(training.start, preset, seed, sources, models)
-    folder = models / name_of(training.identity(preset, seed, sources))
-    done = folder.with_suffix(".done.json")
+        start, before = trained(training.start, preset, seed, sources, models, kept)
+    folder = models / name
+    done = folder.with_name(f"{name}{DONE}")
     if not done.exists():
-        spent = _timed(training, _config(training, preset, seed, sources, start), start, folder)
-        note = {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
-        atomic_write(done, json.dumps({**note, "seconds": spent}))
+        spent = _timed(training, _config(training, preset, seed, sources, start, models), start, folder)
+        atomic_write(done, json.dumps({**_told(training, preset, seed), "seconds": spent}))
     return str(folder), before + json.loads(done.read_text())["seconds"]
 
 
-def _config(training: Training, preset: str, seed: int, sources: Sources, start: str) -> Config:
+def keep(
+    training: Training, preset: str, seed: int, sources: Sources, models: Path, kept: Path, location: str = ""
+) -> Path:
+    """Put a finished model into `kept` in half precision, so that its cells are answered again without its training.
+
+    `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
+    written. Returns the note. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a
+    merged model, whose backbone is no other machine's.
+    """
+    if merged_start(training) is not None:
+        raise ValueError("a model on a merged backbone is not kept: the backbone is a folder of this machine")
+    name = name_of(training.identity(preset, seed, sources))
+    if not (models / f"{name}{DONE}").exists():
+        raise FileNotFoundError(f"{models / name} is not finished; only a finished model is kept: train it first")
+    folder, seconds = trained(training, preset, seed, sources, models)
+    if not location:
+        Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(kept / name, half=True)
+        for form in (kept / name).rglob("README.md"):
+            form.unlink()  # peft's is a form to be filled in
+    note = kept / f"{name}{DONE}"
+    more = {"location": location} if location else {}
+    atomic_write(note, json.dumps({**_told(training, preset, seed), **more, "seconds": seconds}, indent=2) + "\n")
+    return note
+
+
+def _told(training: Training, preset: str, seed: int) -> dict[str, object]:
+    return {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
+
+
+def _config(training: Training, preset: str, seed: int, sources: Sources, start: str, models: Path) -> Config:
     """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
     more = placed(training.config(preset, seed), sources)
     if training.start is not None and training.start.method == "merge":
         more.append(f"backbone.id={start}")
     elif training.start is not None and (merged := merged_start(training.start)) is not None:
-        more.append(f"backbone.id={Path(start).parent / name_of(merged.identity(preset, seed, sources))}")
+        more.append(f"backbone.id={models / name_of(merged.identity(preset, seed, sources))}")
     return training.config(preset, seed, more)
 
 

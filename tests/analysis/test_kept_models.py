@@ -1,0 +1,72 @@
+"""Models that are kept beside their records answer the same cells without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tyler.analysis import records, training
+from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training
+from tyler.analysis.grid import Grid
+from tyler.analysis.training import keep, trained
+from tyler.model import Tyler
+from tyler.modeling.checkpoint import trained_tensors
+
+STAGE1 = Training("stage1", ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]"))
+SFT = Training("sft", ("sft.steps=1", "sft.batch_size=2", "data.count=4", "data.held_out=[]"))
+ON_MERGED = Training("stage1", STAGE1.overrides, start=Training("merge", start=SFT))
+SOURCES = Sources({})
+CELL = Cell("Stage 1", "mini", STAGE1, Decoding(), Questions("mini", "dev", 4, 40), 42)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models with a finished Stage 1."""
+    folder = tmp_path_factory.mktemp("models")
+    trained(STAGE1, "mini", 42, SOURCES, folder)
+    return folder
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be trained."""
+    monkeypatch.setattr(training, "_make", lambda *_: pytest.fail("something was trained"))
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_kept_model_answers_its_cell_without_training(models: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    keep(STAGE1, "mini", 42, SOURCES, models, kept)
+    location, seconds = trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", kept)
+    assert Path(location).parent == kept and seconds == trained(STAGE1, "mini", 42, SOURCES, models)[1] > 0
+    Grid(tmp_path / "empty", tmp_path / "records", SOURCES, kept=kept).run([CELL])
+    (record,) = records.read(tmp_path / "records").values()
+    assert record["weights"] == Tyler.from_pretrained(location).fingerprint()
+    assert record["training_seconds"] == round(seconds, 1)
+
+
+def test_a_kept_model_is_the_trained_one_rounded_once(models: Path, tmp_path: Path) -> None:
+    keep(STAGE1, "mini", 42, SOURCES, models, tmp_path)
+    whole = Tyler.from_pretrained(trained(STAGE1, "mini", 42, SOURCES, models)[0])
+    half = Tyler.from_pretrained(trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", tmp_path)[0])
+    tensors, rounded = (trained_tensors(model.synthesizer, model.policy) for model in (whole, half))
+    assert tensors and tensors.keys() == rounded.keys()
+    assert all(torch.equal(tensor.half().float(), rounded[name]) for name, tensor in tensors.items())
+    assert not list(tmp_path.rglob("README.md"))
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_published_model_is_named_and_not_copied(models: Path, tmp_path: Path) -> None:
+    note = keep(STAGE1, "mini", 42, SOURCES, models, tmp_path, location="mini-tyler")
+    assert list(tmp_path.iterdir()) == [note]
+    assert trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", tmp_path)[0] == "mini-tyler"
+
+
+def test_what_cannot_be_kept_is_refused_and_nothing_is_written(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="not finished; only a finished model is kept"):
+        keep(STAGE1, "mini", 43, SOURCES, models, tmp_path)
+    with pytest.raises(ValueError, match="merged backbone is not kept"):
+        keep(ON_MERGED, "mini", 42, SOURCES, models, tmp_path)
+    assert not list(tmp_path.iterdir())
