@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,12 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("untrained")
 def test_a_kept_model_answers_its_cell_without_training(models: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    keep(STAGE1, "mini", 42, SOURCES, models, kept)
+    note = keep(STAGE1, "mini", 42, SOURCES, models, kept)
     location, seconds = trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", kept)
     assert Path(location).parent == kept and seconds == trained(STAGE1, "mini", 42, SOURCES, models)[1] > 0
     Grid(tmp_path / "empty", tmp_path / "records", SOURCES, kept=kept).run([CELL])
     (record,) = records.read(tmp_path / "records").values()
-    assert record["weights"] == Tyler.from_pretrained(location).fingerprint()
+    assert record["weights"] == json.loads(note.read_text())["weights"] == Tyler.from_pretrained(location).fingerprint()
     assert record["training_seconds"] == round(seconds, 1)
 
 

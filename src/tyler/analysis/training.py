@@ -47,7 +47,7 @@ def keep(
     """Put a finished model into `kept` in half precision, so that its cells are answered again without its training.
 
     `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
-    written. Returns the note. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a
+    written. Returns the note, which has the hash of the kept weights. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a
     merged model, whose backbone is no other machine's.
     """
     if merged_start(training) is not None:
@@ -60,9 +60,11 @@ def keep(
         Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(kept / name, half=True)
         for form in (kept / name).rglob("README.md"):
             form.unlink()  # peft's is a form to be filled in
-    note = kept / f"{name}{DONE}"
+    weights = Tyler.from_pretrained(location or str(kept / name)).fingerprint()
     more = {"location": location} if location else {}
-    atomic_write(note, json.dumps({**_told(training, preset, seed), **more, "seconds": seconds}, indent=2) + "\n")
+    told = {**_told(training, preset, seed), **more, "weights": weights, "seconds": seconds}
+    note = kept / f"{name}{DONE}"
+    atomic_write(note, json.dumps(told, indent=2) + "\n")
     return note
 
 
