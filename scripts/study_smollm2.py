@@ -34,7 +34,7 @@ RECORDS = Path("docs/results/smollm2")
 MODELS = "models"
 """Beside the records: trained models in half precision, whose cells need no training."""
 TASKS = ("mawps", "svamp", "gsm8k")
-ASKED = {"MAWPS, test": smollm2.TEST, "SVAMP": smollm2.HARDER}
+ASKED = {"MAWPS, test": smollm2.TEST, "SVAMP": smollm2.HARDER, "GSM8K, test": smollm2.GSM8K}
 OPERATORS = ("global", "state", "procedure")
 HEADER = (
     "row",
@@ -72,6 +72,12 @@ PAIRS = (
     ("Stage 2", "GRPO"),
     ("On SFT: Stage 1, all boundaries", "SFT, merged"),
     ("On SFT: Stage 2", "SFT, merged"),
+    ("Stage 1, all boundaries", "SFT, equal compute"),
+    ("GSM8K: SFT", "CoT"),
+    ("GSM8K: Stage 1", "CoT"),
+    ("GSM8K: Stage 1", "GSM8K: SFT"),
+    ("GSM8K: Stage 2", "GSM8K: Stage 1"),
+    ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
 """The comparisons that the study is for, chosen before any of them was measured."""
 
@@ -108,7 +114,7 @@ def sources(args: argparse.Namespace) -> Sources:
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells of the rows and seeds that were asked for."""
-    asked = (smollm2.DEVELOPMENT,) if getattr(args, "development", False) else (smollm2.TEST, smollm2.HARDER)
+    asked = (smollm2.DEVELOPMENT,) if getattr(args, "development", False) else tuple(ASKED.values())
     cells = smollm2.cells(args.seeds or smollm2.SEEDS, asked)
     return [cell for cell in cells if not args.rows or cell.row in args.rows]
 
@@ -178,6 +184,8 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
     lines = [BEGINNING]
     for title, asked in ASKED.items():
         rows = by_row(found, asked)
+        if not rows:
+            continue
         lines += [f"## {title}: {asked.count} problems", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
         lines += [markdown_row([row, *numbers(of_row)]) for row, of_row in rows.items()]
         comparisons = paired(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from itertools import product
 from pathlib import Path
@@ -11,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from tyler.analysis.cells import name_of
 from tyler.analysis.records import read as read_records
 from tyler.analysis.studies import smollm2
+from tyler.analysis.training import DONE
+from tyler.model import Tyler
+from tyler.modeling.architectures import fetched_folder
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
@@ -57,7 +62,31 @@ def test_the_tables_of_the_real_model_are_those_of_the_records(root: Path, monke
 def test_the_page_of_the_real_model_says_how_far_its_study_is(root: Path) -> None:
     page = (root / "docs" / "results" / "smollm2.md").read_text()
     done = len(list((root / "docs" / "results" / "smollm2").glob("*.json")))
-    assert f"{done} of {len(smollm2.cells())} cells have records" in " ".join(page.split())
+    cells = {cell.unseeded for cell in smollm2.cells()}
+    assert f"{done} of {len(cells)} cells have records" in " ".join(page.split())
+
+
+def test_records_of_the_real_model_are_of_the_models_that_are_kept(root: Path) -> None:
+    folder = root / "docs" / "results" / "smollm2"
+    found = read_records(folder).values()
+    notes = {note.name.removesuffix(DONE): json.loads(note.read_text()) for note in folder.glob(f"models/*{DONE}")}
+    for name, note in notes.items():
+        weights = {one["weights"] for one in found if name_of(one["identity"]["training"]) == name}
+        assert weights <= {note["weights"]}, f"{note['method']} {note['seed']}: answer its cells again"
+        if "location" in note:
+            card = (root / "src" / "tyler" / "assets" / note["location"] / "README.md").read_text()
+            assert f"`{note['weights']}`" in card
+
+
+@pytest.mark.skipif(
+    not fetched_folder("smollm2").is_dir(), reason="smollm2 is not on this machine: `tyler fetch smollm2`"
+)
+def test_the_models_that_are_kept_load_as_they_were_measured(root: Path) -> None:
+    folder = root / "docs" / "results" / "smollm2" / "models"
+    for note in folder.glob(f"*{DONE}"):
+        told = json.loads(note.read_text())
+        model = Tyler.from_pretrained(told.get("location") or str(folder / note.name.removesuffix(DONE)))
+        assert model.fingerprint() == told["weights"]
 
 
 def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(

@@ -143,8 +143,17 @@ def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> Non
     assert len(set(cells)) == len(cells)
     rows = {(one.row, one.seed) for one in cells}
     assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
-    assert {row for row, _ in rows} == {*smollm2.MAIN, *smollm2.MORE}
+    assert {row for row, _ in rows} == set(smollm2.ROWS)
     assert {one.questions for one in cells if one.row in smollm2.MORE} == {smollm2.TEST}
+
+
+def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:
+    asked = [one for one in smollm2.cells() if one.questions == smollm2.GSM8K]
+    assert {one.row for one in asked} == set(smollm2.ON_GSM8K)
+    for training in (training for one in asked for training in one.training.stages if training.method != "backbone"):
+        config = training.config(smollm2.PRESET, 42)
+        assert (config.data.task, config.data.split, config.evaluation.task) == ("gsm8k", "train", "gsm8k")
+        assert config.stage2.max_new_tokens == config.decoding.max_new_tokens == smollm2.GSM8K.max_new_tokens
 
 
 def test_records_are_written_whole(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def keep(
     """Put a finished model into `kept` in half precision, so that its cells are answered again without its training.
 
     `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
-    written. Returns the note, which has the hash of the kept weights. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a
-    merged model, whose backbone is no other machine's.
+    written. Returns the note, which has the hash of the kept weights. Raises FileNotFoundError for a training that is
+    not finished, and ValueError for one on a merged model, whose backbone is no other machine's.
     """
     if merged_start(training) is not None:
         raise ValueError("a model on a merged backbone is not kept: the backbone is a folder of this machine")

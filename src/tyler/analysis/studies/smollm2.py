@@ -2,7 +2,7 @@
 
 Every method of the paper at equal examples, Tyler's stages also on a backbone that has the skill (merged SFT), and the
 controls that tell whether latents carry anything: zeros, means, shuffled latents, noise, random routers, and pause
-tokens in their places.
+tokens in their places. The main methods also learn and answer GSM8K, and SFT has one row at the compute of Stage 1.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ SEEDS = (42, 43, 44)
 TEST, HARDER = SMOLLM2.tasks["MAWPS"], SMOLLM2.tasks["SVAMP"]
 DEVELOPMENT = Questions("mawps", "dev", None, 160)
 """What choices are made on."""
+GSM8K = Questions("gsm8k", "test", 500, 300)
+"""99% of its traces have fewer than 240 tokens."""
 
 BACKBONE, SFT, GRPO = Training(), Training("sft"), Training("grpo")
 STAGE1 = Training("stage1")
@@ -25,7 +27,18 @@ PAUSE = Training("stage1", ("stage1.latents=constant",))
 MERGED = Training("merge", start=SFT)
 ON_SFT = Training("stage1", start=MERGED)
 STAGE2_ON_SFT = Training("stage2", start=ON_SFT)
+LONGER_SFT = Training("sft", ("sft.steps=250",))
+"""Takes the processor as long as 100 steps of Stage 1, of which one takes 2.4 to 2.7 times as long as one of SFT."""
 SOFTCOT, MEMGEN = Training("softcot"), Training("memgen")
+
+LEARN_GSM8K = (
+    "data.task=gsm8k",
+    "data.development=null",
+    "evaluation.task=gsm8k",
+    "stage1.max_length=640",
+    *(f"{section}.max_new_tokens=300" for section in ("stage2", "decoding")),
+)
+"""The preset's settings and numbers of steps, and room for longer answers. Nothing is chosen on a development set."""
 
 GLOBAL_ALONE = Decoding(only=("global",))
 CONTROLS = ("zeros", "means", "shuffled", "noise")
@@ -56,20 +69,34 @@ MORE: dict[str, tuple[Training, Decoding]] = {
     "SwiReasoning": (BACKBONE, Decoding("swireasoning")),
     "SoftCoT": (SOFTCOT, Decoding("softcot")),
     "MemGen": (MEMGEN, Decoding("memgen")),
+    "SFT, equal compute": (LONGER_SFT, Decoding()),
 }
 """What has at least one seed, on the first task alone."""
 
-ROWS = (*MAIN, *MORE)
+_GSM8K_STAGE1 = Training("stage1", LEARN_GSM8K)
+ON_GSM8K: dict[str, tuple[Training, Decoding]] = {
+    "CoT": (BACKBONE, Decoding(router="never")),
+    "GSM8K: SFT": (Training("sft", LEARN_GSM8K), Decoding()),
+    "GSM8K: Stage 1": (_GSM8K_STAGE1, Decoding()),
+    "GSM8K: GRPO": (Training("grpo", LEARN_GSM8K), Decoding()),
+    "GSM8K: Stage 2": (Training("stage2", LEARN_GSM8K, start=_GSM8K_STAGE1), Decoding()),
+}
+"""What learns GSM8K and answers its test problems, with one seed."""
+
+ROWS = (*MAIN, *MORE, *(row for row in ON_GSM8K if row not in MAIN))
 """In the order of tables."""
 
 
-def cells(seeds: Sequence[int] = SEEDS, asked: Sequence[Questions] = (TEST, HARDER)) -> list[Cell]:
-    """All cells in the order in which they are worth running: one seed of everything, then the other seeds of MAIN.
+def cells(seeds: Sequence[int] = SEEDS, asked: Sequence[Questions] = (TEST, HARDER, GSM8K)) -> list[Cell]:
+    """All cells in the order in which they are worth running: one seed of everything, then the other seeds of MAIN, and
+    GSM8K last.
 
     Controls and what else has one seed are asked the first task alone: the harder one tells little where few are right.
     """
-    first = [*_cells(MAIN, seeds[:1], asked), *_cells(MORE, seeds[:1], asked[:1])]
-    return [*first, *_cells(MAIN, seeds[1:], asked)]
+    alike = [questions for questions in asked if questions != GSM8K]
+    first = [*_cells(MAIN, seeds[:1], alike), *_cells(MORE, seeds[:1], alike[:1])]
+    last = _cells(ON_GSM8K, seeds[:1], [GSM8K] if GSM8K in asked else [])
+    return [*first, *_cells(MAIN, seeds[1:], alike), *last]
 
 
 def _cells(
