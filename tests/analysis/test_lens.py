@@ -24,7 +24,7 @@ from tyler.analysis.lens import (
 )
 from tyler.analysis.redecoded import differences, kept_answers
 from tyler.analysis.replacements import REPLACEMENTS, before, replacements, synthesized
-from tyler.analysis.rescoring import Rescored, boxed_actions, rescore, rescore_with, with_block
+from tyler.analysis.rescoring import Gap, Rescored, boxed_actions, rescore, with_block
 from tyler.analysis.survey import STATEMENTS, Estimate, bootstrap, count, survey
 from tyler.cli import main
 from tyler.engine.request import Request
@@ -81,7 +81,7 @@ def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyl
         for index in (0, answer.num_invocations - 1):
             latents = answer.latents[index]
             blocks = [latents, latents * 0, *(latents[:size] for size in range(len(latents))), typed[3].latents[0]]
-            found = rescore_with(model, answer, index, blocks)
+            found = Gap(model, answer, index).filled(blocks)
             for one, block in zip(found, blocks, strict=True):
                 plain = Rescored.of(model, with_block(answer, index, block), index)
                 assert one.places == plain.places and torch.equal(one.tokens, plain.tokens)
@@ -92,7 +92,7 @@ def test_what_is_before_a_block_is_read_once_and_the_same_comes_of_it(model: Tyl
 def test_a_prompt_of_one_token_has_nothing_to_share() -> None:
     tyler = tiny.tyler("qwen3")
     (answer,) = tyler.engine().run([Request([3], router=AtBoundaries(), max_new_tokens=12)])
-    found = rescore_with(tyler, answer, 0, [answer.latents[0][:0]])
+    found = Gap(tyler, answer, 0).filled([answer.latents[0][:0]])
     plain = Rescored.of(tyler, with_block(answer, 0, answer.latents[0][:0]), 0)
     assert found[0].places == plain.places and torch.equal(found[0].logprobs, plain.logprobs)
 
@@ -186,7 +186,7 @@ def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
     for answer in model.solve(problems, max_new_tokens=160):
         truth = Rescored.of(model, answer, 0)
         latents = answer.latents[0]
-        found = enough(model, answer, 0, truth, latents)
+        found = enough(Gap(model, answer, 0), truth, latents)
         assert found is not None
         flips = [
             effect(truth, Rescored.of(model, with_block(answer, 0, latents[:size]), 0)).flipped
@@ -231,7 +231,7 @@ def test_what_is_carried_is_a_difference_of_logits(model: Tyler, answers: list[T
     receiver, donor = answers[0], next(one for one in answers[1:] if compared(model, answers[0], 0, one))
     truth = Rescored.of(model, receiver, 0)
     silent = Rescored.of(model, with_block(receiver, 0, receiver.latents[0] * 0), 0)
-    found = carried(model, receiver, 0, truth, silent, [donor])
+    found = carried(Gap(model, receiver, 0), truth, silent, [donor])
     boxes = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
     own, foreign = next((a, b) for a, b in boxes if receiver.actions[a] != donor.actions[b])
 
@@ -251,9 +251,9 @@ def test_a_block_carries_nothing_over_into_its_own_answer(model: Tyler, answers:
     truth = Rescored.of(model, answers[0], 0)
     donor = next(one for one in answers[1:] if compared(model, answers[0], 0, one))
     lent = with_block(donor, 0, answers[0].latents[0])
-    found = carried(model, answers[0], 0, truth, truth, [lent])
+    found = carried(Gap(model, answers[0], 0), truth, truth, [lent])
     assert found is not None and found.moved == pytest.approx(0, abs=1e-4) and found.noise == 0
-    assert carried(model, answers[0], 0, truth, truth, [answers[0]]) is None, "it is no other answer"
+    assert carried(Gap(model, answers[0], 0), truth, truth, [answers[0]]) is None, "it is no other answer"
 
 
 # -------------------------------------------------------------------------------------------------- many problems

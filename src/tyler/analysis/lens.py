@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
-from tyler.analysis.rescoring import Rescored, boxed_actions, rescore, rescore_with
+from tyler.analysis.rescoring import Gap, Rescored, boxed_actions, rescore
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 
@@ -123,7 +123,8 @@ def read_block(
     """The lens over one block."""
     call = trajectory.invocations[index]
     placed = replacements(model, trajectory, index, blocks_of(others), source)
-    truth, *answers = rescore_with(model, trajectory, index, [trajectory.latents[index], *placed.values()])
+    gap = Gap(model, trajectory, index)
+    truth, *answers = gap.filled([trajectory.latents[index], *placed.values()])
     found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
     other, own = found.get("other problem"), distinctive(truth.tokens, others)
     return Reading(
@@ -134,9 +135,9 @@ def read_block(
         readouts=readouts(model, trajectory.latents[index], truth, other),
         readable=readable(truth, own),
         readable_other=None if other is None else readable(other, own),
-        carried=carried(model, trajectory, index, truth, found["noise"], others),
-        enough=enough(model, trajectory, index, truth, trajectory.latents[index]),
-        enough_other=enough(model, trajectory, index, truth, placed["other problem"]) if other is not None else None,
+        carried=carried(gap, truth, found["noise"], others),
+        enough=enough(gap, truth, trajectory.latents[index]),
+        enough_other=enough(gap, truth, placed["other problem"]) if other is not None else None,
     )
 
 
@@ -228,12 +229,10 @@ def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effec
     )
 
 
-def enough(
-    model: Tyler, trajectory: Trajectory, index: int, truth: Rescored, latents: Float[Tensor, "latents dim"]
-) -> int | None:
+def enough(gap: Gap, truth: Rescored, latents: Float[Tensor, "latents dim"]) -> int | None:
     """The fewest of some latents in a block's place with which every token behind stays the likeliest; None if none."""
     parts = [latents[:count] for count in range(len(latents) + 1)]
-    for count, found in enumerate(rescore_with(model, trajectory, index, parts)):
+    for count, found in enumerate(gap.filled(parts)):
         if effect(truth, found).flipped == 0:
             return count
     return None
@@ -242,9 +241,7 @@ def enough(
 # ---------------------------------------------------------------------------------------------- what does it carry over
 
 
-def carried(
-    model: Tyler, receiver: Trajectory, index: int, truth: Rescored, noise: Rescored, others: Sequence[Trajectory]
-) -> Carried | None:
+def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Trajectory]) -> Carried | None:
     """What the first blocks of the same operator carry from other answers into this one.
 
     m is the logit difference of the first tokens in which two boxed answers differ, each where its answer has it:
@@ -253,8 +250,8 @@ def carried(
     """
     found = []
     for donor in others:
-        if (pair := compared(model, receiver, index, donor)) is not None:
-            found.append(_moves(model, receiver, index, truth, noise, donor, pair))
+        if (pair := compared(gap.model, gap.trajectory, gap.index, donor)) is not None:
+            found.append(_moves(gap, truth, noise, donor, pair))
         if len(found) == NUM_DONORS:
             break
     if not found:
@@ -286,12 +283,10 @@ def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) 
     return None
 
 
-def _moves(
-    model: Tyler, receiver: Trajectory, index: int, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair
-) -> tuple[float, float, float]:
-    (patched,) = rescore_with(model, receiver, index, [donor.latents[pair.block]])
-    whole = Rescored.of(model, donor, pair.block)
-    own, foreign = receiver.actions[pair.own], donor.actions[pair.foreign]
+def _moves(gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair) -> tuple[float, float, float]:
+    (patched,) = gap.filled([donor.latents[pair.block]])
+    whole = Rescored.of(gap.model, donor, pair.block)
+    own, foreign = gap.trajectory.actions[pair.own], donor.actions[pair.foreign]
 
     def margin(one: Rescored, place: int) -> float:
         logprobs = one.of_action(place)

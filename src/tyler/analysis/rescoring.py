@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import Cache
 
 from tyler.engine.trajectory import Trajectory, pack, replay_context
 from tyler.model import Tyler
@@ -45,31 +46,48 @@ class Rescored:
         return self.logprobs[self.places.index(place)]
 
 
-@torch.no_grad()
-def rescore_with(
-    model: Tyler, trajectory: Trajectory, index: int, blocks: Sequence[Float[Tensor, "latents dim"]]
-) -> list[Rescored]:
-    """The answer from one of its blocks on, with each of some blocks in its place; what is before is read once.
+class Gap:
+    """An answer without one of its blocks: what is before it is read once, and what fills it may be anything.
 
-    Equal to `rescore` of `with_block`, up to rounding.
+    `model`, `trajectory` and `index`, which names the block, are what it was made of.
     """
-    answers = [with_block(trajectory, index, block) for block in blocks]
-    contexts = [replay_context(answer, model.backbone.embed, model.backbone.device) for answer in answers]
-    decided_at = torch.tensor([decided for _, decided in contexts])
-    shared = int(decided_at[0, trajectory.invocations[index].action])  # but for the last position, which decides
-    if shared == 0:
-        return rescore(model, [(answer, index) for answer in answers])
-    decoder, found = model.policy.decoder(), list[Rescored]()
-    read = decoder(inputs_embeds=contexts[0][0][None, :shared], use_cache=True).past_key_values
-    for first in range(0, len(blocks), ROWS):
-        part = range(first, min(first + ROWS, len(blocks)))
+
+    @torch.no_grad()
+    def __init__(self, model: Tyler, trajectory: Trajectory, index: int) -> None:
+        self.model, self.trajectory, self.index = model, trajectory, index
+        embeds, decided_at = self._context(trajectory)
+        self._shared = decided_at[trajectory.invocations[index].action]  # but for the last position, which decides
+        self._read: Cache | None = None
+        if self._shared > 0:
+            before = embeds[None, : self._shared]
+            self._read = model.policy.decoder()(inputs_embeds=before, use_cache=True).past_key_values
+
+    @torch.no_grad()
+    def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
+        """The answer from the gap on, with each of some blocks in it. Equal to `rescore` of `with_block`, up to
+        rounding."""
+        answers = [with_block(self.trajectory, self.index, block) for block in blocks]
+        if self._read is None:
+            return rescore(self.model, [(answer, self.index) for answer in answers])
+        found = list[Rescored]()
+        for first in range(0, len(answers), ROWS):
+            found += self._filled(answers[first : first + ROWS], self._read)
+        return found
+
+    def _filled(self, answers: Sequence[Trajectory], read: Cache) -> list[Rescored]:
+        contexts = [self._context(answer) for answer in answers]
         cache = copy.deepcopy(read)
-        cache.batch_repeat_interleave(len(part))
-        behind = pad_sequence([contexts[row][0][shared:] for row in part], batch_first=True)
+        cache.batch_repeat_interleave(len(answers))
+        behind = pad_sequence([embeds[self._shared :] for embeds, _ in contexts], batch_first=True)
+        decoder = self.model.policy.decoder()
         hidden = decoder(inputs_embeds=behind, past_key_values=cache, use_cache=True).last_hidden_state
-        for row, states in zip(part, hidden, strict=True):
-            found.append(_read(model, answers[row], index, decided_at[row] - shared, states))
-    return found
+        return [
+            _read(self.model, answer, self.index, torch.tensor(decided_at) - self._shared, states)
+            for answer, (_, decided_at), states in zip(answers, contexts, hidden, strict=True)
+        ]
+
+    def _context(self, answer: Trajectory) -> tuple[Tensor, list[int]]:
+        return replay_context(answer, self.model.backbone.embed, self.model.backbone.device)
 
 
 @torch.no_grad()
