@@ -70,6 +70,7 @@ def test_records_of_the_real_model_are_of_the_models_that_are_kept(root: Path) -
     folder = root / "docs" / "results" / "smollm2"
     found = read_records(folder).values()
     notes = {note.name.removesuffix(DONE): json.loads(note.read_text()) for note in folder.glob(f"models/*{DONE}")}
+    assert notes
     for name, note in notes.items():
         weights = {one["weights"] for one in found if name_of(one["identity"]["training"]) == name}
         assert weights <= {note["weights"]}, f"{note['method']} {note['seed']}: answer its cells again"

@@ -17,6 +17,7 @@ context.py        x_t: embeddings, positions and the two readers of them
 ragged.py         rows behind each other in one buffer, on a CPU
 paged.py          rows in pages, on a GPU
 fused_decoder.py  the forward pass that decoding runs
+packing.py        weights as a CPU multiplies few rows by them fastest
 cuda_graphs.py    recorded programs for passes of few positions
 overlap.py        launching a step while the host still reads the last one
 checks.py         what settings may be

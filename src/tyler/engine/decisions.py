@@ -8,13 +8,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler.engine.packing import fits_twice, packed_weight
 from tyler.engine.request_state import RequestState
 from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
 from tyler.modeling.policy import Policy
 
 
+class LmHead:
+    """The policy's logits as decoding computes them: those over V by a packed weight where there is one."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, weight = policy, policy.head
+        self._packed = packed_weight(weight.detach(), [weight]) if fits_twice([weight]) else None
+
+    def token_logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows vocab"]:
+        """Logits over V in float32."""
+        return self._policy.token_logits(hidden) if self._packed is None else self._packed.product(hidden)
+
+    def logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows actions"]:
+        """Logits over V' in float32."""
+        return self._policy.with_operators(self.token_logits(hidden), hidden)
+
+
 def logits_of(
-    policy: Policy, hidden: Float[Tensor, "rows dim"], rows: Sequence[RequestState]
+    lm_head: LmHead, hidden: Float[Tensor, "rows dim"], rows: Sequence[RequestState]
 ) -> Float[Tensor, "rows actions"]:
     """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
 
@@ -24,8 +41,8 @@ def logits_of(
     scales = tuple(row.request.sampling.scale for row in rows)
     if any(map(any, allowed)):
         device = hidden.device
-        return masked_logits(policy.logits(hidden), constants(allowed, device), constants(scales, device))
-    logits = policy.token_logits(hidden)
+        return masked_logits(lm_head.logits(hidden), constants(allowed, device), constants(scales, device))
+    logits = lm_head.token_logits(hidden)
     return logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
 
 

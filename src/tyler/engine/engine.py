@@ -21,7 +21,7 @@ from torch import Tensor
 from tyler.engine.batch import Batch
 from tyler.engine.branch import Branch, check_branch
 from tyler.engine.checks import check_sizes
-from tyler.engine.decisions import decide, logits_of
+from tyler.engine.decisions import LmHead, decide, logits_of
 from tyler.engine.fair_lock import SoleUser
 from tyler.engine.overlap import InFlightStep
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
@@ -78,6 +78,7 @@ class Engine:
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
         ahead = self._device.type == "cuda" if ahead is None else ahead
+        self.lm_head = LmHead(policy)
         self.batch = Batch(backbone, policy, synthesizer.decoder, slots=slots, memory=memory, ahead=ahead)
         self.scheduler = Scheduler(self.batch, self._longest_action)
         self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
@@ -287,7 +288,7 @@ class Engine:
         for index, (slot, tokens) in enumerate(zip(parked, held, strict=True)):
             if tokens:
                 before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]
-                logits = logits_of(self.policy, before, [self.rows[slot]] * len(tokens))
+                logits = logits_of(self.lm_head, before, [self.rows[slot]] * len(tokens))
                 chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens]
                 self.rows[slot].logprobs[-len(tokens) :] = chosen.tolist()
 
@@ -364,7 +365,7 @@ class Engine:
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""
         rows = [self.rows[slot] for slot in running]
-        logits = logits_of(self.policy, self.batch.hidden_of(running), rows)
+        logits = logits_of(self.lm_head, self.batch.hidden_of(running), rows)
         appended: list[tuple[int, int]] = []
         for slot, action, logprob in zip(running, *decide(logits, rows, self._vocab_size), strict=True):
             self._act(slot, action, logprob, appended)
@@ -375,7 +376,7 @@ class Engine:
     def _decide_by(self, sampler: Sampler, running: list[int]) -> None:
         """A token to record and a vector to read, as the sampler says."""
         rows = [self.rows[slot] for slot in running]
-        logits = self.policy.token_logits(self.batch.hidden_of(running))
+        logits = self.lm_head.token_logits(self.batch.hidden_of(running))
         choices = sampler.choose(logits, [row.sampler_state for row in rows], [row.uniforms.take() for row in rows])
         for slot, row, choice in zip(running, rows, choices.each(), strict=True):
             ends = choice.token in self._eos_ids

@@ -22,6 +22,8 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from tyler.engine.packing import PackedWeight, fits_twice, packed_weight
+
 WIDE = 24
 """Positions from which a bfloat16 product on a CPU without such instructions is faster after widening the weights."""
 
@@ -100,20 +102,27 @@ class FusedLinear:
     transposed: Float[Tensor, "inputs outputs"]
     bias: Float[Tensor, " outputs"] | None
     widens: bool
+    packed: PackedWeight | None = None
 
     @classmethod
-    def of(cls, *modules: nn.Module) -> FusedLinear:
-        """The product of maps that read the same input. Adapted maps are folded, which makes a copy."""
+    def of(cls, *modules: nn.Module, twice: bool = False) -> FusedLinear:
+        """The product of maps that read the same input. Adapted maps are folded, which makes a copy. `twice` says that
+        a packed copy may be held beside the weight."""
         if any(isinstance(module, LoraLinear) for module in modules):
             weight = torch.cat([folded_weight(module) for module in modules])
+            parts: Sequence[Tensor] = [weight]
         else:
-            weight = adjoin([cast(nn.Parameter, module.weight) for module in modules])
+            parts = own = [cast(nn.Parameter, module.weight) for module in modules]
+            weight = adjoin(own)
         plain = [cast(nn.Linear, m.get_base_layer() if isinstance(m, LoraLinear) else m) for m in modules]
         biases = [module.bias for module in plain]
         bias = None if biases[0] is None else torch.cat([cast(Tensor, one).detach() for one in biases])
-        return cls(weight, weight.t(), bias, lacks_instructions(weight))
+        packed = packed_weight(weight, parts) if twice else None
+        return cls(weight, weight.t(), bias, lacks_instructions(weight), packed)
 
     def __call__(self, x: Float[Tensor, "positions inputs"]) -> Float[Tensor, "positions outputs"]:
+        if self.packed is not None:
+            return self.packed.product(x, self.bias)
         if self.widens and len(x) >= WIDE:
             bias = None if self.bias is None else self.bias.float()
             return nn.functional.linear(x.float(), self.weight.float(), bias).to(x.dtype)
@@ -123,7 +132,7 @@ class FusedLinear:
 
     def add_to(self, residual: Float[Tensor, "positions outputs"], x: Float[Tensor, "positions inputs"]) -> None:
         """residual += x W^T + b, in one operation where that loses nothing."""
-        if self.bias is None and (residual.dtype == torch.float32 or residual.is_cuda):
+        if self.packed is None and self.bias is None and (residual.dtype == torch.float32 or residual.is_cuda):
             residual.addmm_(x, self.transposed)
         else:
             residual += self(x)
@@ -172,7 +181,8 @@ class FusedDecoder:
         self.head_dim = head_dim(config)
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
-        self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads) for module in cast(Any, decoder).layers]
+        twice, modules = fits_twice(list(decoder.parameters())), cast(Any, decoder).layers
+        self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads, twice) for module in modules]
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
         self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim, not has_fixed_angles(decoder))
 
@@ -218,8 +228,8 @@ def head_dim(config: PreTrainedConfig) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
-def layer_of(module: Any, heads: int, kv_heads: int) -> Layer:
-    """The tensors of a transformers decoder layer of any supported family."""
+def layer_of(module: Any, heads: int, kv_heads: int, twice: bool = False) -> Layer:
+    """The tensors of a transformers decoder layer of any supported family; `twice` as in `FusedLinear.of`."""
     attention, feed_forward = module.self_attn, module.mlp
     qk_norm = None
     if "q_norm" in attention._modules:
@@ -227,13 +237,13 @@ def layer_of(module: Any, heads: int, kv_heads: int) -> Layer:
         qk_norm = Norm(torch.stack(gains).float(), attention.q_norm.variance_epsilon)
     return Layer(
         before_attention=Norm.of(module.input_layernorm),
-        qkv=FusedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=FusedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, twice=twice),
         qk_norm=qk_norm,
         rotates=bool(getattr(attention, "use_rope", True)),
-        output=FusedLinear.of(attention.o_proj),
+        output=FusedLinear.of(attention.o_proj, twice=twice),
         before_feed_forward=Norm.of(module.post_attention_layernorm),
-        gate_up=FusedLinear.of(feed_forward.gate_proj, feed_forward.up_proj),
-        down=FusedLinear.of(feed_forward.down_proj),
+        gate_up=FusedLinear.of(feed_forward.gate_proj, feed_forward.up_proj, twice=twice),
+        down=FusedLinear.of(feed_forward.down_proj, twice=twice),
     )
 
 

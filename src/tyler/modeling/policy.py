@@ -51,9 +51,13 @@ class Policy(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""
-        tokens = self.token_logits(hidden)
-        operators = nn.functional.linear(hidden.float(), self.psi)
-        return torch.cat([tokens, operators], dim=-1)
+        return self.with_operators(self.token_logits(hidden), hidden)
+
+    def with_operators(
+        self, tokens: Float[Tensor, "*batch vocab"], hidden: Float[Tensor, "*batch dim"]
+    ) -> Float[Tensor, "*batch actions"]:
+        """Logits over V', from those over V."""
+        return torch.cat([tokens, nn.functional.linear(hidden.float(), self.psi)], dim=-1)
 
     def token_logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocab"]:
         """Logits over V in float32: all there is where no operator may be invoked."""
