@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the cells that have no record yet, in the order of the study."""
     torch.set_num_threads(args.threads)
     grid = Grid(args.work, args.records, sources(args), kept=args.records / MODELS)
-    grid.run(chosen(args))
+    grid.run(chosen(args), processes=args.processes)
 
 
 def keep_models(args: argparse.Namespace) -> None:
@@ -205,7 +205,8 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=RECORDS)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run the cells that have no record")
-    running.add_argument("--threads", type=int, default=1)
+    running.add_argument("--threads", type=int, default=1, help="of all processes together")
+    running.add_argument("--processes", type=int, default=1, help="trainings and cells that run beside each other")
     running.add_argument("--development", action="store_true", help="answer development problems, to choose by")
     keeping = commands.add_parser("keep", help="put finished models beside the records, for later cells")
     keeping.add_argument("--location", default="", help="where the model is published, instead of a copy")
