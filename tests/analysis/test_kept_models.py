@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tyler.analysis import records, training
-from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training
+from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.analysis.grid import Grid
 from tyler.analysis.training import keep, trained
 from tyler.model import Tyler
@@ -46,6 +47,20 @@ def test_a_kept_model_answers_its_cell_without_training(models: Path, tmp_path: 
     (record,) = records.read(tmp_path / "records").values()
     assert record["weights"] == json.loads(note.read_text())["weights"] == Tyler.from_pretrained(location).fingerprint()
     assert record["training_seconds"] == round(seconds, 1)
+
+
+def test_what_is_trained_is_kept_at_once_and_its_cells_are_answered_by_what_is_kept(tmp_path: Path) -> None:
+    kept, works = tmp_path / "kept", tmp_path / "works"
+    grid = Grid(works, tmp_path / "records", SOURCES, kept=kept)
+    grid.run([replace(CELL, training=SFT), replace(CELL, training=ON_MERGED)])
+    (note,) = kept.glob("*.done.json")
+    told = json.loads(note.read_text())
+    assert told["method"] == "sft" and told["seconds"] > 0
+    found = records.read(tmp_path / "records").values()
+    (own,) = (one for one in found if f"{name_of(one['identity']['training'])}.done.json" == note.name)
+    assert own["weights"] == told["weights"] and own["training_seconds"] == round(told["seconds"], 1)
+    made = {json.loads(one.read_text())["method"] for one in works.glob("*.done.json")}
+    assert made == {"sft", "merge", "stage1"}, "what stands on a merged model stays where it was made"
 
 
 def test_a_kept_model_is_the_trained_one_rounded_once(models: Path, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.atomic_files import atomic_write
 from tyler.training import merging, stage1, stage2
 
+OWN = ("sft", "grpo", "stage1", "stage2")
+"""Methods whose models are loaded as `Tyler`."""
 DONE = ".done.json"
 """Beside a finished model, under its name: how it was made and the processor seconds that it took."""
 
@@ -21,8 +23,10 @@ def trained(
     training: Training, preset: str, seed: int, sources: Sources, models: Path, kept: Path | None = None
 ) -> tuple[str, float]:
     """Where the model of a training is, and the processor seconds of all its stages. It is made, or its run resumed,
-    where it is not finished; of an untrained one the backbone's id. One that `kept` holds (`keep`) is taken from there,
-    and nothing that it starts from is made.
+    where it is not finished; of an untrained one the backbone's id.
+
+    One that `kept` holds is taken from there, and nothing that it starts from is made. What is made and can be kept is
+    put there at once (`keep`): all cells are answered by the weights that stay.
     """
     if training.method == UNTRAINED:
         return training.config(preset, seed).backbone.id, 0.0
@@ -38,24 +42,43 @@ def trained(
     if not done.exists():
         spent = _timed(training, _config(training, preset, seed, sources, start, models), start, folder)
         atomic_write(done, json.dumps({**_told(training, preset, seed), "seconds": spent}))
-    return str(folder), before + json.loads(done.read_text())["seconds"]
+    seconds = before + json.loads(done.read_text())["seconds"]
+    if kept is None or not can_be_kept(training):
+        return str(folder), seconds
+    keep(training, preset, seed, sources, models, kept, seconds=seconds)
+    return str(kept / name), seconds
+
+
+def can_be_kept(training: Training) -> bool:
+    """Whether a model is small and whole without this machine: one of operators or a policy, on no merged backbone."""
+    return training.method in OWN and merged_start(training) is None
 
 
 def keep(
-    training: Training, preset: str, seed: int, sources: Sources, models: Path, kept: Path, location: str = ""
+    training: Training,
+    preset: str,
+    seed: int,
+    sources: Sources,
+    models: Path,
+    kept: Path,
+    location: str = "",
+    seconds: float | None = None,
 ) -> Path:
     """Put a finished model into `kept` in half precision, so that its cells are answered again without its training.
 
     `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
-    written. Returns the note, which has the hash of the kept weights. Raises FileNotFoundError for a training that is
-    not finished, and ValueError for one on a merged model, whose backbone is no other machine's.
+    written. `seconds` is what its training took, where that is known. Returns the note, which has the hash of the kept
+    weights. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a merged model,
+    whose backbone is no other machine's.
     """
     if merged_start(training) is not None:
         raise ValueError("a model on a merged backbone is not kept: the backbone is a folder of this machine")
     name = name_of(training.identity(preset, seed, sources))
-    if not (models / f"{name}{DONE}").exists():
-        raise FileNotFoundError(f"{models / name} is not finished; only a finished model is kept: train it first")
-    folder, seconds = trained(training, preset, seed, sources, models)
+    folder = models / name
+    if not folder.with_name(f"{name}{DONE}").exists():
+        raise FileNotFoundError(f"{folder} is not finished; only a finished model is kept: train it first")
+    if seconds is None:
+        seconds = trained(training, preset, seed, sources, models)[1]
     if not location:
         Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(kept / name, half=True)
         for form in (kept / name).rglob("README.md"):
