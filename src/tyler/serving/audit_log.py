@@ -50,9 +50,10 @@ class AuditLog:
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
-                self._write(line.encode())
+                # Half a surrogate pair, which no UTF-8 has, is written as JSON's escape for it.
+                self._write(line.encode(errors="backslashreplace"))
                 self._metrics.log_lines.inc()
-            except OSError as error:
+            except Exception as error:  # whatever it is, the next line is written
                 self._metrics.log_lost.inc()
                 logging.getLogger(__name__).error("a line of the audit log is lost: %s", error)
 
