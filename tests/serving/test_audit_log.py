@@ -57,6 +57,27 @@ def test_texts_are_logged_only_when_that_is_asked_for(model: Tyler, tmp_path: Pa
     assert len(line["prompts"]) == 1 and "Step 1" in line["prompts"][0]
 
 
+def test_texts_that_are_only_scored_leave_a_line_too(model: Tyler, tmp_path: Path) -> None:
+    body = {"model": NAME, "prompt": ["one two", "three"], "max_tokens": 0, "echo": True, "logprobs": 1}
+    with serving(model, log=tmp_path / "audit.jsonl", log_text=True) as served:
+        answer = served.post("/v1/completions", body).json()
+        served.service.draining = True
+        assert served.post("/v1/completions", body).status_code == 503
+    (line,) = lines_of(tmp_path / "audit.jsonl")
+    assert answer["id"] == f"cmpl-{line['id']}" and (line["outcome"], line["answers"]) == ("finished", [])
+    assert line["prompt_tokens"] == answer["usage"]["prompt_tokens"] and line["prompts"] == ["one two", "three"]
+
+
+def test_no_text_ends_the_log(tmp_path: Path) -> None:
+    metrics = Metrics()
+    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=1)
+    for user in ("\ud800", "ü", "\n\0"):
+        log.add({"user": user})
+    log.close()
+    assert [line["user"] for line in lines_of(tmp_path / "audit.jsonl")] == ["\ud800", "ü", "\n\0"]
+    assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 0)
+
+
 def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None:
     metrics, path = Metrics(), tmp_path / "audit.jsonl"
     log = AuditLog(path, metrics, max_bytes=100, files=3)

@@ -16,7 +16,8 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.serving import page
-from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES, router_name
+from tyler.serving.answers import router_name
+from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES
 
 ASKED = {"model": NAME, "question": "x", "max_new_tokens": 24}
 

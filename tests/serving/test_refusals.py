@@ -15,11 +15,15 @@ from tests import tiny
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
+from tyler.serving.settings import ServerSettings
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
 RESPONSE = {"model": NAME, "input": "x", "max_output_tokens": 4}
+QUESTION = {"model": NAME, "question": "x", "max_new_tokens": 4}
+EXPORT = {"answer": {"question": "x"}}
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/v1/responses": RESPONSE}
+PAGE_PATHS = {"/api/answers": QUESTION, "/api/export": EXPORT}
 
 
 def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
@@ -46,12 +50,15 @@ REFUSED = [
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format", "not supported"),
     (CHAT, {"temperature": -1}, "temperature", "greater than or equal to 0"),
     (CHAT, {"temperature": "hot"}, "temperature", "valid number"),
+    (CHAT, {"temperature": 1e-300}, "temperature", "a finite number from 1e-06"),
     (CHAT, {"top_p": 0}, "top_p", "greater than 0"),
     (CHAT, {"n": 0}, "n", "greater than or equal to 1"),
     (CHAT, {"n": 9}, "n", "up to 8 answers"),
     (CHAT, {"max_tokens": 65}, "max_tokens", "up to 64"),
     (CHAT, {"max_completion_tokens": 3}, "max_tokens", "say the same"),
     (CHAT, {"stop": ["a", ""]}, "stop", "a stop string is empty"),
+    (CHAT, {"stop": "x" * 257}, "stop", "at most 256 characters"),
+    (CHAT, {"stop": ["a", "x" * 257]}, "stop.1", "at most 256 characters"),
     (CHAT, {"seed": -1}, "seed", "greater than or equal to 0"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
     (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'user'"),
@@ -68,9 +75,13 @@ REFUSED = [
     (TEXT, {"prompt": [10**6]}, "prompt", "is no token of this model"),
     (TEXT, {"prompt": []}, "prompt", "0 prompts"),
     (TEXT, {"max_tokens": 0}, "max_tokens", "only with echo"),
+    (TEXT, {"prompt": ["x"] * 200}, "prompt", "200 answers in one request; this server takes up to 136"),
+    (TEXT, {"prompt": ["x"] * 20, "n": 8}, "prompt", "160 answers in one request"),
+    (TEXT, {"prompt": ["x"] * 200, "max_tokens": 0, "echo": True}, "prompt", "200 answers in one request"),
     (TEXT, {"suffix": "x"}, "suffix", "not supported"),
     (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
     (RESPONSE, {"store": True}, "store", "send False"),
+    (RESPONSE, {"max_output_tokens": 65}, "max_output_tokens", "max_output_tokens=65; this server allows up to 64"),
     (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input", "no role"),
 ]
 
@@ -82,6 +93,44 @@ def test_a_value_that_is_not_allowed_is_named_with_what_is(
     path = next(path for path, body in PATHS.items() if body is base)
     error = error_of(served.post(path, base | change), 400)
     assert error["param"] == param and message in error["message"]
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "base, change",
+    [
+        (CHAT, {"messages": [{"role": "user", "content": HALF}]}),
+        (CHAT, {"user": HALF}),
+        (CHAT, {"stop": [HALF]}),
+        (TEXT, {"prompt": HALF}),
+        (TEXT, {"prompt": ["x", HALF], "echo": True, "max_tokens": 0}),
+        (RESPONSE, {"metadata": {"a": HALF}}),
+        (RESPONSE, {"instructions": HALF}),
+        (RESPONSE, {"input": [{"type": "reasoning", "summary": [{"text": HALF}]}]}),
+        (QUESTION, {"user": HALF}),
+        (EXPORT, {"answer": {"question": HALF}}),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(base: dict, change: dict, served: Served) -> None:
+    path = next(path for path, body in (PATHS | PAGE_PATHS).items() if body is base)
+    with httpx2.Client(base_url=served.url) as client:
+        content = json.dumps(base | change)  # in ASCII, as an escape
+        answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert "half a character" in error_of(answer, 400)["message"]
+
+
+def test_a_completion_that_does_not_say_is_no_longer_than_the_server_allows(model: Tyler) -> None:
+    with serving(model, max_new_tokens=4) as short:
+        asked = {name: value for name, value in TEXT.items() if name != "max_tokens"}
+        found = short.post("/v1/completions", asked | {"tyler": {"budget": 0}}).json()
+        assert found["usage"]["completion_tokens"] <= 4
+
+
+def test_a_key_that_no_header_can_carry_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="write one of ASCII"):
+        ServerSettings(api_key="schlüssel")
 
 
 def test_values_that_ask_for_nothing_are_taken_since_clients_send_them(served: Served) -> None:

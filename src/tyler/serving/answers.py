@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.trajectory import Trajectory
 from tyler.serving.metrics import Stopwatch
 
@@ -86,7 +87,7 @@ class Answer:
         return {
             "invocations": self.invocations,
             "budget": self.request.budget,
-            "router": repr(self.request.router),
+            "router": router_name(self.request.router),
             "seed": self.request.sampling.seed,
         }
 
@@ -106,6 +107,13 @@ class Answer:
             "seconds": None if ended is None else round(ended.seconds, 6),
         }
         return record | ({"text": None if ended is None else ended.text} if with_text else {})
+
+
+def router_name(router: Router) -> str:
+    """How a request names a router that decides as this one does."""
+    if isinstance(router, AtBoundaries):
+        return "boundaries" if router.rate == 1 else f"boundaries:{router.rate:g}"
+    return "learned" if router.learned else "never"
 
 
 def rounded(seconds: float | None) -> float | None:

@@ -29,7 +29,7 @@ def routes(service: Service) -> APIRouter:
     async def chat_completions(body: ChatRequest, http: Request) -> Response:
         exchange = await begin(service, body, http)
         if body.stream:
-            return EventStream(streamed(service, body, exchange), exchange.close, service.settings.ping_seconds)
+            return EventStream(streamed(service, body, exchange), exchange.close, service.settings)
         try:
             return JSONResponse(await unless_disconnected(http, whole(service, body, exchange)))
         finally:
@@ -56,6 +56,7 @@ async def begin(service: Service, body: ChatRequest, http: Request) -> Exchange:
         effort=body.reasoning_effort,
     )
     turns = conversation(body.messages)
+    service.check_characters(turn["content"] for turn in turns)
     requests = await service.requests(lambda: service.servable.request(turns, settings), body.n or 1)
     return await service.exchange(http, body, requests)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,7 @@ from tyler.serving.answers import Answer, Usage
 from tyler.serving.chat import parts
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.event_stream import DONE, EventStream, data, unless_disconnected
-from tyler.serving.schema import CompletionRequest
+from tyler.serving.schema import USUAL_TOKENS, CompletionRequest
 from tyler.serving.scoring import Scored, score_answer, score_prompt
 from tyler.serving.scoring import text_of as token_text
 from tyler.serving.service import Exchange, Service
@@ -40,13 +42,13 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, http: Request) -> Response:
         check(service, body)
-        ids = prompts_of(service, body.prompt)
+        ids = await asyncio.to_thread(prompts_of, service, body.prompt)
         if body.max_tokens == 0:
-            return JSONResponse(await unless_disconnected(http, echoed(service, body, ids)))
+            return JSONResponse(await unless_disconnected(http, echoed(service, body, ids, http)))
         exchange = await begin(service, body, ids, http)
         if body.stream:
             source = streamed(service, body, exchange, ids)
-            return EventStream(source, exchange.close, service.settings.ping_seconds)
+            return EventStream(source, exchange.close, service.settings)
         try:
             return JSONResponse(await unless_disconnected(http, whole(service, body, exchange, ids)))
         finally:
@@ -74,6 +76,8 @@ def prompts_of(service: Service, prompt: str | list[int] | list[str] | list[list
     many = cast(list[str | list[int]], several)
     if not 0 < len(many) <= MOST_PROMPTS:
         raise ApiError(400, f"{len(many)} prompts; send 1 to {MOST_PROMPTS}", param="prompt")
+    for text in many:
+        service.check_characters([text] if isinstance(text, str) else [])
     ids = [tokens_of(service, one) if isinstance(one, str) else one for one in many]
     known = service.servable.model.backbone.vocab_size
     for one in ids:
@@ -93,7 +97,9 @@ def tokens_of(service: Service, text: str) -> list[int]:
 
 async def begin(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> Exchange:
     """Ask the engine for every prompt, `n` times each."""
-    settings = service.answer_settings(body, max_new_tokens=body.max_tokens, seed=body.seed, stop=body.stops)
+    said = "max_tokens" in body.model_fields_set
+    longest = body.max_tokens if said else min(USUAL_TOKENS, service.settings.max_new_tokens)
+    settings = service.answer_settings(body, max_new_tokens=longest, seed=body.seed, stop=body.stops)
     requests = []
     for one in ids:
         make = partial(service.servable.continuation, one, settings)
@@ -120,24 +126,32 @@ async def whole(
     }
 
 
-async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[int]]) -> dict[str, Any]:
+async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> dict[str, Any]:
     """The prompts alone, scored."""
-    choices = []
-    for index, one in enumerate(ids):
-        prompt = await continued(service, body, one)
-        scores = None if body.logprobs is None else logprobs(service, prompt.scores)
-        choices.append({"index": index, "text": prompt.text, "logprobs": scores, "finish_reason": "length"})
+    choices, created = [], int(time.time())
+    for one in ids:
+        check_length(service, one)
+    with service.scoring(http, body, ids) as id:
+        for index, one in enumerate(ids):
+            prompt = await continued(service, body, one)
+            scores = None if body.logprobs is None else logprobs(service, prompt.scores)
+            choices.append({"index": index, "text": prompt.text, "logprobs": scores, "finish_reason": "length"})
     usage = Usage(sum(map(len, ids)), 0, 0).of_chat()
-    return envelope("echo", service.created, service.settings.name) | {"choices": choices, "usage": usage}
+    return envelope(id, created, service.settings.name) | {"choices": choices, "usage": usage}
+
+
+def check_length(service: Service, ids: Sequence[int]) -> None:
+    """Raise ApiError for a prompt that the model cannot hold."""
+    longest = service.servable.model.backbone.max_positions
+    if len(ids) > longest:
+        message = f"the prompt has {len(ids)} tokens, and this model's context {longest} positions; shorten the prompt"
+        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
 
 
 async def continued(service: Service, body: CompletionRequest, ids: list[int]) -> Continued:
-    """A prompt, scored where that is asked for. Raises ApiError for one that the model cannot hold."""
+    """A prompt, scored where that is asked for."""
     if not body.echo:
         return Continued(ids, "", [])
-    longest = service.servable.model.backbone.max_positions
-    if len(ids) > longest:
-        raise ApiError(400, f"the prompt has {len(ids)} tokens, and this model's context {longest} positions")
     scores = []
     if body.logprobs is not None:
         scores = await service.dispatcher.between_steps(partial(score_prompt, ids=ids, top=body.logprobs))

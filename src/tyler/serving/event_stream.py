@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tyler.serving.errors import ClientGone
+from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
 
@@ -58,7 +59,7 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 class EventStream(Response):
-    """Sends events as they come, with a ping in quiet times, until they end or the client goes.
+    """Sends events as they come, with a ping in quiet times, until they end or the client goes, or does not read.
 
     `close` is called in any case, once the source has been closed.
     """
@@ -66,11 +67,12 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, source: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], ping_seconds: float
+        self, source: AsyncGenerator[bytes, None], close: Callable[[], Awaitable[None]], settings: ServerSettings
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._source, self._close, self._ping_seconds = source, close, ping_seconds
+        self._source, self._close = source, close
+        self._ping_seconds, self._read_seconds = settings.ping_seconds, settings.read_seconds
         self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +85,7 @@ class EventStream(Response):
                 if task.done():
                     task.result()
         except OSError:
-            pass  # the client went while it was sent something
+            pass  # the client went while it was sent something, or has not read for too long
         finally:
             await cancelled(*tasks)
             await self._source.aclose()
@@ -94,8 +96,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for event in self._source:
             self._quiet = False
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send_part(send, event)
+        await self._send_part(send, b"", more=False)
 
     async def _ping(self, send: Send) -> None:
         """A comment whenever nothing was said for a while."""
@@ -103,4 +105,9 @@ class EventStream(Response):
             self._quiet = True
             await asyncio.sleep(self._ping_seconds)
             if self._quiet:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await self._send_part(send, PING)
+
+    async def _send_part(self, send: Send, part: bytes, *, more: bool = True) -> None:
+        """Send some of the body. Raises TimeoutError where the client does not read what it was sent before."""
+        async with asyncio.timeout(self._read_seconds):
+            await send({"type": "http.response.body", "body": part, "more_body": more})

@@ -21,17 +21,17 @@ import tyler
 from tyler.analysis.lens import blocks_of, read_block
 from tyler.engine.presentation import colour_of
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
-from tyler.engine.routing import AtBoundaries, Learned, Router
+from tyler.engine.routing import Learned
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving import page
-from tyler.serving.answers import Answer
+from tyler.serving.answers import Answer, router_name
 from tyler.serving.completions import prompts_of
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.event_stream import EventStream, named, unless_disconnected
-from tyler.serving.schema import Asked, Strict
+from tyler.serving.schema import Asked, Body, Strict
 from tyler.serving.service import Exchange, Service
 
 EXAMPLES = (
@@ -71,7 +71,7 @@ class LensQuestion(Asked):
     invocation: Annotated[int, Field(ge=0)]
 
 
-class Export(Strict):
+class Export(Body):
     """`POST /api/export`: an answer as the page keeps it."""
 
     answer: dict[str, Any]
@@ -88,7 +88,7 @@ def routes(service: Service) -> APIRouter:
     @router.post("/answers", response_model=None)
     async def answers(body: PageQuestion, http: HttpRequest) -> Response:
         exchange = await begin(service, body, http)
-        return EventStream(streamed(exchange), exchange.close, service.settings.ping_seconds)
+        return EventStream(streamed(exchange), exchange.close, service.settings)
 
     @router.post("/lens", response_model=None)
     async def lens(body: LensQuestion, http: HttpRequest) -> Response:
@@ -142,13 +142,6 @@ def needed_model(service: Service) -> Tyler:
     return model
 
 
-def router_name(router: Router) -> str:
-    """How a request names a router."""
-    if isinstance(router, AtBoundaries):
-        return "boundaries" if router.rate == 1 else f"boundaries:{router.rate:g}"
-    return "learned" if router.learned else "never"
-
-
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +151,7 @@ async def begin(service: Service, body: PageQuestion, http: HttpRequest) -> Exch
         raise ApiError(400, "send either a question or a branch", param="question")
     settings = service.answer_settings(body, max_new_tokens=body.max_new_tokens, seed=body.seed)
     branch, question = body.branch, body.question
+    service.check_characters([question or ""])
     if branch is not None:
         needed_model(service)
         prompts_of(service, [branch.prompt_ids])  # refuses what is no token

@@ -26,7 +26,7 @@ def routes(service: Service) -> APIRouter:
     async def responses(body: ResponsesRequest, http: Request) -> Response:
         exchange = await begin(service, body, http)
         if body.stream:
-            return EventStream(streamed(service, body, exchange), exchange.close, service.settings.ping_seconds)
+            return EventStream(streamed(service, body, exchange), exchange.close, service.settings)
         try:
             return JSONResponse(await unless_disconnected(http, whole(service, body, exchange)))
         finally:
@@ -40,6 +40,7 @@ async def begin(service: Service, body: ResponsesRequest, http: Request) -> Exch
     effort = None if body.reasoning is None else body.reasoning.effort
     settings = service.answer_settings(body, max_new_tokens=body.max_output_tokens, effort=effort)
     turns = conversation(body)
+    service.check_characters(turn["content"] for turn in turns)
     requests = await service.requests(lambda: service.servable.request(turns, settings), 1)
     return await service.exchange(http, body, requests)
 

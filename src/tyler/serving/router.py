@@ -29,6 +29,9 @@ from tyler.serving.settings import ServerSettings
 
 CONNECT_SECONDS = 5.0
 POLLED_SECONDS = 5.0
+KEPT_SECONDS = 2.0
+"""How long a connection to a replica waits for its next request: less than the replica's own 5, or a request could be
+sent into one that is being closed."""
 PROMPTS = ("messages", "prompt", "input", "prompt_ids", "origin")
 """Where a body has its prompt."""
 OWN_HEADERS = frozenset(
@@ -73,7 +76,7 @@ class Router:
     async def connected(self) -> AsyncIterator[None]:
         """While this lasts, replicas can be asked, and are looked after."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector, auto_decompress=False) as self._session:
             caring = [asyncio.create_task(one.look_after(self.is_ready)) for one in self.replicas]
             try:

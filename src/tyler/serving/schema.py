@@ -6,10 +6,15 @@ value that asks for nothing, since many clients always send them.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+LONGEST_STOP = 256
+"""Characters of a stop string: the end of the text is held against all its beginnings at every step."""
+USUAL_TOKENS = 16
+"""Of a completion that does not say, as in OpenAI's API; fewer where the server allows fewer."""
 EFFORTS = {"none": 0, "minimal": 1, "low": 2, "medium": 5, "high": 10}
 """The budget of each `reasoning_effort`; medium is the paper's."""
 
@@ -31,12 +36,31 @@ def only(*allowed: object) -> AfterValidator:
 Nothing = Annotated[Any, only(None, [], {})]
 Zero = Annotated[float | None, only(None, 0.0)]
 Off = Annotated[bool | None, only(None, False)]
+StopString = Annotated[str, Field(max_length=LONGEST_STOP)]
 
 
 class Strict(BaseModel):
     """A part of a request; what it does not name is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Body(Strict):
+    """A whole request. Half a surrogate pair, which JSON can say and no text can hold, is refused wherever it is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_can_be_written(cls, content: Any) -> Any:
+        if not isinstance(content, dict):  # what is no object is refused anyway
+            return content
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(f"a text holds {half!r}, which is half a character; send whole ones") from error
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply; send what the API describes") from error
+        return content
 
 
 class TylerOptions(Strict):
@@ -58,7 +82,7 @@ class StreamOptions(ObfuscationOptions):
     include_usage: bool = False
 
 
-class Asked(Strict):
+class Asked(Body):
     """What every endpoint takes."""
 
     model: str
@@ -77,7 +101,7 @@ class Sampled(Asked):
 
     n: Annotated[int, Field(ge=1)] | None = 1
     seed: Annotated[int, Field(ge=0)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: Zero = None
     frequency_penalty: Zero = None
@@ -140,7 +164,7 @@ class CompletionRequest(Sampled):
     """`POST /v1/completions`: a text, or token ids, or several of either."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
-    max_tokens: Annotated[int, Field(ge=0)] | None = 16
+    max_tokens: Annotated[int, Field(ge=0)] | None = USUAL_TOKENS
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int | None, only(None, 1)] = None

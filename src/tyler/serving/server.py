@@ -7,6 +7,7 @@ import gc
 import socket
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, cast
@@ -18,11 +19,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tyler.reasoners.reasoner import Servable
 from tyler.reasoners.registry import Loaded
 from tyler.serving.app import create_app
+from tyler.serving.errors import ApiError
 from tyler.serving.guard import is_local
 from tyler.serving.settings import ServerSettings
 
 CLOSING_SECONDS = 5
 """How long the last bytes of answers may take, once the answers themselves are done or given up."""
+
+
+MOST_HEAD = 64 * 2**10
+"""Bytes of a request that may come without its line, its headers or a part of its body being complete."""
 
 
 class Drains(Protocol):
@@ -77,10 +83,46 @@ class Server(uvicorn.Server):
 
 
 def protocol(idle_seconds: float) -> type[HttpToolsProtocol]:
-    """HTTP that closes a connection on which the headers of the next request do not come within `idle_seconds`."""
+    """HTTP that closes a connection on which the headers of the next request do not come within `idle_seconds`, or are
+    longer than MOST_HEAD: the parser would gather them without end, and copy them all with each part that comes."""
 
     class ImpatientProtocol(HttpToolsProtocol):
         """A connection that must say what it wants: at its start, and again after each answer."""
+
+        _unread = 0
+        """Bytes that are not yet part of a request's complete headers or of its body."""
+
+        def data_received(self, data: bytes) -> None:
+            self._unread += len(data)
+            super().data_received(data)
+            if self._unread > MOST_HEAD:
+                self._refuse(
+                    ApiError(431, f"the request's headers are longer than {MOST_HEAD} bytes", code="too_large")
+                )
+
+        def on_headers_complete(self) -> None:
+            self._unread = 0
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._unread = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._unread = 0
+            super().on_message_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(ApiError(400, "this is not HTTP as the server understands it", code="invalid_http"))
+
+        def _refuse(self, error: ApiError) -> None:
+            """Answer with an error, unless another answer is on its way, and close the connection."""
+            if self.transport.is_closing():
+                return
+            answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+            if not answering and not self.pipeline:
+                self.transport.write(as_http(error))
+            self.transport.close()
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -104,6 +146,13 @@ def protocol(idle_seconds: float) -> type[HttpToolsProtocol]:
                 self.transport.close()
 
     return ImpatientProtocol
+
+
+def as_http(error: ApiError) -> bytes:
+    """An error as a whole answer, for where no application is asked."""
+    body = error.encoded()
+    head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nconnection: close\r\n"
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def made(loaded: Loaded, settings: ServerSettings) -> Server:

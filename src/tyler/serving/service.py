@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,11 @@ from tyler.serving.metrics import Metrics
 from tyler.serving.schema import EFFORTS, Asked, Effort
 from tyler.serving.settings import ServerSettings
 
+JOINED = 4
+"""Characters that a tokenizer's normalization may make one of, at most."""
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+"""What the endpoints call the most actions of an answer."""
+
 
 class Service:
     """A model, its engine's thread, and the record of what it answered."""
@@ -31,11 +37,15 @@ class Service:
         self.servable, self.settings, self.weights = servable, settings, weights
         self.created, self.metrics, self.draining = int(time.time()), Metrics(), False
         self.tokenizer = servable.model.backbone.tokenizer
+        longest_token = max(map(len, self.tokenizer.get_vocab()))
+        self._most_characters = JOINED * longest_token * servable.model.backbone.max_positions
         probe = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
         self.dispatcher = Dispatcher(
             servable.model.shared_engine, self.metrics, probe, slots=settings.slots, memory=settings.memory
         )
         self._log: AuditLog | None = None
+        self.open = 0
+        """HTTP requests that were taken and are not answered."""
 
     def start(self) -> None:
         """Begin to serve, in the running event loop."""
@@ -51,11 +61,6 @@ class Service:
             await asyncio.to_thread(self._log.close)
 
     @property
-    def open(self) -> int:
-        """Answers that have been asked for and are not finished."""
-        return self.dispatcher.open
-
-    @property
     def ready(self) -> bool:
         """Whether new requests are welcome."""
         return self.dispatcher.healthy and not self.draining
@@ -67,6 +72,14 @@ class Service:
         if name != self.settings.name:
             message = f"model {name!r} is not served here; there is {self.settings.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def check_characters(self, texts: Iterable[str]) -> None:
+        """Raise ApiError for texts that no context holds: what becomes tokens takes a hundred times its size."""
+        characters = sum(map(len, texts))
+        if characters > self._most_characters:
+            context = f"this model's context of {self.servable.model.backbone.max_positions} positions"
+            message = f"the prompt has {characters} characters, too many for {context}; shorten the prompt"
+            raise ApiError(400, message, code="context_length_exceeded")
 
     def answer_settings(
         self,
@@ -81,11 +94,16 @@ class Service:
         self.check_model(asked.model)
         most = self.settings.max_new_tokens
         if max_new_tokens is not None and max_new_tokens > most:
-            raise ApiError(400, f"max_tokens={max_new_tokens}; this server allows up to {most}", param="max_tokens")
+            name = next(name for name in LENGTHS if getattr(asked, name, None) == max_new_tokens)
+            raise ApiError(400, f"{name}={max_new_tokens}; this server allows up to {most}", param=name)
         if "" in stop:
             raise ApiError(400, "a stop string is empty; remove it", param="stop")
         temperature = asked.temperature or 0.0
         seed = seed if seed is not None else (secrets.randbits(48) if temperature else 0)
+        try:
+            sampling = Sampling(temperature, top_p=asked.top_p or 1.0, seed=seed)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="temperature", code="invalid_value") from error
         try:
             router = None if asked.tyler.router is None else router_named(asked.tyler.router)
         except ValueError as error:
@@ -93,7 +111,7 @@ class Service:
         if effort is not None and asked.tyler.budget is not None:
             raise ApiError(400, "reasoning_effort and tyler.budget both say how much; send one", param="tyler.budget")
         return AnswerSettings(
-            sampling=Sampling(temperature, top_p=asked.top_p or 1.0, seed=seed),
+            sampling=sampling,
             max_new_tokens=most if max_new_tokens is None else max_new_tokens,
             stop=stop,
             budget=asked.tyler.budget if effort is None else EFFORTS[effort],
@@ -121,12 +139,7 @@ class Service:
         self, http: HttpRequest, asked: Asked, requests: Sequence[Request], prompts: int = 1
     ) -> Exchange:
         """Queue the requests. Raises ApiError when they cannot be taken now, or never."""
-        open, settings = self.dispatcher.open, self.settings
-        if self.draining:
-            raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
-        if open + len(requests) > settings.slots + settings.max_queue:
-            message = f"{open} answers are being decoded or wait, and {settings.slots + settings.max_queue} may"
-            raise ApiError(429, f"{message}; try again in a moment", code="queue_full", headers={"Retry-After": "1"})
+        self.check_room(len(requests))
         try:
             answering = await self.dispatcher.ask(requests)
         except PromptTooLong as error:
@@ -135,10 +148,67 @@ class Service:
             raise ApiError(400, str(error), code="invalid_value") from error
         return Exchange(self, http, asked, answering, prompts)
 
-    def log(self, record: dict[str, Any]) -> None:
-        """Write a line of the audit log, where there is one."""
-        if self._log is not None:
-            self._log.add(record)
+    def check_room(self, answers: int) -> None:
+        """Raise ApiError for so many answers when they cannot be taken now, or never."""
+        open, most = self.dispatcher.open, self.settings.slots + self.settings.max_queue
+        if self.draining:
+            raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if answers > most:
+            raise ApiError(400, f"{answers} answers in one request; this server takes up to {most}", param="prompt")
+        if open + answers > most:
+            message = f"{open} answers are being decoded or wait, and {most} may; try again in a moment"
+            raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
+
+    @contextmanager
+    def scoring(self, http: HttpRequest, asked: Asked, prompts: Sequence[Sequence[int]]) -> Iterator[str]:
+        """While prompts are scored and nothing is decoded: they take room as answers do, and leave a line in the log.
+
+        Gives the request's id. Raises ApiError as `exchange`.
+        """
+        self.check_room(len(prompts))
+        id, started, outcome = secrets.token_hex(12), time.time(), "failed"
+        self.open += 1
+        self.dispatcher.open += len(prompts)
+        try:
+            yield id
+            outcome = "finished"
+        except asyncio.CancelledError:
+            outcome = "aborted"
+            raise
+        finally:
+            self.open -= 1
+            self.dispatcher.open -= len(prompts)
+            self.log(http, asked, id, started, outcome, prompts, [])
+
+    def log(
+        self,
+        http: HttpRequest,
+        asked: Asked,
+        id: str,
+        started: float,
+        outcome: str,
+        prompts: Sequence[Sequence[int]],
+        answers: Sequence[Answer],
+    ) -> None:
+        """Write a request's line of the audit log, where there is one."""
+        if self._log is None:
+            return
+        record: dict[str, Any] = {
+            "time": round(started, 3),
+            "id": id,
+            "request_id": http.scope["state"]["request_id"],
+            "path": http.scope["path"],
+            "model": self.settings.name,
+            "weights": self.weights,
+            "user": asked.user,
+            "outcome": outcome,
+            "prompt_tokens": sum(map(len, prompts)),
+            "elapsed_seconds": round(time.time() - started, 6),
+            "answers": [answer.logged(self.settings.log_text) for answer in answers],
+        }
+        if self.settings.log_text:
+            record["prompts"] = [self.tokenizer.decode(list(ids)) for ids in prompts]
+        self._log.add(record)
 
 
 class Exchange:
@@ -149,9 +219,9 @@ class Exchange:
         self.model, self.prompts = service.settings.name, prompts
         pairs = zip(answering.requests, answering.watches, strict=True)
         self.answers = [Answer(request, watch) for request, watch in pairs]
-        self._service, self._asked, self._answering = service, asked, answering
-        self._request_id, self._path = http.scope["state"]["request_id"], http.scope["path"]
+        self._service, self._http, self._asked, self._answering = service, http, asked, answering
         self._started, self._closed = time.time(), False
+        service.open += 1
 
     async def events(self) -> AsyncIterator[list[Event]]:
         """What happens, as it happens, already noted in `answers`. Raises DecodingError when the engine failed."""
@@ -178,21 +248,6 @@ class Exchange:
         self._closed = True
         outcome = "failed" if self._answering.failed else "aborted" if self._answering.unfinished else "finished"
         self._answering.close()
-        settings = self._service.settings
-        record = {
-            "time": round(self._started, 3),
-            "id": self.id,
-            "request_id": self._request_id,
-            "path": self._path,
-            "model": settings.name,
-            "weights": self._service.weights,
-            "user": self._asked.user,
-            "outcome": outcome,
-            "prompt_tokens": self.usage.prompt,
-            "elapsed_seconds": round(time.time() - self._started, 6),
-            "answers": [answer.logged(settings.log_text) for answer in self.answers],
-        }
-        if settings.log_text:
-            prompts = self.answers[:: max(1, len(self.answers) // self.prompts)]
-            record["prompts"] = [self._service.tokenizer.decode(list(one.request.prompt_ids)) for one in prompts]
-        self._service.log(record)
+        prompts = [one.request.prompt_ids for one in self.answers[:: max(1, len(self.answers) // self.prompts)]]
+        self._service.open -= 1
+        self._service.log(self._http, self._asked, self.id, self._started, outcome, prompts, self.answers)

@@ -16,9 +16,10 @@ class ServerSettings:
 
     `slots` answers are decoded at once and `max_queue` more may wait; `memory` bounds the bytes of contexts and caches.
     `max_new_tokens` is the most a request may ask for, and what it gets when it does not say. `max_body` is in bytes;
-    `body_seconds` is how long a client may take to send one, `idle_seconds` how long to send its headers, and
-    `drain_seconds` how long answers in flight have after SIGTERM. `hosts` are names under which the server may be
-    addressed besides its own, `origins` web pages that may ask it. `log` is the audit log's file.
+    `body_seconds` is how long a client may take to send one, `idle_seconds` how long to send its headers,
+    `read_seconds` how long not to read a stream, and `drain_seconds` how long answers in flight have after SIGTERM.
+    `hosts` are names under which the server may be addressed besides its own, `origins` web pages that may ask it.
+    `log` is the audit log's file.
     """
 
     host: str = "127.0.0.1"
@@ -32,6 +33,7 @@ class ServerSettings:
     max_body: int = 4 * 2**20
     body_seconds: float = 30.0
     idle_seconds: float = 30.0
+    read_seconds: float = 60.0
     drain_seconds: float = 30.0
     ping_seconds: float = 15.0
     hosts: tuple[str, ...] = ()
@@ -50,3 +52,5 @@ class ServerSettings:
             raise ValueError(f"max_queue={self.max_queue}; it must be 0 or more")
         if self.api_key is not None and not self.api_key.strip():
             raise ValueError("the API key is empty; write one into the file, or leave --api-key-file away")
+        if self.api_key is not None and not self.api_key.isascii():
+            raise ValueError("the API key has characters that no header can carry; write one of ASCII into the file")
