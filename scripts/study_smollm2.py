@@ -34,7 +34,12 @@ RECORDS = Path("docs/results/smollm2")
 MODELS = "models"
 """Beside the records: trained models in half precision, whose cells need no training."""
 TASKS = ("mawps", "svamp", "gsm8k")
-ASKED = {"MAWPS, test": smollm2.TEST, "SVAMP": smollm2.HARDER, "GSM8K, test": smollm2.GSM8K}
+ASKED = {
+    "MAWPS, test: 500 problems": smollm2.TEST,
+    "SVAMP: 500 problems": smollm2.HARDER,
+    "GSM8K, test: 500 problems": smollm2.GSM8K,
+    "MAWPS, development, what may limit Stage 1: 300 problems": smollm2.DEVELOPMENT,
+}
 OPERATORS = ("global", "state", "procedure")
 HEADER = (
     "row",
@@ -53,7 +58,8 @@ BEGINNING = """# The study on SmolLM2-135M: tables
 What to see:
 
 - One row is a model under one way of decoding; [what follows](smollm2.md) says it in words. Answers are greedy.
-- k counts right answers of the first 500 test problems, one k for each seed (42 where there is one). CoT has no seed.
+- k counts right answers, of the first 500 test problems or 300 for development, one k for each seed (42 where there is
+  one). CoT has no seed.
 - Intervals are Wilson's and take seeds as independent; comparisons are paired, with an exact sign test.
 - Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read.
 - Seconds are of one thread of a shared processor and rank no method's speed.
@@ -73,6 +79,7 @@ PAIRS = (
     ("On SFT: Stage 1, all boundaries", "SFT, merged"),
     ("On SFT: Stage 2", "SFT, merged"),
     ("Stage 1, all boundaries", "SFT, equal compute"),
+    *((f"Stage 1, {name}", "Stage 1, all boundaries") for name in ("dense", "wide", "fast")),
     ("GSM8K: SFT", "CoT"),
     ("GSM8K: Stage 1", "CoT"),
     ("GSM8K: Stage 1", "GSM8K: SFT"),
@@ -114,8 +121,7 @@ def sources(args: argparse.Namespace) -> Sources:
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells of the rows and seeds that were asked for."""
-    asked = (smollm2.DEVELOPMENT,) if getattr(args, "development", False) else tuple(ASKED.values())
-    cells = smollm2.cells(args.seeds or smollm2.SEEDS, asked)
+    cells = smollm2.cells(args.seeds or smollm2.SEEDS)
     return [cell for cell in cells if not args.rows or cell.row in args.rows]
 
 
@@ -186,7 +192,7 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
         rows = by_row(found, asked)
         if not rows:
             continue
-        lines += [f"## {title}: {asked.count} problems", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
+        lines += [f"## {title}", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
         lines += [markdown_row([row, *numbers(of_row)]) for row, of_row in rows.items()]
         comparisons = paired(rows)
         lines += ["", "Problem by problem, who alone is right:", "", *comparisons, ""] if len(comparisons) > 2 else [""]
@@ -207,7 +213,6 @@ def main() -> None:
     running = commands.add_parser("run", help="run the cells that have no record")
     running.add_argument("--threads", type=int, default=1, help="of all processes together")
     running.add_argument("--processes", type=int, default=1, help="trainings and cells that run beside each other")
-    running.add_argument("--development", action="store_true", help="answer development problems, to choose by")
     keeping = commands.add_parser("keep", help="put finished models beside the records, for later cells")
     keeping.add_argument("--location", default="", help="where the model is published, instead of a copy")
     for command in (running, keeping):
