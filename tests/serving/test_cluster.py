@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +26,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 
 @pytest.fixture(scope="module")
-def handle() -> Iterator[Any]:
-    made = app(Arguments(model="mini-tyler", slots=SLOTS, max_queue=4, max_new_tokens=400))
-    yield serve.run(made, _local_testing_mode=True)
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs") / "audit.jsonl"
+
+
+@pytest.fixture(scope="module")
+def handle(log: Path) -> Iterator[Any]:
+    limits = {"slots": SLOTS, "max_queue": 4, "max_new_tokens": 400, "memory": "8MB", "budget": 1}
+    yield serve.run(app(Arguments(model="mini-tyler", log=log, **limits)), _local_testing_mode=True)
 
 
 def body(**changes: Any) -> bytes:
@@ -40,7 +46,7 @@ def answered(handle: Any, path: str = CHAT, **changes: Any) -> bytes:
 
 
 def test_a_deployment_answers_as_the_model_does_whole_and_streamed(handle: Any) -> None:
-    expected = Tyler.from_pretrained("mini-tyler").solve("1 + 1", max_new_tokens=20).text
+    expected = Tyler.from_pretrained("mini-tyler").solve("1 + 1", max_new_tokens=20, budget=1).text
     assert json.loads(answered(handle))["choices"][0]["message"]["content"] == expected
     parts = list(handle.options(stream=True).answer.remote(CHAT, body(stream=True)))
     events = [line[6:] for line in b"".join(parts).decode().splitlines() if line.startswith("data: ")]
@@ -56,9 +62,29 @@ def test_samples_of_a_request_come_together_and_a_refusal_says_why(handle: Any) 
         answered(handle, "/v1/nowhere")
 
 
+def service_in(found: list[Any]) -> Service:
+    """The service behind the handle."""
+    services = [one for one in found if isinstance(one, Service) and one.settings.slots == SLOTS]
+    (service,) = [one for one in services if one.settings.name == "mini-tyler"]
+    return service
+
+
+def test_what_a_server_can_be_told_a_deployment_can_too(handle: Any, log: Path) -> None:
+    settings = service_in(gc.get_objects()).settings
+    assert settings.memory == 8_000_000
+    told = json.loads(answered(handle))["choices"][0]["tyler"]
+    assert told["budget"] == 1
+    assert settings.log is not None and settings.log.name.startswith("audit-") and settings.log.parent == log.parent
+    until = time.monotonic() + 30
+    while f'"budget": {told["budget"]}' not in settings.log.read_text():
+        assert time.monotonic() < until, "no line of the audit log"
+        time.sleep(0.02)
+    with pytest.raises(ValueError, match="--memory"):
+        app(Arguments(model="mini-tyler", memory="much"))
+
+
 def test_who_stops_listening_frees_the_row(handle: Any) -> None:
-    services = [one for one in gc.get_objects() if isinstance(one, Service)]
-    (service,) = [one for one in services if one.settings.slots == SLOTS and one.settings.name == "mini-tyler"]
+    service = service_in(gc.get_objects())
     long = {"stream": True, "temperature": 3.0, "seed": 1, "max_tokens": 400, "tyler": {"router": "never"}}
     stream = handle.options(stream=True).answer.remote(CHAT, body(**long))
     next(iter(stream))

@@ -211,6 +211,19 @@ def test_a_body_of_a_hundred_megabytes_is_refused_and_takes_no_memory(served: Se
     assert served.post("/v1/completions", TEXT).status_code == 200
 
 
+def test_many_large_bodies_that_come_at_once_are_not_all_kept(model: Tyler) -> None:
+    largest = 10_000
+    head = f"{HEAD}Content-Length: {largest}\r\n\r\n"
+    with serving(model, max_body=largest, body_seconds=1.0) as served, ExitStack() as stack:
+        many = [stack.enter_context(connected(served)) for _ in range(20)]
+        for connection in many:
+            connection.sendall(head.encode() + b" " * (largest - 1))
+        answers = [connection.recv(65536).splitlines()[0] for connection in many]
+        assert sorted(set(answers)) == [b"HTTP/1.1 408 Request Timeout", b"HTTP/1.1 429 Too Many Requests"]
+        assert answers.count(b"HTTP/1.1 408 Request Timeout") == 16
+        assert served.post("/v1/completions", TEXT).status_code == 200
+
+
 @pytest.mark.parametrize("depth", [50, 300, 900, 2000, 50_000])
 @pytest.mark.parametrize("field", ["prompt", "metadata", "suffix", "tyler", "stop", "unknown"])
 def test_deeply_nested_json_is_a_request_that_is_refused(depth: int, field: str, served: Served) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from starlette.types import Message, Scope
 
-from tyler.serving.settings import ServerSettings
+from tyler.evaluation.options import memory_of, router_of
+from tyler.serving.replicas import log_of
+from tyler.serving.settings import InvocationStyle, ServerSettings
 
 
 class Arguments(BaseModel):
@@ -31,9 +36,19 @@ class Arguments(BaseModel):
     replicas: int = Field(default=1, ge=1)
     gpus: float = Field(default=0.0, ge=0)
     cpus: float = Field(default=1.0, gt=0)
+    method: str | None = None
+    router: str | None = None
+    budget: int | None = Field(default=None, ge=0)
+    memory: str | None = None
+    """Of each replica, as 4GB or 512MiB."""
     slots: int = Field(default=32, ge=1)
     max_queue: int = Field(default=128, ge=0)
     max_new_tokens: int = Field(default=2048, ge=1)
+    max_body: int = Field(default=4 * 2**20, ge=1)
+    invocations: InvocationStyle = "inline"
+    log: Path | None = None
+    """The audit log of each replica, with its machine and its process in its name."""
+    log_text: bool = False
     allow_host: str = ""
     """Names under which the server may be addressed, with commas between them; "*" for any."""
     api_key_file: Path | None = None
@@ -110,7 +125,8 @@ def application(
         from tyler.serving.app import create_app
 
         loaded = registry.load(**load)
-        return create_app(loaded.reasoner, settings, loaded.weights)  # type: ignore[arg-type]
+        log = settings.log and log_of(settings.log, f"{socket.gethostname()}-{os.getpid()}")
+        return create_app(loaded.reasoner, replace(settings, log=log), loaded.weights)  # type: ignore[arg-type]
 
     deployment: Any = serve.deployment(  # Ray types it as the decorator that it is without a class
         serve.ingress(build)(Deployment),
@@ -133,11 +149,23 @@ def app(arguments: Arguments) -> serve.Application:
         host="0.0.0.0" if everywhere else "127.0.0.1",  # Ray's proxy listens; this says which names are right
         name=name,
         slots=arguments.slots,
+        memory=memory_of(arguments.memory),
         max_queue=arguments.max_queue,
         max_new_tokens=arguments.max_new_tokens,
+        max_body=arguments.max_body,
+        invocations=arguments.invocations,
+        log=arguments.log,
+        log_text=arguments.log_text,
         hosts=() if everywhere else tuple(filter(None, arguments.allow_host.split(","))),
         api_key=None if arguments.api_key_file is None else key_in(arguments.api_key_file),
     )
-    load = {"location": arguments.model, "name": name, "slots": arguments.slots}
-    load["max_new_tokens"] = arguments.max_new_tokens
+    load = {
+        "location": arguments.model,
+        "method": arguments.method,
+        "name": name,
+        "router": router_of(arguments.router),
+        "budget": arguments.budget,
+        "max_new_tokens": arguments.max_new_tokens,
+        "slots": arguments.slots,
+    }
     return application(load, settings, replicas=arguments.replicas, cpus=arguments.cpus, gpus=arguments.gpus)

@@ -28,6 +28,9 @@ from tyler.serving.settings import ServerSettings
 OPEN = ("/health/live", "/health/ready")
 """What needs no key, besides the page's files: those who look after servers ask it."""
 
+BODIES = 16
+"""Bodies of the largest size that may be on their way at once; beyond that they are refused with 429."""
+
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 NO_ANSWER = 499
 """The status of a request whose client went away before it was answered."""
@@ -48,7 +51,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: CountsRequests) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._key = None if settings.api_key is None else digest(settings.api_key.strip())
-        self._hosts = allowed_hosts(settings)
+        self._hosts, self._arriving = allowed_hosts(settings), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -139,16 +142,25 @@ class Guard:
 
     async def _read(self, receive: Receive) -> bytes:
         parts, size = list[bytes](), 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ApiError(400, "the client went away before its body had come")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._settings.max_body:
-                raise self._too_large()
-            if not message.get("more_body", False):
-                return b"".join(parts)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ApiError(400, "the client went away before its body had come")
+                parts.append(message.get("body", b""))
+                size, self._arriving = size + len(parts[-1]), self._arriving + len(parts[-1])
+                if size > self._settings.max_body:
+                    raise self._too_large()
+                if self._arriving > BODIES * self._settings.max_body:
+                    raise self._too_many()
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._arriving -= size
+
+    def _too_many(self) -> ApiError:
+        headers = {"Retry-After": "1", "Connection": "close"}
+        return ApiError(429, "too many large bodies come at once; try again in a moment", headers=headers)
 
     def _too_large(self) -> ApiError:
         most = self._settings.max_body

@@ -191,6 +191,6 @@ def threads_each(count: int) -> int:
     return int(given) if given.isdecimal() and int(given) else max(1, (os.cpu_count() or 1) // count)
 
 
-def log_of(path: Path, number: int) -> Path:
-    """The audit log of a replica."""
-    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+def log_of(path: Path, replica: int | str) -> Path:
+    """The audit log of a replica, by its number or another name."""
+    return path.with_name(f"{path.stem}-{replica}{path.suffix}")
