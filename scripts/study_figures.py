@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from tyler.analysis.methods import COLOURS as METHODS
 from tyler.evaluation.statistics import wilson
 
 Records = Sequence[Mapping[str, Any]]
@@ -118,14 +119,11 @@ def short(name: str) -> str:
 
 
 def draw_costs(found: Mapping[str, Records], splits: Sequence[str], path: Path) -> None:
-    """Every method's share of right answers against the tokens of an answer, one panel a split.
-
-    Grey is untrained, blue trained, orange Tyler.
-    """
+    """Every method's share of right answers against the tokens of an answer, one panel a split."""
     figure, panels = pyplot.subplots(1, len(splits), figsize=(10, 4.2), layout="constrained")
     for axes, split in zip(panels, splits, strict=True):
         for marker, (name, records) in zip(MARKERS, found.items(), strict=False):
-            colour = COLOURS[3] if name.startswith("Tyler") else COLOURS[1] if len(records) > 1 else COLOURS[0]
+            colour = colour_of(name)
             middle, low, high, _ = share(records, split)
             spent = fmean(sum(sum(one[split][kind]) for kind in KINDS) / len(one[split]["outcomes"]) for one in records)
             axes.plot([spent] * 2, [low, high], color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt")
@@ -133,6 +131,11 @@ def draw_costs(found: Mapping[str, Records], splits: Sequence[str], path: Path) 
         finish(axes, "tokens of an answer, visible and latent", f"{split}: % right")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     save(figure, path)
+
+
+def colour_of(row: str) -> str:
+    """The colour of a method in every figure; that of a variant is its method's."""
+    return METHODS[max((name for name in METHODS if row.startswith(name)), key=len)]
 
 
 def finish(axes: Axes, below: str, beside: str) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from tyler.analysis import experiments
 from tyler.analysis.cells import name_of
+from tyler.analysis.methods import COLOURS
 from tyler.analysis.records import read as read_records
+from tyler.analysis.scales import SCALES
 from tyler.analysis.studies import smollm2
 from tyler.analysis.training import DONE
 from tyler.model import Tyler
@@ -162,3 +165,11 @@ def test_the_figures_show_every_reported_cell_and_are_the_same_each_time(
         draw(records, ["eval", "harder"], first)
         draw(records, ["eval", "harder"], second)
         assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_method_has_the_colour_that_it_has_in_every_figure(scripts: tuple[ModuleType, ModuleType]) -> None:
+    figures = importlib.import_module("study_figures")
+    assert figures.colour_of("Tyler, Stage 2") == COLOURS["Tyler, Stage 2"] != figures.colour_of("Tyler, Stage 1")
+    assert figures.colour_of("MemGen, weaver by GRPO") == COLOURS["MemGen"]
+    tables = [experiments.find(name).entries(SCALES["mini"]) for name in ("main", "continual", "efficiency")]
+    assert {entry.row for entries in tables for entry in entries} <= COLOURS.keys()
