@@ -21,7 +21,7 @@ What to see:
 - Each comes from the records in `docs/results/reproduction-mini` alone, and is there as LaTeX and CSV too.
 - Intervals are 95%: Wilson's of a share, bootstrap over problems of a difference.
 - In brackets stands the paper's number, where it has one, of models with a thousand times the parameters of `mini`.
-- `tyler reproduce main --scale mini --trace "Tyler, Stage 2" harder` prints the records behind a number.
+- The last line under a table is the command that prints one of its rows, or numbers, with the records behind it.
 
 Written by `python scripts/reproduction_tables.py`.
 """

@@ -12,7 +12,7 @@ import pytest
 from tyler.analysis import experiments
 from tyler.analysis.cells import Sources
 from tyler.analysis.library import folders_of_records
-from tyler.analysis.outputs import RESULTS, render
+from tyler.analysis.outputs import RESULTS, render, write_results
 from tyler.analysis.reproduction import MARKER, Reproduction, with_seeds
 from tyler.analysis.scales import SCALES
 from tyler.analysis.tables import WRITERS
@@ -38,6 +38,9 @@ def test_results_and_tables_follow_from_the_records(
     committed = json.loads((folder / name / RESULTS).read_text())
     assert results["missing"] == 0
     assert close(results, committed), "run tyler reproduce with --output docs/results/reproduction-mini"
+    write_results(tmp_path / "again", name, results)
+    for path in (path for ending in WRITERS for path in (tmp_path / "again").glob(f"*.{ending}")):
+        assert path.read_bytes() == (folder / name / path.name).read_bytes(), path.name
     (tmp_path / RESULTS).write_text((folder / name / RESULTS).read_text())
     files = {path.name: path for path in render(tmp_path, name)}
     assert files.keys() == {path.name for path in (folder / name).iterdir()} - {RESULTS}

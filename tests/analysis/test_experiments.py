@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import fabricated
 from tyler.analysis import experiments
+from tyler.analysis.averages import average_interval
 from tyler.analysis.cells import Cell, Sources
 from tyler.analysis.grid import Grid
 from tyler.analysis.outputs import RESULTS, render
 from tyler.analysis.reproduction import Reproduction
 from tyler.analysis.scales import SCALES
+from tyler.evaluation.statistics import wilson
 from tyler.tasks.task import GradeOptions
 
 TINY = SCALES["tiny"]
@@ -62,6 +65,28 @@ def test_a_share_of_synthesis_is_its_seconds_over_all(made: Path) -> None:
     share = 100 * one["synthesis_seconds"] / one["seconds"]  # type: ignore[operator]
     row = f"| eval | {one['seconds']:.3f} | {one['synthesis_seconds']:.4f} | {share:.1f} |"
     assert row in (made / "efficiency" / "efficiency-overhead.md").read_text()
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_figure_says_n_seeds_intervals_command_and_version(name: str, made: Path) -> None:
+    for file in (made / name).glob("*.svg"):
+        text = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", file.read_text()))
+        parts = ("n = ", "problems; seeds 42", f"tyler reproduce {name} --scale tiny --seeds 42 (tyler ")
+        assert experiments.find(name).drawn in text and all(part in text for part in parts), text
+
+
+def test_the_interval_of_an_average_is_wilsons_for_one_task_and_smaller_for_more() -> None:
+    entries = [
+        {"group": "g", "row": "r", "column": column, "seeds": [1, 2], "k": k, "n": 50}
+        for column, k in (("a", [20, 30]), ("b", [20, 30]), ("c", [0, 0]))
+    ]
+    told = {"entries": entries}
+    low, high = (100 * end for end in wilson(50, 100))
+    assert average_interval(told, "g", "r", ["a"]) == pytest.approx((low, high))
+    both = average_interval(told, "g", "r", ["a", "b"])
+    assert both == pytest.approx((50 - (50 - low) / 2**0.5, 50 + (high - 50) / 2**0.5))
+    assert average_interval(told, "g", "r", ["c"]) == pytest.approx((0, 100 * wilson(0, 100)[1]), abs=1e-9)
+    assert average_interval(told, "g", "r", ["a", "d"]) is None
 
 
 def test_timed_answers_are_of_one_seed_and_of_the_problems_that_the_scale_says() -> None:

@@ -15,15 +15,17 @@ import pytest
 
 from tyler.analysis import experiments, library
 from tyler.analysis.cells import FORMAT, Cell, Sources, name_of
-from tyler.analysis.experiment import Experiment
+from tyler.analysis.experiment import Entry, Experiment
 from tyler.analysis.experiments import main as main_experiment
 from tyler.analysis.grid import Grid
+from tyler.analysis.listing import show_trace, sources_of
 from tyler.analysis.outputs import RESULTS, render
 from tyler.analysis.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
 from tyler.analysis.scales import SCALES, Scale, scale_named
 from tyler.analysis.smoke import one_problem, tokenizer_of
 from tyler.analysis.studies import mini
 from tyler.cli.main import main
+from tyler.cli.reproduce import tokenizers_in
 from tyler.tasks.task import GradeOptions
 
 TINY = SCALES["tiny"]
@@ -114,8 +116,56 @@ def test_results_tables_and_figures_follow_from_the_records_byte_for_byte(finish
 def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
     for ending in ("md", "tex", "csv"):
         told = (finished / "main" / f"main-mini.{ending}").read_text()
-        for part in ("n = 3, 4 problems", "seeds 42", "95%", "tyler reproduce main --scale tiny", "tyler 0.1.0"):
+        for part in (
+            "n = 3, 4 problems",
+            "seeds 42",
+            "95%",
+            "tyler reproduce main --scale tiny",
+            "tyler 0.1.0",
+            "--trace",
+        ):
             assert part in told, (ending, part)
+
+
+def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = reproduction(finished)
+    (entry,) = [
+        one
+        for one in json.loads((finished / "main" / RESULTS).read_text())["entries"]
+        if (one["row"], one["column"]) == ("Tyler, Stage 2", "harder")
+    ]
+    show_trace(made, ("Tyler, Stage 2", "harder"))
+    shown = capsys.readouterr().out
+    assert shown.startswith("main, main-mini: method Tyler, Stage 2, eval ")
+    assert f"main: mini, Tyler, Stage 2, harder\n  seed 42: {entry['k'][0]}/{entry['n']}, " in shown
+    assert f"{finished / RECORDS / entry['records'][0]}.json" in shown
+    assert "main: mini, CoT, harder\n" in shown, "its difference is to that"
+    show_trace(made, ("Tyler, Stage 2", "difference to CoT"))
+    shown = capsys.readouterr().out
+    assert all(f"main: mini, {row}, {column}" in shown for row in ("Tyler, Stage 2", "CoT") for column in TINY.tasks)
+
+
+def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
+    """And records of earlier studies to the files that hold them."""
+    folder = root / "docs" / "results"
+    results = json.loads((folder / "reproduction-mini" / "continual" / RESULTS).read_text())
+    scale = with_seeds(SCALES["mini"], results["seeds"])
+    made = Reproduction(["continual", "main"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    known = made.known()
+    entry = experiments.find("continual").entries(scale)[-1]
+    (told,) = [one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key_of(entry)]
+    lines = sources_of(made, entry, known)
+    assert [line.partition(",")[0] for line in lines] == [
+        f"seed {seed}: {k}/{told['n']}" for seed, k in zip(told["seeds"], told["k"], strict=True)
+    ]
+    stage2 = next(one for one in experiments.find("main").entries(scale) if one.row == "Tyler, Stage 2")
+    assert str(folder / "mini" / "stage-2-44.json") in sources_of(made, stage2, known)[-1]
+
+
+def key_of(entry: Entry) -> tuple[str, str, str]:
+    return entry.group, entry.row, entry.column
 
 
 def test_cells_are_shared_between_experiments() -> None:
@@ -237,7 +287,7 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
         (["--smoke"], "--smoke is a dry run; give --dry-run too"),
         (["--dry-run", "--tokenizers", "."], "--tokenizers belongs to --dry-run --smoke"),
         (["--dry-run", "--smoke", "--tokenizers", "no/such"], "--tokenizers no/such is no folder"),
-        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer in None; give"),
+        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer here; give"),
     ],
 )
 def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +311,12 @@ def test_a_tokenizer_is_the_folder_whose_name_the_model_begins_with(tmp_path: Pa
     assert tokenizer_of("qwen3-4b", tmp_path) == tmp_path / "qwen3"
     assert tokenizer_of("qwen2.5-1.5b", tmp_path) == tmp_path / "qwen"
     assert tokenizer_of("smollm3-3b", tmp_path) is None
+
+
+def test_tokenizers_are_looked_for_beside_the_files_of_the_tasks(tmp_path: Path) -> None:
+    assert tokenizers_in(None) is None and tokenizers_in(tmp_path) is None
+    (tmp_path / "tokenizers").mkdir()
+    assert tokenizers_in(tmp_path) == tmp_path / "tokenizers"
 
 
 def test_a_task_without_files_lends_a_problem_of_mini(root: Path) -> None:

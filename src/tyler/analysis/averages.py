@@ -61,6 +61,23 @@ def average(results: Results, group: str, row: str, columns: Sequence[str]) -> f
     return None if None in shares else fmean(share for share in shares if share is not None)
 
 
+def average_interval(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float] | None:
+    """The 95% interval of an unweighted mean over tasks, in per cent; None where one is missing.
+
+    Wilson's intervals (l, u) of the shares p go together as l' = m - sqrt(sum (p - l)^2) / T and
+    u' = m + sqrt(sum (u - p)^2) / T over T tasks of mean m (Newcombe 1998, Statistics in Medicine 17, 873-890).
+    """
+    found = [entry_of(results, group, row, column) for column in columns]
+    there = [(sum(one["k"]), one["n"] * len(one["k"])) for one in found if one is not None]
+    if len(there) < len(columns):
+        return None
+    shares = np.array([right / count for right, count in there])
+    low, high = np.array([wilson(right, count) for right, count in there]).T
+    below, above = (float(np.sqrt(((side - shares) ** 2).sum())) / len(columns) for side in (low, high))
+    middle = float(shares.mean())
+    return 100 * (middle - below), 100 * (middle + above)
+
+
 def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:
     """The unweighted mean over tasks of another number of an entry, such as its seconds; None where one is missing."""
     found = [entry_of(results, group, row, column) for column in columns]

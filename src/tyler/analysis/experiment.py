@@ -106,7 +106,8 @@ def no_figures(results: Results) -> dict[str, Figure]:
 class Experiment:
     """One experiment of the paper.
 
-    `findings` go into results.json beside the counts; `tables` and `figures` are made of its content.
+    `findings` go into results.json beside the counts; `tables` and `figures` are made of its content. `base` is the row
+    that the others are held against, `drawn` says under the figures what they show of seeds and intervals.
     """
 
     title: str
@@ -114,6 +115,8 @@ class Experiment:
     tables: Callable[[Results], list[Table]]
     findings: Callable[[Sequence[Measured]], dict[str, Any]] = nothing
     figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
+    base: str = ""
+    drawn: str = ""
 
 
 def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:

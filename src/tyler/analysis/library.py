@@ -28,8 +28,16 @@ def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
         if folder.is_dir():
-            found |= indexed(folder) if (folder / INDEX).is_file() else records.read(folder)
+            found |= indexed(folder) if (folder / INDEX).is_file() else named(folder)
     return found
+
+
+def named(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records of a folder whose files have the names of their cells, each with its place."""
+    found = records.read(folder).items()
+    return {
+        name: {**record, "source": str(folder / f"{name}.json")} for name, record in found if isinstance(record, dict)
+    }
 
 
 def indexed(folder: Path) -> dict[str, dict[str, Any]]:
@@ -39,14 +47,14 @@ def indexed(folder: Path) -> dict[str, dict[str, Any]]:
     for file, _ in index.values():
         if file not in files:
             files[file] = json.loads((folder / file).read_text(encoding="utf-8"))
-    return {name: adopted(files[file], file, split) for name, (file, split) in index.items()}
+    return {name: adopted(files[file], str(folder / file), split) for name, (file, split) in index.items()}
 
 
-def adopted(record: dict[str, Any], file: str, split: str) -> dict[str, Any]:
+def adopted(record: dict[str, Any], source: str, split: str) -> dict[str, Any]:
     """One split of a record of the studies on `mini`. It says how often each operator was called, not where."""
     told = record[split]
     return {
-        "source": file,
+        "source": source,
         "row": record.get("cell") or record["row"],
         "seed": record["seed"],
         "task": "mini",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from tyler.analysis.cells import Cell, name_of
 from tyler.analysis.estimates import UNMADE, Estimate, Estimator
-from tyler.analysis.experiment import Entry, Record
-from tyler.analysis.reproduction import RECORDS, Reproduction
+from tyler.analysis.experiment import Entry, Measured, Record
+from tyler.analysis.reproduction import Reproduction
 from tyler.analysis.sources import is_at_hand
 from tyler.planning.hardware import GB, THIS, device_named
 from tyler.runs.progress import clock_time
@@ -60,23 +61,66 @@ def described(cell: Cell, name: str, estimate: Estimate) -> tuple[str, ...]:
 
 
 def show_trace(made: Reproduction, wanted: Sequence[str]) -> None:
-    """The records behind the numbers of a row, or of one column of it. Raises ValueError where there is no such row."""
+    """Rows of tables and the records behind them, of one row, or of a row and a column.
+
+    Raises ValueError where no table and no record has what is wanted.
+    """
     console = Console(highlight=False, soft_wrap=True)
     known = made.known()
-    found = [(name, entry) for name in made.names for entry in made.experiments[name].entries(made.scale)]
-    chosen = [(name, entry) for name, entry in found if set(wanted) <= {entry.group, entry.row, entry.column}]
-    if not chosen:
-        rows = ", ".join(dict.fromkeys(repr(entry.row) for _, entry in found))
-        columns = ", ".join(dict.fromkeys(repr(entry.column) for _, entry in found))
-        raise ValueError(f"no number is of {' and '.join(map(repr, wanted))}; rows: {rows}; columns: {columns}")
-    for name, entry in chosen:
-        console.print(f"{name}: {entry.group}, {entry.row}, {entry.column}")
-        for line in traced(made, entry, known):
-            console.print(f"  {line}")
+    lines = [line for name in made.names for line in traced(made, name, wanted, known)]
+    if not lines:
+        raise ValueError(f"no number is of {' and '.join(map(repr, wanted))}; {there(made)}")
+    for line in lines:
+        console.print(line)
 
 
-def traced(made: Reproduction, entry: Entry, known: Mapping[str, Record]) -> list[str]:
-    """One line for each cell of an entry: its record, k of n, and how its model was trained."""
+def there(made: Reproduction) -> str:
+    """The rows and columns that can be traced."""
+    entries = [entry for one in made.experiments.values() for entry in one.entries(made.scale)]
+    rows = ", ".join(dict.fromkeys(repr(entry.row) for entry in entries))
+    columns = ", ".join(dict.fromkeys(repr(entry.column) for entry in entries))
+    return f"rows: {rows}; columns: {columns}"
+
+
+def traced(made: Reproduction, name: str, wanted: Sequence[str], known: Mapping[str, Record]) -> list[str]:
+    """What an experiment has of the wanted row and column: rows of its tables, and every record that they are from."""
+    experiment = made.experiments[name]
+    tables = experiment.tables(made.results(name, known))
+    shown = [(table, row) for table in tables for row in table.rows if set(wanted) <= {*row, *table.columns}]
+    chosen = chosen_entries(experiment.entries(made.scale), wanted, experiment.base)
+    if not shown and not set(wanted) <= {word for entry in chosen for word in words(entry)}:
+        return []
+    lines = [f"{name}, {table.name}: {', '.join(map(' '.join, paired(table.columns, row)))}" for table, row in shown]
+    for entry in chosen:
+        lines.append(f"{name}: {entry.group}, {entry.row}, {entry.column}")
+        lines += [f"  {line}" for line in sources_of(made, entry, known)]
+    return lines
+
+
+def paired(columns: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
+    """A row of a table with its heads."""
+    return list(zip(columns, row, strict=True))
+
+
+def words(entry: Entry) -> set[str]:
+    """What an entry is asked for by."""
+    return {entry.group, entry.row, entry.column}
+
+
+def chosen_entries(entries: Sequence[Entry], wanted: Sequence[str], base: str) -> list[Entry]:
+    """The entries that have all of the wanted words which any entry has, and the base row's beside them.
+
+    The other words are heads of tables: an average and a difference are made of all columns of a row.
+    """
+    asked = {word for word in wanted if any(word in words(entry) for entry in entries)}
+    found = [entry for entry in entries if asked <= words(entry)]
+    held = {(entry.group, base, entry.column) for entry in found}
+    beside = [entry for entry in entries if (entry.group, entry.row, entry.column) in held and entry not in found]
+    return [*found, *beside] if asked else []
+
+
+def sources_of(made: Reproduction, entry: Entry, known: Mapping[str, Record]) -> list[str]:
+    """One line for each cell of an entry: what is counted of it, its record, and how its model was trained."""
     lines = []
     for cell in entry.cells:
         name = name_of(cell.unseeded.identity(made.sources))
@@ -85,7 +129,21 @@ def traced(made: Reproduction, entry: Entry, known: Mapping[str, Record]) -> lis
             lines.append(f"seed {cell.seed}: not measured yet (cell {name}); {how}")
             continue
         record = known[name]
-        outcomes = str(record.get("outcomes", ""))
-        where = record.get("source", made.folder / RECORDS / f"{name}.json")
-        lines.append(f"seed {cell.seed}: {outcomes.count('c')}/{len(outcomes)}, {where} (cell {name}); {how}")
+        measured = Measured(entry, {cell.seed: (name, record)}).counted()
+        where = record.get("source", f"{name}.json")
+        lines.append(f"seed {cell.seed}: {told(measured)}, {where} (cell {name}); {how}")
     return lines
+
+
+def told(measured: Mapping[str, Any]) -> str:
+    """What is counted of one cell."""
+    if "k" not in measured:
+        return f"latents of {measured['n']} problems"
+    parts = [
+        f"{measured['k'][0]}/{measured['n']}",
+        f"{measured['visible']:.1f} visible",
+        f"{measured['latents']:.1f} latents",
+    ]
+    if "seconds" in measured:
+        parts.append(f"{measured['seconds']:.3f} s, {measured['synthesis_seconds']:.4f} s of synthesis")
+    return ", ".join(parts)

@@ -53,10 +53,13 @@ def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
     """The figures of an experiment; without any, matplotlib is not imported."""
     if experiment.figures is no_figures:
         return []
-    from tyler.analysis.figures import styled
+    from tyler.analysis.figures import note, styled
 
     with styled():
-        return [file for stem, figure in experiment.figures(results).items() for file in save(figure, folder / stem)]
+        made = experiment.figures(results)
+        for figure in made.values():
+            note(figure, [f"{made_of(results)} {experiment.drawn}".strip(), command(results)])
+        return [file for stem, figure in made.items() for file in save(figure, folder / stem)]
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -71,14 +74,26 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 def provenance(results: Results) -> list[str]:
     """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
-    counts = sorted({one["n"] for one in results["entries"] if "n" in one})
-    seeds = ", ".join(map(str, results["seeds"]))
     missing = results["missing"]
     lines = [
-        f"n = {', '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not "
-        "trained; greedy decoding. Intervals are 95%: Wilson's of a share, which take seeds as independent, and "
-        "bootstrap over problems of a difference.",
+        f"{made_of(results)} Intervals are 95%: Wilson's of a share, which take seeds as independent, and bootstrap "
+        "over problems of a difference.",
         "In brackets the paper's number where it has one; † marks one that no count of right answers gives.",
     ]
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
-    return [*lines, f"{results['command']} (tyler {results['version']})"]
+    return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
+
+
+def made_of(results: Results) -> str:
+    """How many problems, and which seeds."""
+    counts = sorted({one["n"] for one in results["entries"] if "n" in one})
+    seeds = ", ".join(map(str, results["seeds"]))
+    return (
+        f"n = {', '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not trained; "
+        "greedy decoding."
+    )
+
+
+def command(results: Results) -> str:
+    """What makes these results, and which version did."""
+    return f"{results['command']} (tyler {results['version']})"

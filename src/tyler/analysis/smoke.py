@@ -55,9 +55,10 @@ def shrunk(scale: Scale, folder: Path, tokenizers: Path | None, sources: Sources
         if (tokenizer := tokenizer_of(preset, tokenizers)) is not None:
             backbones[title] = str(small_preset(preset, tokenizer, folder / title))
     if not backbones:
+        where = "here" if tokenizers is None else f"in {tokenizers}"
         raise ValueError(
-            f"no backbone of scale {scale.name!r} has a tokenizer in {tokenizers}; give --tokenizers a folder with one "
-            "folder for each family, such as qwen3, that holds its tokenizer.json"
+            f"no backbone of scale {scale.name!r} has a tokenizer {where}; give --tokenizers, or in --data "
+            "tokenizers, a folder with one folder for each family, such as qwen3, that holds its tokenizer.json"
         )
     first = next(iter(backbones))
     return replace(

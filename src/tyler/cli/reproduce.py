@@ -30,9 +30,10 @@ class Instead:
     """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
     and one problem of each task, in a folder that is removed at the end."""
     tokenizers: SomeFolder = None
-    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3."""
+    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3; by default that in --data which
+    is called tokenizers."""
     trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = ()
-    """Run nothing: the records behind one number, by the row and the column of its table."""
+    """Run nothing: one number or row of a table, by the row and the column, with every record that it is from."""
 
     def check(self) -> None:
         """Raise ValueError for options that do not go together, and for a folder that is not there."""
@@ -93,7 +94,7 @@ def reproduce(
     if instead.smoke:
         from tyler.analysis.smoke import run as rehearse
 
-        rehearse(made, instead.tokenizers, options)
+        rehearse(made, instead.tokenizers or tokenizers_in(data), options)
     elif instead.dry_run:
         from tyler.analysis.listing import show_cells
 
@@ -104,6 +105,11 @@ def reproduce(
         show_trace(made, instead.trace)
     else:
         carry_out(made, device, options, processes)
+
+
+def tokenizers_in(data: Path | None) -> Path | None:
+    """The folder of tokenizers beside the tasks' files, where it is there."""
+    return data / "tokenizers" if data is not None and (data / "tokenizers").is_dir() else None
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:

@@ -62,4 +62,4 @@ def tables(results: Results) -> list[Table]:
     return [accuracy_table(results, "ablation", caption, "ablation", group, ruled=(5, 7))]
 
 
-EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, findings)
+EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, findings, base=BASE)

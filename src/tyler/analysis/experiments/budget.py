@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tyler.analysis.averages import average, difference, differences, mean_of, with_paper, written
+from tyler.analysis.averages import average, average_interval, difference, differences, mean_of, with_paper, written
 from tyler.analysis.cells import ACCURACY
 from tyler.analysis.experiment import Entry, Experiment, Measured, Results, in_order, seeded
 from tyler.analysis.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
@@ -60,7 +60,7 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> dict[str, Figure]:
     """Accuracy on the left axis and latency on the right, by budget."""
-    from tyler.analysis.figures import panels
+    from tyler.analysis.figures import bar, panels
 
     group, columns = in_order(results, "group")[0], in_order(results, "column")
     rows = in_order(results, "row")
@@ -75,6 +75,9 @@ def figures(results: Results) -> dict[str, Figure]:
         there = [(x, y) for x, y in points if y is not None]
         place.plot([x for x, _ in there], [y for _, y in there], marker=marker, color=colour)
         place.set_ylabel(label, color=colour)
+    for row, (_, middle) in zip(rows, accuracies, strict=True):
+        if middle is not None and (ends := average_interval(results, group, row, columns)) is not None:
+            bar(axes, int(row), middle, ends, COLOURS[STAGE2])
     other.spines["right"].set_visible(True)
     other.grid(False)
     axes.set_xlabel("latent-call budget $B_O$")
@@ -82,4 +85,12 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"budget": figure}
 
 
-EXPERIMENT = Experiment("Budget: accuracy, latency and latents", entries, tables, findings, figures)
+EXPERIMENT = Experiment(
+    "Budget: accuracy, latency and latents",
+    entries,
+    tables,
+    findings,
+    figures,
+    base="0",
+    drawn="Bars are 95% intervals of the accuracy; seconds are of the first seed, timed once.",
+)

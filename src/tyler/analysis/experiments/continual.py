@@ -140,7 +140,7 @@ def figures(results: Results) -> dict[str, Figure]:
 
     steps = [step for step in in_order(results, "group") if step != BASE]
     columns, methods = in_order(results, "column"), [row for row in in_order(results, "row") if row != COT]
-    figure, drawn = panels(2, 3, height=2)
+    figure, drawn = panels(2, 3, width=2.27, height=1.75)
     values: dict[str, dict[str, list[list[float]]]] = {
         column: {row: [of_seeds(entry_of(results, step, row, column)) for step in steps] for row in methods}
         for column in columns
@@ -155,8 +155,8 @@ def figures(results: Results) -> dict[str, Figure]:
         if base is not None:
             axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8, label=COT)
         axes.set_title(titles.get(name, name))
-        axes.set_xticks(range(len(steps)), [step.partition(" ")[2] for step in steps])
-    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(methods) + 1)
+        axes.set_xticks(range(len(steps)), [step.partition(" ")[2] for step in steps], rotation=20)
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods) + 1)
     return {"continual": figure}
 
 
@@ -175,4 +175,11 @@ def draw(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str
         axes.plot(places, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
 
 
-EXPERIMENT = Experiment("Continual: one domain after the other", entries, tables, findings, figures)
+EXPERIMENT = Experiment(
+    "Continual: one domain after the other",
+    entries,
+    tables,
+    findings,
+    figures,
+    drawn="Thick lines are means over seeds, thin lines are seeds.",
+)

@@ -5,10 +5,11 @@ Answers are decoded one at a time on a warm engine, and timed from behind tokeni
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tyler.analysis.averages import average, mean_of, with_paper, written
+from tyler.analysis.averages import average, average_interval, mean_of, with_paper, written
 from tyler.analysis.experiment import Entry, Experiment, Results, entry_of, in_order, seeded
 from tyler.analysis.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
 from tyler.analysis.published import shown
@@ -16,6 +17,7 @@ from tyler.analysis.scales import Scale
 from tyler.analysis.tables import MISSING, Table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -76,25 +78,65 @@ def figures(results: Results) -> dict[str, Figure]:
     """Accuracy by seconds, a marker's area by tokens; and the tokens, visible and latent."""
     from tyler.analysis.figures import panels
 
-    group, columns = in_order(results, "group")[0], in_order(results, "column")
-    figure, (left, right) = panels(1, 2)
-    for place, row in enumerate(in_order(results, "row")):
-        seconds, visible, latents = (
-            mean_of(results, TIMED, row, columns, key) for key in ("seconds", "visible", "latents")
-        )
-        accuracy = average(results, group, row, columns)
-        if seconds is None or visible is None or latents is None or accuracy is None:
-            continue
-        colour = COLOURS[row]
-        left.scatter(seconds, accuracy, s=visible + latents, color=colour, alpha=0.8, label=row, linewidths=0)
-        right.bar(place, visible, color=colour, alpha=0.45)
-        right.bar(place, latents, bottom=visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
-    left.set_xlabel("seconds an answer, at batch 1")
-    left.set_ylabel("accuracy (%)")
-    right.set_ylabel("tokens: visible, and latent (hatched)")
-    right.set_xticks(range(len(in_order(results, "row"))), in_order(results, "row"), rotation=35, ha="right")
-    right.grid(axis="x", visible=False)
+    rows = in_order(results, "row")
+    figure, (upper, lower) = panels(2)
+    points = [one for row in rows if (one := point(results, row)) is not None]
+    for place, one in enumerate(sorted(points, key=lambda one: one.seconds)):
+        draw(upper, one, above=place % 2 == 0)
+    upper.set_xlabel("seconds an answer, at batch 1")
+    upper.set_ylabel("accuracy (%)")
+    upper.margins(x=0.1, y=0.12)
+    for one in points:
+        place, colour = rows.index(one.row), COLOURS[one.row]
+        lower.bar(place, one.visible, color=colour, alpha=0.45)
+        lower.bar(place, one.latents, bottom=one.visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
+    lower.set_ylabel("tokens: visible, and latent (hatched)")
+    lower.set_xticks(range(len(rows)), rows, rotation=35, ha="right")
+    lower.grid(axis="x", visible=False)
     return {"efficiency": figure}
 
 
-EXPERIMENT = Experiment("Efficiency: seconds and tokens of an answer", entries, tables, figures=figures)
+@dataclass(frozen=True)
+class Point:
+    """A method in the figure: per cent right with the interval, and means of an answer."""
+
+    row: str
+    accuracy: float
+    interval: tuple[float, float]
+    seconds: float
+    visible: float
+    latents: float
+
+
+def point(results: Results, row: str) -> Point | None:
+    """A method's place; None where something of it has not been measured."""
+    group, columns = in_order(results, "group")[0], in_order(results, "column")
+    accuracy = average(results, group, row, columns)
+    interval = average_interval(results, group, row, columns)
+    seconds, visible, latents = (
+        mean_of(results, TIMED, row, columns, key) for key in ("seconds", "visible", "latents")
+    )
+    if accuracy is None or interval is None or seconds is None or visible is None or latents is None:
+        return None
+    return Point(row, accuracy, interval, seconds, visible, latents)
+
+
+def draw(axes: Axes, one: Point, above: bool) -> None:
+    """A point with its interval, and its name at one end of that."""
+    from tyler.analysis.figures import bar
+
+    axes.scatter(
+        one.seconds, one.accuracy, s=one.visible + one.latents, color=COLOURS[one.row], alpha=0.8, linewidths=0
+    )
+    bar(axes, one.seconds, one.accuracy, one.interval, COLOURS[one.row])
+    end = (one.seconds, one.interval[1] if above else one.interval[0])
+    axes.annotate(one.row, end, (0, 5 if above else -9), textcoords="offset points", ha="center", fontsize=5.5)
+
+
+EXPERIMENT = Experiment(
+    "Efficiency: seconds and tokens of an answer",
+    entries,
+    tables,
+    figures=figures,
+    drawn="Bars are 95% intervals of the accuracy; seconds and tokens are of the first seed, timed once.",
+)

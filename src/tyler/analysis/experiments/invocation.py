@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from tyler.analysis.experiments.removal import WHOLE, texts_cell
 from tyler.analysis.methods import COLOURS, STAGE2, cell, methods
 from tyler.analysis.scales import Scale
 from tyler.analysis.tables import MISSING, Table
+from tyler.evaluation.statistics import wilson
 from tyler.modeling.operators import PAPER_OPERATORS
 
 if TYPE_CHECKING:
@@ -95,19 +96,25 @@ def tables(results: Results) -> list[Table]:
     for one in results["invocations"]:
         if one["answers"]:
             position = MISSING if one["position"] is None else f"{one['position']:.2f}"
-            numbers = (f"{one['calls']:.2f}", f"{100 * one['share']:.1f}", f"{one['rate']:.2f}", position)
+            numbers = (f"{one['calls']:.2f}", share_of(one), f"{one['rate']:.2f}", position)
             rows.append((one["column"], one["family"] or "all", one["operator"], str(one["answers"]), *numbers))
     header = ("task", "family", "operator", "answers", "calls", "% with any", "per 100 tokens", "mean position")
     group = in_order(results, "group")[0]
     return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
 
 
+def share_of(one: Mapping[str, Any]) -> str:
+    """The share of answers with any call, in per cent, with Wilson's interval."""
+    low, high = wilson(round(one["share"] * one["answers"]), one["answers"])
+    return f"{100 * one['share']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+
+
 def figures(results: Results) -> dict[str, Figure]:
-    """Smoothed calls by relative position, a panel for each task."""
+    """Smoothed calls by relative position, a panel for each task; a scale of square roots shows the rare ones too."""
     from tyler.analysis.figures import panels
 
     columns = in_order(results, "column")
-    figure, drawn = panels(1, len(columns))
+    figure, drawn = panels(len(columns), height=2)
     for axes, column in zip(drawn, columns, strict=True):
         for one in results["invocations"]:
             if one["column"] == column and one["family"] is None and one["answers"]:
@@ -117,9 +124,19 @@ def figures(results: Results) -> dict[str, Figure]:
         axes.set_title(column)
         axes.set_xlabel("relative position in the answer")
         axes.set_ylabel("calls an answer (density)")
+        axes.set_yscale("function", functions=(np.sqrt, np.square))
+        axes.set_yticks((0, 0.5, 2, 5, 10, 15))
+        axes.set_ylim(bottom=0)
         if axes.lines:
             axes.legend()
     return {"invocation": figure}
 
 
-EXPERIMENT = Experiment("Invocation: how often, and where", entries, tables, findings, figures)
+EXPERIMENT = Experiment(
+    "Invocation: how often, and where",
+    entries,
+    tables,
+    findings,
+    figures,
+    drawn="Curves are of the answers of all seeds.",
+)

@@ -36,4 +36,4 @@ def tables(results: Results) -> list[Table]:
     ]
 
 
-EXPERIMENT = Experiment("Main results: every method on every task", entries, tables, findings)
+EXPERIMENT = Experiment("Main results: every method on every task", entries, tables, findings, base=COT)

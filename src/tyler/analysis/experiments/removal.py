@@ -17,6 +17,7 @@ from tyler.analysis.failures import KINDS, kind
 from tyler.analysis.methods import COLOURS, HARD_CAP, STAGE2, methods
 from tyler.analysis.scales import Scale
 from tyler.analysis.tables import Table
+from tyler.evaluation.statistics import wilson
 from tyler.modeling.operators import PAPER_OPERATORS
 
 if TYPE_CHECKING:
@@ -104,17 +105,20 @@ def tables(results: Results) -> list[Table]:
 
 def figures(results: Results) -> dict[str, Figure]:
     """New failures by kind, a bar for each operator, a panel for each task."""
-    from tyler.analysis.figures import panels
+    from tyler.analysis.figures import bar, panels
 
     columns = in_order(results, "column")
-    figure, drawn = panels(1, len(columns))
+    figure, drawn = panels(len(columns))
     for axes, column in zip(drawn, columns, strict=True):
         here = [one for one in results["failures"] if one["column"] == column]
         for place, one in enumerate(here):
             at = [number + 0.27 * (place - 1) for number in range(len(KINDS))]
-            axes.bar(
-                at, list(one["kinds"].values()), width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}"
-            )
+            counts = list(one["kinds"].values())
+            axes.bar(at, counts, width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}")
+            for x, count in zip(at, counts, strict=True):
+                low, high = (one["solved"] * end for end in wilson(count, one["solved"]))
+                bar(axes, x, count, (low, high), "#333333")
+                axes.annotate(str(count), (x, high), (0, 2), textcoords="offset points", ha="center", fontsize=5)
         axes.set_xticks(range(len(KINDS)), KINDS)
         axes.set_title(column)
         axes.set_ylabel("new failures")
@@ -123,4 +127,12 @@ def figures(results: Results) -> dict[str, Figure]:
     return {"removal": figure}
 
 
-EXPERIMENT = Experiment("Removal: what fails without each operator", entries, tables, findings, figures)
+EXPERIMENT = Experiment(
+    "Removal: what fails without each operator",
+    entries,
+    tables,
+    findings,
+    figures,
+    base=WHOLE,
+    drawn="Bars are Wilson's 95% intervals of the share of answers that were solved before.",
+)
