@@ -6,7 +6,8 @@ Needs `tyler fetch smollm2`. Prompts are random tokens, decoding is greedy in fl
 CPU with one thread, seconds are those of the processor.
 
 engine      Tyler's, under Never
-products    the matrix products of the same prompts and steps, on the same weights, and nothing else: the floor
+products    the matrix products of the same prompts and steps, on the same weights, packed where the engine packs them,
+            and nothing else: the floor
 generate    transformers' `generate`
 llama.cpp   with `--gguf` and the package llama-cpp-python: the file as it is (quantised), and dequantised to float32,
             written to a temporary folder; every step is one batch, each row's best token is taken from its logits
@@ -17,6 +18,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,6 +26,7 @@ import torch
 from decoding import Times, Tokens, clocked, endless, generated, never
 from harness import Contest, Figure, Report, Timing, compete, options, read
 from tyler import Tyler
+from tyler.engine.packing import packed_weight
 from tyler.modeling.backbone import Backbone
 
 PROMPT = 64
@@ -45,14 +48,21 @@ def products(model: Tyler, batch: int, new: int) -> Tokens:
     network = model.backbone.model
     head = network.get_output_embeddings()
     linears = [one for one in network.modules() if isinstance(one, torch.nn.Linear) and one is not head]
+    multiply = {one: product_with(one.weight) for one in (*linears, head)}
     for rows, times in ((batch * PROMPT, 1), (batch, new - 1)):
         inputs = {size: torch.randn(rows, size) for size in {one.in_features for one in linears}}
         last = torch.randn(batch, head.in_features)
         for _ in range(times):
             for one in linears:
-                torch.nn.functional.linear(inputs[one.in_features], one.weight)
-            torch.nn.functional.linear(last, head.weight)
+                multiply[one](inputs[one.in_features])
+            multiply[head](last)
     return []
+
+
+def product_with(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x W^T, as fast as the engine has it."""
+    packed = packed_weight(weight, [weight])
+    return partial(torch.nn.functional.linear, weight=weight) if packed is None else packed.product
 
 
 # --------------------------------------------------------------------------------------------------------- llama.cpp
