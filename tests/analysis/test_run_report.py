@@ -89,6 +89,15 @@ def test_a_folder_with_nothing_to_report_is_refused(tmp_path: Path, capsys: pyte
     assert "there is no folder" in capsys.readouterr().err
 
 
+def test_no_run_at_all_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["report"]) == 2
+    assert "there is nothing to report on; give a run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_the_lens_counted_of_a_run_is_shown(root: Path, tmp_path: Path) -> None:
     train(tmp_path / "run")
     assert "lens" not in run_report.write([tmp_path / "run"]).read_text().lower()

@@ -57,6 +57,8 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
     By default that is report.html in the one folder, or for several runs/report.html. Raises ValueError where there is
     neither a run nor an evaluation, and for records that cannot be read.
     """
+    if not paths:
+        raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
     found = named([run for path in paths for run in _runs(path)])
     default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
     place = output or default / "report.html"
