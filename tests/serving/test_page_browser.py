@@ -315,6 +315,10 @@ def test_nothing_keeps_people_out_and_nothing_is_wider_than_a_phone(theme: str, 
     page.get_by_role("button", name="Operator lens").click()
     expect(page.locator(".lens")).to_have_count(1)
     check(page)
+    effects = page.get_by_role("group", name="Effects")
+    for width in (390, 768, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert effects.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, "all of its columns are seen"
 
 
 def check(page: Page) -> None:
