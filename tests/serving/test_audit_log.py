@@ -91,6 +91,30 @@ def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None
     assert metrics.log_lines._value.get() == 20
 
 
+def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, path, opened, refusals = Metrics(), tmp_path / "audit.jsonl", AuditLog._open, iter(range(5))
+
+    def sometimes(log: AuditLog) -> int:
+        if path.exists() or next(refusals, None) is None:
+            return opened(log)
+        raise OSError("no space left for another file")
+
+    path.touch()
+    log = AuditLog(path, metrics, max_bytes=30, files=4)
+    monkeypatch.setattr(AuditLog, "_open", sometimes)
+    for number in range(8):
+        log.add({"number": number, "padding": "x"})
+    log.close()
+    assert [
+        line["number"]
+        for name in ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
+        for line in lines_of(tmp_path / name)
+    ] == [0, 6, 7]
+    assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 5)
+
+
 def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
     for number in range(2):
         log = AuditLog(tmp_path / "audit.jsonl", Metrics(), max_bytes=10**6, files=2)

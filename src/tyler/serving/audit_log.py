@@ -48,14 +48,20 @@ class AuditLog:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _write_all(self) -> None:
+        losing = False
         while (line := self._lines.get()) is not None:
             try:
                 # Half a surrogate pair, which no UTF-8 has, is written as JSON's escape for it.
                 self._write(line.encode(errors="backslashreplace"))
                 self._metrics.log_lines.inc()
+                losing = False
             except Exception as error:  # whatever it is, the next line is written
                 self._metrics.log_lost.inc()
-                logging.getLogger(__name__).error("a line of the audit log is lost: %s", error)
+                if not losing:
+                    logging.getLogger(__name__).error(
+                        "lines of the audit log are lost until it can be written: %s", error
+                    )
+                losing = True
 
     def _write(self, line: bytes) -> None:
         """Append one whole line, or none of it."""
@@ -71,6 +77,14 @@ class AuditLog:
             raise
 
     def _rotate(self) -> None:
+        if self._path.exists():  # it does not where an earlier attempt ended here
+            self._rename()
+        opened = self._open()  # before the old one is closed: where this fails, the log goes on in the old one
+        os.close(self._descriptor)
+        self._descriptor = opened
+
+    def _rename(self) -> None:
+        """Make way for a new file."""
         for number in range(self._files - 1, 0, -1):
             older = self._path.with_name(f"{self._path.name}.{number}")
             newer = self._path.with_name(f"{self._path.name}.{number - 1}") if number > 1 else self._path
@@ -78,5 +92,3 @@ class AuditLog:
                 newer.replace(older)
         if self._files == 1:
             self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-        self._descriptor = self._open()
