@@ -18,7 +18,7 @@ from tyler.analysis.cells import FORMAT, Cell, Sources, name_of
 from tyler.analysis.experiment import Entry, Experiment
 from tyler.analysis.experiments import main as main_experiment
 from tyler.analysis.grid import Grid
-from tyler.analysis.listing import show_trace, sources_of
+from tyler.analysis.listing import compared, show_trace, sources_of
 from tyler.analysis.outputs import RESULTS, render
 from tyler.analysis.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
 from tyler.analysis.scales import SCALES, Scale, scale_named
@@ -142,6 +142,7 @@ def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
     assert f"main: mini, Tyler, Stage 2, harder\n  seed 42: {entry['k'][0]}/{entry['n']}, " in shown
     assert f"{finished / RECORDS / entry['records'][0]}.json" in shown
     assert "main: mini, CoT, harder\n" in shown, "its difference is to that"
+    assert all(f"  against {row}: " in shown for row in FEW[:-1])
     show_trace(made, ("Tyler, Stage 2", "difference to CoT"))
     shown = capsys.readouterr().out
     assert all(f"main: mini, {row}, {column}" in shown for row in ("Tyler, Stage 2", "CoT") for column in TINY.tasks)
@@ -162,6 +163,34 @@ def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
     ]
     stage2 = next(one for one in experiments.find("main").entries(scale) if one.row == "Tyler, Stage 2")
     assert str(folder / "mini" / "stage-2-44.json") in sources_of(made, stage2, known)[-1]
+
+
+def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None:
+    """And the page says what comes of it."""
+    folder = root / "docs" / "results"
+    scale = with_seeds(SCALES["mini"], (42, 43, 44))
+    made = Reproduction(["ablation"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    known = made.known()
+    entries = {(one.row, one.column): one for one in made.experiments["ablation"].entries(scale)}
+    lines = compared(made, "ablation", entries["(e) Tyler", "harder"], known)
+    (against,) = [line for line in lines if line.startswith("against (c)")]
+    ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
+    shares = [
+        sum(
+            ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
+            for seed in scale.seeds
+        )
+        for place in range(300)
+    ]
+    better, worse = (sum(sign * share > 0 for share in shares) for sign in (1, -1))
+    points = 100 * sum(shares) / 900
+    assert (
+        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p = 0.024" in against
+    )
+    assert f"`harder` {points:.1f} points (0.3 to 3.0, p = 0.02" in (folder / "reproduction.md").read_text()
+
+
+ROW_C = "(c) + Stage 2, task reward only"
 
 
 def key_of(entry: Entry) -> tuple[str, str, str]:

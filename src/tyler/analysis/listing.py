@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from tyler.analysis.estimates import UNMADE, Estimate, Estimator
 from tyler.analysis.experiment import Entry, Measured, Record
 from tyler.analysis.reproduction import Reproduction
 from tyler.analysis.sources import is_at_hand
+from tyler.engine.presentation import counted
+from tyler.evaluation.statistics import PairedShares
 from tyler.planning.hardware import GB, THIS, device_named
 from tyler.runs.progress import clock_time
 
@@ -94,7 +97,38 @@ def traced(made: Reproduction, name: str, wanted: Sequence[str], known: Mapping[
     for entry in chosen:
         lines.append(f"{name}: {entry.group}, {entry.row}, {entry.column}")
         lines += [f"  {line}" for line in sources_of(made, entry, known)]
+        if {entry.row, entry.column} <= set(wanted):
+            lines += [f"  {line}" for line in compared(made, name, entry, known)]
     return lines
+
+
+def compared(made: Reproduction, name: str, entry: Entry, known: Mapping[str, Record]) -> list[str]:
+    """One line for every other row of the same column: the difference on the same problems, and how sure it is.
+
+    A problem counts by its share of seeds, because answers to one problem are alike.
+    """
+    shares, lines = shares_of(made.measured(entry, known)), []
+    for one in made.experiments[name].entries(made.scale):
+        other = shares_of(made.measured(one, known))
+        if (one.group, one.column) == (entry.group, entry.column) and one.row != entry.row and shares and other:
+            both = PairedShares(other, shares)
+            low, high = (100 * end for end in both.interval())
+            lines.append(
+                f"against {one.row}: {100 * both.difference:+.1f} points ({low:+.1f} to {high:+.1f}), better on "
+                f"{counted(both.only_second, 'problem')}, worse on {both.only_first}, {chance(both.p_value())}"
+            )
+    return lines
+
+
+def chance(p: float) -> str:
+    """The p of a test."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def shares_of(measured: Measured) -> tuple[float, ...]:
+    """The share of seeds that solved each problem; empty where answers are not graded or have no record."""
+    tallies = [measured.right(record) for record in measured.found if "outcomes" in record]
+    return tuple(fmean(column) for column in zip(*tallies, strict=True))
 
 
 def paired(columns: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:

@@ -87,7 +87,7 @@ class Reproduction:
     def results(self, name: str, known: Mapping[str, Record]) -> dict[str, Any]:
         """The content of an experiment's results.json."""
         experiment = experiments.find(name)
-        measured = [self._measured(entry, known) for entry in experiment.entries(self.scale)]
+        measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
         missing = sum(len(one.entry.cells) - len(one.records) for one in measured)
         return {
             "format": FORMAT,
@@ -101,7 +101,8 @@ class Reproduction:
             **experiment.findings([one for one in measured if one.records]),
         }
 
-    def _measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
+    def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
+        """An entry with the records there are of it."""
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
         return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
 
