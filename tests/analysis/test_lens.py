@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -387,3 +388,16 @@ def test_the_page_has_the_verdicts_of_its_records(name: str, root: Path) -> None
     for question, difference in told["decoded_tested"].items():
         row = next(line for line in text.splitlines() if line.startswith(f"| {question} |"))
         assert lens_tables.verdict(Estimate(**difference)) in row
+
+
+def test_the_page_has_the_tables_of_the_records(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    lens_pages = importlib.import_module("lens_tables")
+    text = (root / "docs" / "lens.md").read_text()
+    folder = root / "docs" / "results" / "lens"
+    assert {path.stem for path in folder.glob("*.json")} <= lens_pages.TITLES.keys()
+    for table in lens_pages.tables(folder):
+        assert table in text, "see scripts/lens_tables.py"
+    kept = {name: one.operators["global"].kept for name, one in lens_pages.surveys(folder).items()}
+    for one in (kept["mini-tyler"], kept["mini-stage-1"]):
+        assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text

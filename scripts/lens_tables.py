@@ -1,0 +1,60 @@
+"""The tables of docs/lens.md from the records in docs/results/lens, which `tyler lens MODEL --json` printed.
+
+python scripts/lens_tables.py    # prints them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tyler.analysis.lens import TOGETHER
+from tyler.analysis.lens_tables import decoded_rows, decoded_tested_rows, tested_rows
+from tyler.analysis.survey import Survey
+from tyler.evaluation.reports import markdown_row
+
+FOLDER = Path("docs/results/lens")
+TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-tyler": "smollm2-tyler"}
+"""What the page calls the model of each record."""
+
+
+def surveys(folder: Path) -> dict[str, Survey]:
+    """The records that are there, in the order of the page."""
+    files = {name: folder / f"{name}.json" for name in TITLES}
+    return {name: Survey.from_dict(json.loads(file.read_text())) for name, file in files.items() if file.exists()}
+
+
+def tables(folder: Path) -> list[str]:
+    """Every table of the page: one for each record, then what is decoded again side by side."""
+    found = surveys(folder)
+    told = {TITLES[name]: one for name, one in found.items()}
+    return [
+        *(tested(one) for one in found.values()),
+        beside("all latents replaced by", {name: decoded_rows(one) for name, one in told.items()}),
+        beside("asked of these shares", {name: decoded_tested_rows(one) for name, one in told.items()}),
+    ]
+
+
+def tested(found: Survey) -> str:
+    """What is tested of each operator, with its number of blocks."""
+    (asked, *_), *rows = tested_rows(found)
+    counts = {name: f"{name}, {one.num_blocks} blocks" for name, one in found.operators.items()}
+    return markdown([(asked, *(counts | {TOGETHER: "all at once"}).values()), *rows])
+
+
+def beside(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
+    """Tables of two columns with the same first one, as one."""
+    of_each = [dict(rows[1:]) for rows in columns.values()]
+    names = list(dict.fromkeys(name for one in of_each for name in one))
+    return markdown([(title, *columns), *((name, *(one.get(name, "–") for one in of_each)) for name in names)])
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows under their heads."""
+    head, *body = rows
+    return "\n".join([markdown_row(head), "|" + "---|" * len(head), *map(markdown_row, body)]) + "\n"
+
+
+if __name__ == "__main__":
+    print("\n".join(tables(FOLDER)))
