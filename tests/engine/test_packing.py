@@ -26,14 +26,15 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SMALLEST", 1)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 7, 32, 300])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7, 32, 300])
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_a_packed_product_is_the_plain_one(rows: int, with_bias: bool) -> None:
     weight, bias = torch.randn(70, 50), torch.randn(70) if with_bias else None
     packed = PackedWeight(weight, [weight])
     for x in (torch.randn(rows, 50), torch.randn(rows, 3, 50)[:, 1], torch.randn(50, rows).t()):
         expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-        assert torch.allclose(packed.product(x, bias).double(), expected, atol=1e-4)
+        found = packed.product(x, bias)
+        assert found.shape == (rows, 70) and torch.allclose(found.double(), expected, atol=1e-4)
 
 
 @pytest.mark.usefixtures("everything")
