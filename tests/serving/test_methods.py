@@ -52,8 +52,16 @@ def test_a_baseline_is_served_and_answers_as_it_does_in_an_evaluation(module: Mo
         continued = served.post("/v1/completions", {"model": NAME, "prompt": "x", "max_tokens": 3})
         assert continued.status_code == (400 if module is softcot else 200)
         if module is not cot:
-            refused = served.post("/v1/chat/completions", CHAT | {"tyler": {"budget": 1}})
-            assert refused.status_code == 400 and "has no operators" in refused.json()["error"]["message"]
+            for change, param in (
+                ({"tyler": {"budget": 1}}, "tyler.budget"),
+                ({"tyler": {"router": "boundaries"}}, "tyler.router"),
+                ({"reasoning_effort": "low"}, "reasoning_effort"),
+            ):
+                refused = served.post("/v1/chat/completions", CHAT | change)
+                assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+                assert f"has no operators; leave {param} away" in refused.json()["error"]["message"]
+        asks_for_nothing = served.post("/v1/chat/completions", CHAT | {"reasoning_effort": "none"})
+        assert asks_for_nothing.status_code == 200
 
 
 def test_metrics_count_what_was_decoded(model: Tyler) -> None:

@@ -19,7 +19,7 @@ from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.serving.answers import Answer, Usage
 from tyler.serving.audit_log import AuditLog
 from tyler.serving.dispatcher import Answering, Dispatcher
-from tyler.serving.errors import ApiError
+from tyler.serving.errors import ApiError, unsupported
 from tyler.serving.metrics import Metrics
 from tyler.serving.schema import EFFORTS, Asked, Effort
 from tyler.serving.settings import ServerSettings
@@ -43,6 +43,7 @@ class Service:
         self.dispatcher = Dispatcher(
             servable.model.shared_engine, self.metrics, probe, slots=settings.slots, memory=settings.memory
         )
+        self._has_operators = has_operators(servable)
         self._log: AuditLog | None = None
         self.open = 0
         """HTTP requests that were taken and are not answered."""
@@ -108,8 +109,15 @@ class Service:
             router = None if asked.tyler.router is None else router_named(asked.tyler.router)
         except ValueError as error:
             raise ApiError(400, str(error).removeprefix("--"), param="tyler.router") from error
+        effort_name = "reasoning.effort" if hasattr(asked, "reasoning") else "reasoning_effort"
         if effort is not None and asked.tyler.budget is not None:
-            raise ApiError(400, "reasoning_effort and tyler.budget both say how much; send one", param="tyler.budget")
+            raise ApiError(400, f"{effort_name} and tyler.budget both say how much; send one", param="tyler.budget")
+        if not self._has_operators:
+            effort = None if effort == "none" else effort  # it asks for nothing
+            given = {"tyler.budget": asked.tyler.budget, "tyler.router": router, effort_name: effort}
+            if refused := [name for name, value in given.items() if value is not None]:
+                message = f"{self.servable.name} has no operators; leave {refused[0]} away"
+                raise unsupported(refused[0], message)
         return AnswerSettings(
             sampling=sampling,
             max_new_tokens=most if max_new_tokens is None else max_new_tokens,
@@ -209,6 +217,15 @@ class Service:
         if self.settings.log_text:
             record["prompts"] = [self.tokenizer.decode(list(ids)) for ids in prompts]
         self._log.add(record)
+
+
+def has_operators(servable: Servable) -> bool:
+    """Whether a request may say something about operators."""
+    try:
+        servable.request("1 + 1", AnswerSettings(max_new_tokens=1, budget=0))
+    except ValueError:
+        return False
+    return True
 
 
 class Exchange:
