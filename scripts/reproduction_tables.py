@@ -19,7 +19,7 @@ What to see:
 
 - Every table of `tyler reproduce all --scale mini`; [what follows](reproduction.md) says it in words, with the figures.
 - Each comes from the records in `docs/results/reproduction-mini` alone, and is there as LaTeX and CSV too.
-- Intervals are 95%: Wilson's of a share, bootstrap over problems of a difference.
+- Intervals are 95%: Wilson's of a share and of averages of shares, bootstrap over problems of a difference.
 - In brackets stands the paper's number, where it has one, of models with a thousand times the parameters of `mini`.
 - The last line under a table is the command that prints one of its rows, or numbers, with the records behind it.
 

@@ -45,9 +45,8 @@ def accuracy_table(
         shares = [
             told(entry_of(results, group, row, column), shown(published, group, row, column)) for column in columns
         ]
-        mean = average(results, group, row, columns)
         ends = (
-            with_paper(MISSING if mean is None else f"{mean:.2f}", shown(published, group, row, "Average")),
+            with_paper(averaged(results, group, row, columns), shown(published, group, row, "Average")),
             with_paper(difference(results, group, row), shown(published, group, row, "Difference", "+.2f")),
         )
         rows.append((row, *shares, *ends))
@@ -76,6 +75,12 @@ def average_interval(results: Results, group: str, row: str, columns: Sequence[s
     below, above = (float(np.sqrt(((side - shares) ** 2).sum())) / len(columns) for side in (low, high))
     middle = float(shares.mean())
     return 100 * (middle - below), 100 * (middle + above)
+
+
+def averaged(results: Results, group: str, row: str, columns: Sequence[str]) -> str:
+    """An unweighted mean over tasks with its interval, as text."""
+    mean, ends = average(results, group, row, columns), average_interval(results, group, row, columns)
+    return MISSING if mean is None or ends is None else f"{mean:.2f} ({ends[0]:.1f}–{ends[1]:.1f})"
 
 
 def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:

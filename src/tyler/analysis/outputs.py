@@ -76,8 +76,8 @@ def provenance(results: Results) -> list[str]:
     """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
     missing = results["missing"]
     lines = [
-        f"{made_of(results)} Intervals are 95%: Wilson's of a share, which take seeds as independent, and bootstrap "
-        "over problems of a difference.",
+        f"{made_of(results)} Intervals are 95%: Wilson's of a share, which take seeds as independent, put "
+        "together (MOVER) for an average, and bootstrap over problems of a difference.",
         "In brackets the paper's number where it has one; † marks one that no count of right answers gives.",
     ]
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)

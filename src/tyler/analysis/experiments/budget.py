@@ -10,7 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tyler.analysis.averages import average, average_interval, difference, differences, mean_of, with_paper, written
+from tyler.analysis.averages import (
+    average,
+    average_interval,
+    averaged,
+    difference,
+    differences,
+    mean_of,
+    with_paper,
+    written,
+)
 from tyler.analysis.cells import ACCURACY
 from tyler.analysis.experiment import Entry, Experiment, Measured, Results, in_order, seeded
 from tyler.analysis.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
@@ -48,7 +57,7 @@ def tables(results: Results) -> list[Table]:
     rows = []
     for row in in_order(results, "row"):
         numbers = (
-            (written(average(results, group, row, columns), ".2f"), "Accuracy", ".2f"),
+            (averaged(results, group, row, columns), "Accuracy", ".2f"),
             (written(mean_of(results, TIMED, row, columns, "seconds"), ".3f"), "Seconds", ".2f"),
             (written(mean_of(results, group, row, columns, "latents"), ".1f"), "Latents", ".0f"),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tyler.analysis.averages import average, average_interval, mean_of, with_paper, written
+from tyler.analysis.averages import average, average_interval, averaged, mean_of, with_paper, written
 from tyler.analysis.experiment import Entry, Experiment, Results, entry_of, in_order, seeded
 from tyler.analysis.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
 from tyler.analysis.published import shown
@@ -45,7 +45,7 @@ def summary(results: Results) -> Table:
         visible, latents = (mean_of(results, TIMED, row, columns, key) for key in ("visible", "latents"))
         both = None if visible is None or latents is None else visible + latents
         numbers = [written(number, ".1f") for number in (visible, latents, both)]
-        accuracy = written(average(results, group, row, columns), ".2f")
+        accuracy = averaged(results, group, row, columns)
         seconds = written(mean_of(results, TIMED, row, columns, "seconds"), ".3f")
         rows.append((row, accuracy, seconds, *numbers))
     header = ("method", "accuracy", "seconds", "visible", "latents", "tokens")
