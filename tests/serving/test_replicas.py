@@ -23,7 +23,7 @@ from tyler.engine.routing import AtBoundaries
 from tyler.model import Tyler
 from tyler.serving import fleet
 from tyler.serving.replicas import Replica, plans
-from tyler.serving.router import Router, create_app, merged, ordered, prompt_of
+from tyler.serving.router import KEPT_SECONDS, Router, create_app, merged, ordered, prompt_of
 from tyler.serving.server import Server, listen
 from tyler.serving.settings import ServerSettings
 
@@ -228,6 +228,12 @@ def test_only_the_prompts_of_a_replica_that_left_move() -> None:
     after = [ordered(replicas[:3], prompt)[0].number for prompt in prompts]
     assert all(old == new for old, new in zip(before, after, strict=True) if old != 3)
     assert all(60 < before.count(number) < 140 for number in range(4)), "and they are spread"
+
+
+def test_a_connection_to_a_replica_is_left_before_the_replica_closes_it() -> None:
+    settings = ServerSettings()
+    replica = Server(create_app(Router([], settings, KEY)), settings)
+    assert replica.config.timeout_keep_alive > KEPT_SECONDS
 
 
 def test_a_prompt_is_what_is_asked_and_not_how() -> None:
