@@ -22,8 +22,7 @@ from ray import serve
 from starlette.types import Message, Scope
 
 from tyler.evaluation.options import memory_of, router_of
-from tyler.serving.replicas import log_of
-from tyler.serving.settings import InvocationStyle, ServerSettings
+from tyler.serving.settings import InvocationStyle, ServerSettings, log_of
 
 
 class Arguments(BaseModel):

@@ -18,10 +18,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
-from tyler.serving.settings import ServerSettings
+from tyler.serving.settings import ServerSettings, log_of
 
 POLL_SECONDS = 0.5
 LONGEST_PAUSE = 30.0
@@ -189,8 +188,3 @@ def threads_each(count: int) -> int:
     """Torch's threads in each of `count` replicas: those that are asked for, or the cores shared out."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else max(1, (os.cpu_count() or 1) // count)
-
-
-def log_of(path: Path, replica: int | str) -> Path:
-    """The audit log of a replica, by its number or another name."""
-    return path.with_name(f"{path.stem}-{replica}{path.suffix}")

@@ -54,3 +54,8 @@ class ServerSettings:
             raise ValueError("the API key is empty; write one into the file, or leave --api-key-file away")
         if self.api_key is not None and not self.api_key.isascii():
             raise ValueError("the API key has characters that no header can carry; write one of ASCII into the file")
+
+
+def log_of(path: Path, replica: int | str) -> Path:
+    """The audit log of a replica, by its number or another name."""
+    return path.with_name(f"{path.stem}-{replica}{path.suffix}")
