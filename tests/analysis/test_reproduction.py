@@ -305,6 +305,9 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
     assert told.count("not here") == 3 * 4 * len(FEW)
     assert list(tmp_path.iterdir()) == []
+    assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
+    assert len(rows) == 4 + 4 * 4 * 4 and all(line.rstrip()[-1].isdigit() for line in rows), "a cell is one line"
 
 
 # ------------------------------------------------------------------------------------------------------- the smoke run

@@ -20,6 +20,10 @@ from tyler.planning.hardware import GB, THIS, device_named
 from tyler.runs.progress import clock_time
 
 
+WIDE = 200
+"""Letters of a line that no terminal shows: a file has every row in one line."""
+
+
 def estimator_of(made: Reproduction, device: str) -> Estimator:
     """Estimates on a device by name, or on this machine, which is measured."""
     if device != THIS:
@@ -37,6 +41,8 @@ def show_cells(made: Reproduction, device: str) -> None:
     pending = [(cell, name) for cell, name in zip(cells, names, strict=True) if name not in known]
     estimates = estimator.in_order([cell for cell, _ in pending])
     console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = WIDE
     table = Table("cell", Column("what", no_wrap=True), "problems", "seed", "training", "answering", "GB", box=None)
     for (cell, name), estimate in zip(pending, estimates, strict=True):
         table.add_row(*described(cell, name, estimate))
