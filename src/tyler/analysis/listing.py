@@ -19,7 +19,6 @@ from tyler.evaluation.statistics import PairedShares
 from tyler.planning.hardware import GB, THIS, device_named
 from tyler.runs.progress import clock_time
 
-
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""
 
