@@ -33,6 +33,8 @@ from tyler.runs.atomic_files import atomic_write
 RECORDS = Path("docs/results/smollm2")
 MODELS = "models"
 """Beside the records: trained models in half precision, whose cells need no training."""
+SLOTS = 96
+"""Answers decoded at once: rows that wait for a call leave fuller steps to the others than with 32 (13% faster)."""
 TASKS = ("mawps", "svamp", "gsm8k")
 ASKED = {
     "MAWPS, test: 500 problems": smollm2.TEST,
@@ -94,7 +96,7 @@ Found = Mapping[str, Sequence[dict[str, Any]]]
 def run(args: argparse.Namespace) -> None:
     """Run the cells that have no record yet, in the order of the study."""
     torch.set_num_threads(args.threads)
-    grid = Grid(args.work, args.records, sources(args), kept=args.records / MODELS)
+    grid = Grid(args.work, args.records, sources(args), kept=args.records / MODELS, slots=SLOTS)
     grid.run(chosen(args), processes=args.processes)
 
 

@@ -138,6 +138,16 @@ def test_constant_latents_learn_one_vector_an_operator(tmp_path: Path) -> None:
     assert model.synthesizer.mapping()["global"].proj.weight.abs().max() == 0
 
 
+def test_a_bound_on_memory_is_that_of_every_method_and_of_rollouts(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "models", tmp_path / "records", Sources({}), memory=2_000_000)
+    for method in ("tyler", "soft-thinking"):
+        reasoner, _ = grid.reasoner(cell("Any", Training(), method=method), "mini")
+        assert reasoner.memory == 2_000_000  # type: ignore[attr-defined]
+    grid.run([cell("Stage 1", Training("stage1", SHORT))])
+    (config,) = grid.models.glob("*/config.yaml")
+    assert load_config(str(config)).decoding.memory == 2_000_000
+
+
 def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> None:
     cells = smollm2.cells()
     assert len(set(cells)) == len(cells)

@@ -38,7 +38,11 @@ class Grid:
     sources: Sources
     options: GradeOptions = field(default_factory=GradeOptions)
     kept: Path | None = None
-    """Where finished models are that need no training (`training.keep`)."""
+    """Where finished models are that need no training, and go once they are trained (`training.keep`)."""
+    slots: int = SLOTS
+    """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
+    memory: int | None = None
+    """Bytes of context and caches that decoding may hold, in rollouts too; None for no bound."""
     latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
     """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
@@ -77,7 +81,7 @@ class Grid:
 
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
-        trained(training, cell.preset, cell.seed, self.sources, self.models, self.kept)
+        self._trained(training, cell)
 
     def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
         return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
@@ -111,18 +115,28 @@ class Grid:
         key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
         if key not in self.latest:
             self.latest.clear()
-        location, seconds = trained(cell.training, cell.preset, cell.seed, self.sources, self.models, self.kept)
+        location, seconds = self._trained(cell.training, cell)
         if key not in self.latest:
             self.latest[key] = self.reasoner(cell, location)
         return *self.latest[key], seconds
 
+    def _trained(self, training: Training, cell: Cell) -> tuple[str, float]:
+        """Where a training's model is, made if need be, and its processor seconds."""
+        return trained(training, cell.preset, cell.seed, self.sources, self.models, self.kept, self.memory)
+
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""
         decoding, longest = cell.decoding, cell.questions.max_new_tokens
-        slots = 1 if cell.measure in ALONE else SLOTS
+        slots = 1 if cell.measure in ALONE else self.slots
         if decoding.method != registry.OWN:
             loaded = registry.load(
-                location, decoding.method, decoding.settings, name=cell.row, max_new_tokens=longest, slots=slots
+                location,
+                decoding.method,
+                decoding.settings,
+                name=cell.row,
+                max_new_tokens=longest,
+                slots=slots,
+                memory=self.memory,
             )
             return loaded.reasoner, loaded.weights
         model = Tyler.from_pretrained(location)
@@ -131,7 +145,10 @@ class Grid:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
             model = intervene(model, decoding.intervention, seen, longest)
         router = routed(decoding.router, decoding.only)
-        return TylerReasoner(cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots), weights
+        own = TylerReasoner(
+            cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots, memory=self.memory
+        )
+        return own, weights
 
     def observed(self, cell: Cell) -> list[Problem]:
         """Development problems, for interventions that need the model's own latents."""

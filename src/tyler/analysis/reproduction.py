@@ -69,12 +69,21 @@ class Reproduction:
         """Every record there is, here and in the libraries, by the name of its cell."""
         return library.read([*self.libraries, self.folder / RECORDS])
 
-    def run(self, options: GradeOptions, cost: Callable[[Cell], float] | None = None, processes: int = 1) -> None:
-        """Run what has no record on some processes, and write every experiment's results, tables and figures."""
+    def run(
+        self,
+        options: GradeOptions,
+        cost: Callable[[Cell], float] | None = None,
+        processes: int = 1,
+        memory: int | None = None,
+    ) -> None:
+        """Run what has no record on some processes, and write every experiment's results, tables and figures.
+
+        `memory` bounds, in bytes, the context and caches that each process decodes with.
+        """
         from tyler.analysis.grid import Grid
 
         self.claim()
-        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options)
+        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, memory=memory)
         grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
         self.report()
 

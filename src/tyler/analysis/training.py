@@ -20,13 +20,19 @@ DONE = ".done.json"
 
 
 def trained(
-    training: Training, preset: str, seed: int, sources: Sources, models: Path, kept: Path | None = None
+    training: Training,
+    preset: str,
+    seed: int,
+    sources: Sources,
+    models: Path,
+    kept: Path | None = None,
+    memory: int | None = None,
 ) -> tuple[str, float]:
     """Where the model of a training is, and the processor seconds of all its stages. It is made, or its run resumed,
     where it is not finished; of an untrained one the backbone's id.
 
     One that `kept` holds is taken from there, and nothing that it starts from is made. What is made and can be kept is
-    put there at once (`keep`): all cells are answered by the weights that stay.
+    put there at once (`keep`): all cells are answered by the weights that stay. `memory` bounds what rollouts hold.
     """
     if training.method == UNTRAINED:
         return training.config(preset, seed).backbone.id, 0.0
@@ -36,11 +42,12 @@ def trained(
         return told.get("location") or str(kept / name), told["seconds"]
     start, before = "", 0.0
     if training.start is not None:
-        start, before = trained(training.start, preset, seed, sources, models, kept)
+        start, before = trained(training.start, preset, seed, sources, models, kept, memory)
     folder = models / name
     done = folder.with_name(f"{name}{DONE}")
     if not done.exists():
-        spent = _timed(training, _config(training, preset, seed, sources, start, models), start, folder)
+        config = _config(training, preset, seed, sources, start, models, memory)
+        spent = _timed(training, config, start, folder)
         atomic_write(done, json.dumps({**_told(training, preset, seed), "seconds": spent}))
     seconds = before + json.loads(done.read_text())["seconds"]
     if kept is None or not can_be_kept(training):
@@ -95,9 +102,13 @@ def _told(training: Training, preset: str, seed: int) -> dict[str, object]:
     return {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
 
 
-def _config(training: Training, preset: str, seed: int, sources: Sources, start: str, models: Path) -> Config:
+def _config(
+    training: Training, preset: str, seed: int, sources: Sources, start: str, models: Path, memory: int | None
+) -> Config:
     """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
     more = placed(training.config(preset, seed), sources)
+    if memory is not None:
+        more.append(f"decoding.memory={memory}")
     if training.start is not None and training.start.method == "merge":
         more.append(f"backbone.id={start}")
     elif training.start is not None and (merged := merged_start(training.start)) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import SomeFolder
+from tyler.cli.options import SomeBytes, SomeFolder, memory_of
 
 if TYPE_CHECKING:
     from tyler.analysis.reproduction import Reproduction
@@ -56,6 +56,7 @@ def reproduce(
     data: SomeFolder = None,
     earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
     processes: int = 1,
+    memory: SomeBytes = None,
     device: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
     instead: Annotated[Instead, arg(name="")] = EVERYTHING,
@@ -72,6 +73,8 @@ def reproduce(
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
+        memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
+            no bound.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
     """
@@ -88,6 +91,7 @@ def reproduce(
     libraries = folders_of_records(earlier)
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
+    bound = memory_of(memory)
     instead.check()
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
@@ -104,7 +108,7 @@ def reproduce(
 
         show_trace(made, instead.trace)
     else:
-        carry_out(made, device, options, processes)
+        carry_out(made, device, options, processes, bound)
 
 
 def tokenizers_in(data: Path | None) -> Path | None:
@@ -125,7 +129,9 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
     return there
 
 
-def carry_out(made: Reproduction, device: str, options: GradeOptions, processes: int) -> None:
+def carry_out(
+    made: Reproduction, device: str, options: GradeOptions, processes: int, memory: int | None = None
+) -> None:
     """Run and report."""
     from tyler.analysis.listing import estimator_of
     from tyler.analysis.sources import check_weights
@@ -140,6 +146,6 @@ def carry_out(made: Reproduction, device: str, options: GradeOptions, processes:
     check_weights(made.scale, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
-    made.run(options, costs.__getitem__, processes)
+    made.run(options, costs.__getitem__, processes, memory)
     for name in made.names:
         print(f"{made.folder / name}: results.json, tables and figures")

@@ -187,7 +187,12 @@ class RequestState:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
         text = "".join(self.visible)
         overlap = max(
-            (size for stop in self.request.stop for size in range(1, len(stop)) if text.endswith(stop[:size])),
+            (
+                size
+                for stop in self.request.stop
+                for size in range(1, min(len(stop), len(text) + 1))
+                if text.endswith(stop[:size])
+            ),
             default=0,
         )
         kept, end = len(self.visible), len(text)
