@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import tiny
+from tyler.config.files import load_config
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig
@@ -608,6 +609,8 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     stage1.run(config, output=start)
     with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"mini-tyler is a stage2 model; Stage 2 starts from a Stage 1 model"):
+        stage2.run(load_config("mini"), start="mini-tyler", output=tmp_path / "run")  # found by its name
     backbone, changed = config.backbone, tiny.OPERATORS[:1]
     for update, fault in (
         ({"operators": changed}, rf"conflicts with .*start.*operators is {changed[0].name} \(.*, and there .*, "),

@@ -26,6 +26,7 @@ from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Packed, Trajectory
 from tyler.model import Tyler
+from tyler.modeling.architectures import shipped
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
 from tyler.runs.checkpoints import latest_checkpoint
@@ -305,7 +306,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
 
     Raises ValueError where `start` is no Stage 1 model, or one of other settings than the config's.
     """
-    if not is_checkpoint(latest_checkpoint(start) or Path(start)):
+    if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
         raise ValueError(
             f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
             "run with --start"
