@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,14 +54,33 @@ def test_what_is_trained_is_kept_at_once_and_its_cells_are_answered_by_what_is_k
     kept, works = tmp_path / "kept", tmp_path / "works"
     grid = Grid(works, tmp_path / "records", SOURCES, kept=kept)
     grid.run([replace(CELL, training=SFT), replace(CELL, training=ON_MERGED)])
-    (note,) = kept.glob("*.done.json")
-    told = json.loads(note.read_text())
-    assert told["method"] == "sft" and told["seconds"] > 0
-    found = records.read(tmp_path / "records").values()
-    (own,) = (one for one in found if f"{name_of(one['identity']['training'])}.done.json" == note.name)
-    assert own["weights"] == told["weights"] and own["training_seconds"] == round(told["seconds"], 1)
-    made = {json.loads(one.read_text())["method"] for one in works.glob("*.done.json")}
-    assert made == {"sft", "merge", "stage1"}, "what stands on a merged model stays where it was made"
+    found = {name_of(one["identity"]["training"]): one for one in records.read(tmp_path / "records").values()}
+    notes = {note.name.removesuffix(".done.json"): json.loads(note.read_text()) for note in kept.glob("*.done.json")}
+    assert {told["method"] for told in notes.values()} == {"sft", "stage1"} and notes.keys() == found.keys()
+    for name, told in notes.items():
+        assert found[name]["weights"] == told["weights"] and found[name]["training_seconds"] == round(
+            told["seconds"], 1
+        )
+
+
+def test_a_kept_model_on_a_merged_one_loads_where_that_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for machine in ("first", "second"):
+        (tmp_path / machine).mkdir()
+    kept, works = Path("kept"), Path("works")
+    monkeypatch.chdir(tmp_path / "first")
+    location, seconds = trained(ON_MERGED, "mini", 42, SOURCES, works, kept)
+    asked = "Find x when $5x - 28 = 47$."
+    answer = Tyler.from_pretrained(location).solve(asked, max_new_tokens=12)
+    assert str(tmp_path) not in "".join(file.read_text() for file in kept.rglob("*.json"))
+    shutil.move(kept, tmp_path / "second" / "kept")
+    shutil.rmtree(works)
+    monkeypatch.chdir(tmp_path / "second")
+    monkeypatch.setattr(training.stage1, "run", lambda *_, **__: pytest.fail("Stage 1 was trained again"))
+    again, same = trained(ON_MERGED, "mini", 42, SOURCES, works, kept)
+    assert (again, same) == (location, seconds)
+    assert Tyler.from_pretrained(again).solve(asked, max_new_tokens=12) == answer
 
 
 def test_a_kept_model_is_the_trained_one_rounded_once(models: Path, tmp_path: Path) -> None:
@@ -80,9 +100,7 @@ def test_a_published_model_is_named_and_not_copied(models: Path, tmp_path: Path)
     assert trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", tmp_path)[0] == "mini-tyler"
 
 
-def test_what_cannot_be_kept_is_refused_and_nothing_is_written(models: Path, tmp_path: Path) -> None:
+def test_what_is_not_finished_is_not_kept_and_nothing_is_written(models: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="not finished; only a finished model is kept"):
         keep(STAGE1, "mini", 43, SOURCES, models, tmp_path)
-    with pytest.raises(ValueError, match="merged backbone is not kept"):
-        keep(ON_MERGED, "mini", 42, SOURCES, models, tmp_path)
     assert not list(tmp_path.iterdir())

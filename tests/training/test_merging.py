@@ -13,7 +13,7 @@ from tyler.cli.main import main
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import LoraSettings
+from tyler.modeling.lora import ADAPTER, LoraSettings, fold_exactly, folded_view, lora_layers
 from tyler.training.merging import merge
 
 
@@ -35,6 +35,24 @@ def test_the_merged_folder_answers_as_the_fine_tuned_model_does(family: str, tmp
     assert merged.fingerprint() != model.backbone.fingerprint()
     assert before.actions == after.actions != untouched.actions
     assert before.logprobs == pytest.approx(after.logprobs, abs=1e-4)  # folded by another product on some processors
+
+
+def test_an_adapter_in_half_precision_gives_the_same_weights_in_whatever_order_it_is_summed() -> None:
+    model = fine_tuned()
+    lora = model.policy.lora
+    assert lora is not None
+    with torch.no_grad():
+        for layer in lora_layers(lora).values():
+            for maps in (layer.lora_A, layer.lora_B):
+                weight = maps[ADAPTER].weight
+                weight.copy_(torch.randn_like(weight).half())
+    view = folded_view(lora, model.backbone.model)
+    fold_exactly(lora, view)
+    for name, layer in lora_layers(lora).items():
+        a, b = layer.lora_A[ADAPTER].weight.double(), layer.lora_B[ADAPTER].weight.double()
+        backwards = sum(torch.outer(b[:, rank], a[rank]) for rank in reversed(range(len(a))))
+        expected = (layer.get_base_layer().weight.double() + layer.scaling[ADAPTER] * backwards).float()
+        assert torch.equal(view.get_submodule(name).weight, expected)
 
 
 def test_what_needs_its_operators_is_refused(tmp_path: Path) -> None:

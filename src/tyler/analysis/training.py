@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
 from tyler.config.schema import Config
 from tyler.model import Tyler
+from tyler.modeling.checkpoint import Manifest
 from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.atomic_files import atomic_write
 from tyler.training import merging, stage1, stage2
@@ -31,14 +33,17 @@ def trained(
     """Where the model of a training is, and the processor seconds of all its stages. It is made, or its run resumed,
     where it is not finished; of an untrained one the backbone's id.
 
-    One that `kept` holds is taken from there, and nothing that it starts from is made. What is made and can be kept is
-    put there at once (`keep`): all cells are answered by the weights that stay. `memory` bounds what rollouts hold.
+    One that `kept` holds is taken from there, and nothing that it starts from is made but the merged model that is its
+    backbone. What is made and can be kept is put there at once (`keep`): all cells are answered by the weights that
+    stay. `memory` bounds what rollouts hold.
     """
     if training.method == UNTRAINED:
         return training.config(preset, seed).backbone.id, 0.0
     name = name_of(training.identity(preset, seed, sources))
     if kept is not None and (note := kept / f"{name}{DONE}").exists():
         told = json.loads(note.read_text())
+        if (merged := merged_start(training)) is not None:
+            trained(merged, preset, seed, sources, models, kept, memory)
         return told.get("location") or str(kept / name), told["seconds"]
     start, before = "", 0.0
     if training.start is not None:
@@ -50,15 +55,10 @@ def trained(
         spent = _timed(training, config, start, folder)
         atomic_write(done, json.dumps({**_told(training, preset, seed), "seconds": spent}))
     seconds = before + json.loads(done.read_text())["seconds"]
-    if kept is None or not can_be_kept(training):
+    if kept is None or training.method not in OWN:
         return str(folder), seconds
     keep(training, preset, seed, sources, models, kept, seconds=seconds)
     return str(kept / name), seconds
-
-
-def can_be_kept(training: Training) -> bool:
-    """Whether a model is small and whole without this machine: one of operators or a policy, on no merged backbone."""
-    return training.method in OWN and merged_start(training) is None
 
 
 def keep(
@@ -75,11 +75,9 @@ def keep(
 
     `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
     written. `seconds` is what its training took, where that is known. Returns the note, which has the hash of the kept
-    weights. Raises FileNotFoundError for a training that is not finished, and ValueError for one on a merged model,
-    whose backbone is no other machine's.
+    weights. What stands on a merged model is kept without it, and loads where that was made again: in `models`, seen
+    from the same working directory. Raises FileNotFoundError for a training that is not finished.
     """
-    if merged_start(training) is not None:
-        raise ValueError("a model on a merged backbone is not kept: the backbone is a folder of this machine")
     name = name_of(training.identity(preset, seed, sources))
     folder = models / name
     if not folder.with_name(f"{name}{DONE}").exists():
@@ -90,12 +88,21 @@ def keep(
         Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(kept / name, half=True)
         for form in (kept / name).rglob("README.md"):
             form.unlink()  # peft's is a form to be filled in
+        forget_folder(kept / name)
     weights = Tyler.from_pretrained(location or str(kept / name)).fingerprint()
     more = {"location": location} if location else {}
+    if (merged := merged_start(training)) is not None:
+        more["merged"] = str(models / name_of(merged.identity(preset, seed, sources)))
     told = {**_told(training, preset, seed), **more, "weights": weights, "seconds": seconds}
     note = kept / f"{name}{DONE}"
     atomic_write(note, json.dumps(told, indent=2) + "\n")
     return note
+
+
+def forget_folder(checkpoint: Path) -> None:
+    """Where a merged backbone was is this machine's; its id leads to it from any checkout."""
+    manifest = Manifest.read(checkpoint)
+    replace(manifest, backbone=replace(manifest.backbone, folder=None)).write(checkpoint)
 
 
 def _told(training: Training, preset: str, seed: int) -> dict[str, object]:

@@ -188,6 +188,20 @@ def fold(lora: PeftModel, decoder: PreTrainedModel) -> None:
         cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
 
 
+@torch.no_grad()
+def fold_exactly(lora: PeftModel, decoder: PreTrainedModel) -> None:
+    """The same in float64, rounded once.
+
+    The products of an adapter in half precision are exact there, and so are their sums: all processors write the same
+    weights, which a checkpoint on them can name.
+    """
+    for name, layer in lora_layers(lora).items():
+        theta = cast(nn.Linear, layer.get_base_layer()).weight
+        a, b = (cast(nn.Linear, maps[ADAPTER]).weight.double() for maps in (layer.lora_A, layer.lora_B))
+        folded = theta.double() + layer.scaling[ADAPTER] * (b @ a)
+        cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
+
+
 class Folded:
     """The folded view of one adapter: made when it is first asked for, brought up to date each time.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyler.model import Tyler
 from tyler.modeling.backbone import no_progress_bar
-from tyler.modeling.lora import fold, folded_view
+from tyler.modeling.lora import fold_exactly, folded_view
 
 
 def merge(model: Tyler, folder: Path) -> None:
@@ -25,7 +25,7 @@ def merge(model: Tyler, folder: Path) -> None:
     if folder.exists():
         raise FileExistsError(f"{folder} exists; give a folder that does not")
     merged = folded_view(model.policy.lora, model.backbone.model)
-    fold(model.policy.lora, merged)
+    fold_exactly(model.policy.lora, merged)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
