@@ -78,6 +78,7 @@ def test_the_program_of_a_completion(completion: str, code: str) -> None:
     assert found.rstrip() == code.rstrip()
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
     "completion",
     [
@@ -129,6 +130,7 @@ def test_past_the_deadline_the_verdict_is_timeout() -> None:
     assert found.answer == "def total(xs):\n    while True: pass"
 
 
+@needs_sandbox
 @pytest.mark.parametrize("gold", ["", "6", "[]", '{"prompt": ""}'])
 def test_a_gold_answer_that_is_no_test_is_a_gold_error(gold: str) -> None:
     assert verdict(fenced(RIGHT), gold, ALLOWED).outcome is Outcome.GOLD_ERROR
