@@ -23,8 +23,6 @@ LARGEST = 2**31
 """Bytes of the weights of a stack up to which they are packed: what is larger is not held twice."""
 ROWS = 32
 """Rows that the layout is made for. It is as fast with fewer, and still ahead of a plain product with 2,000."""
-
-
 FEWEST = 4
 """Rows that a product has at least, empty ones among them: weights that come from memory are read a quarter to a half
 faster with four rows than with one, two or three, for which oneDNN has other code."""

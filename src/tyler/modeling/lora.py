@@ -180,25 +180,16 @@ def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def fold(lora: PeftModel, decoder: PreTrainedModel) -> None:
-    """Write theta + (alpha / rank) B A into the folded view. Always from theta, so folding twice changes nothing."""
-    for name, layer in lora_layers(lora).items():
-        theta = cast(nn.Linear, layer.get_base_layer()).weight
-        folded = theta.float() + layer.get_delta_weight(ADAPTER).float()
-        cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
+def fold(lora: PeftModel, decoder: PreTrainedModel, precision: torch.dtype = torch.float32) -> None:
+    """Write theta + (alpha / rank) B A into the folded view. Always from theta, so folding twice changes nothing.
 
-
-@torch.no_grad()
-def fold_exactly(lora: PeftModel, decoder: PreTrainedModel) -> None:
-    """The same in float64, rounded once.
-
-    The products of an adapter in half precision are exact there, and so are their sums: all processors write the same
-    weights, which a checkpoint on them can name.
+    It is computed in `precision` and rounded once. In float64 the products of an adapter in half precision are exact,
+    and so are their sums: all processors write the same weights, which a checkpoint on them can name.
     """
     for name, layer in lora_layers(lora).items():
         theta = cast(nn.Linear, layer.get_base_layer()).weight
-        a, b = (cast(nn.Linear, maps[ADAPTER]).weight.double() for maps in (layer.lora_A, layer.lora_B))
-        folded = theta.double() + layer.scaling[ADAPTER] * (b @ a)
+        a, b = (cast(nn.Linear, maps[ADAPTER]).weight.to(precision) for maps in (layer.lora_A, layer.lora_B))
+        folded = theta.to(precision) + (b @ a) * layer.scaling[ADAPTER]
         cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
 
 

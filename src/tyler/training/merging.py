@@ -6,9 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
+import torch
+
 from tyler.model import Tyler
 from tyler.modeling.backbone import no_progress_bar
-from tyler.modeling.lora import fold_exactly, folded_view
+from tyler.modeling.lora import fold, folded_view
 
 
 def merge(model: Tyler, folder: Path) -> None:
@@ -25,7 +27,7 @@ def merge(model: Tyler, folder: Path) -> None:
     if folder.exists():
         raise FileExistsError(f"{folder} exists; give a folder that does not")
     merged = folded_view(model.policy.lora, model.backbone.model)
-    fold_exactly(model.policy.lora, merged)
+    fold(model.policy.lora, merged, torch.float64)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
