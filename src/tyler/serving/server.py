@@ -82,70 +82,73 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def protocol(idle_seconds: float) -> type[HttpToolsProtocol]:
-    """HTTP that closes a connection on which the headers of the next request do not come within `idle_seconds`, or are
-    longer than MOST_HEAD: the parser would gather them without end, and copy them all with each part that comes."""
+class ImpatientProtocol(HttpToolsProtocol):
+    """A connection that must say what it wants: at its start, and again after each answer.
 
-    class ImpatientProtocol(HttpToolsProtocol):
-        """A connection that must say what it wants: at its start, and again after each answer."""
+    It is closed when the headers of the next request do not come within `idle_seconds`, or are longer than MOST_HEAD:
+    the parser would gather them without end, and copy them all with each part that comes.
+    """
 
-        _unread = 0
-        """Bytes that are not yet part of a request's complete headers or of its body."""
+    idle_seconds: float
 
-        def data_received(self, data: bytes) -> None:
-            self._unread += len(data)
-            super().data_received(data)
-            if self._unread > MOST_HEAD:
-                self._refuse(
-                    ApiError(431, f"the request's headers are longer than {MOST_HEAD} bytes", code="too_large")
-                )
+    _unread = 0
+    """Bytes that are not yet part of a request's complete headers or of its body."""
 
-        def on_headers_complete(self) -> None:
-            self._unread = 0
-            super().on_headers_complete()
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > MOST_HEAD:
+            self._refuse(ApiError(431, f"the request's headers are longer than {MOST_HEAD} bytes", code="too_large"))
 
-        def on_body(self, body: bytes) -> None:
-            self._unread = 0
-            super().on_body(body)
+    def on_headers_complete(self) -> None:
+        self._unread = 0
+        super().on_headers_complete()
 
-        def on_message_complete(self) -> None:
-            self._unread = 0
-            super().on_message_complete()
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
 
-        def send_400_response(self, msg: str) -> None:
-            self._refuse(ApiError(400, "this is not HTTP as the server understands it", code="invalid_http"))
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        super().on_message_complete()
 
-        def _refuse(self, error: ApiError) -> None:
-            """Answer with an error, unless another answer is on its way, and close the connection."""
-            if self.transport.is_closing():
-                return
-            answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-            if not answering and not self.pipeline:
-                self.transport.write(as_http(error))
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, "this is not HTTP as the server understands it", code="invalid_http"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with an error, unless another answer is on its way, and close the connection."""
+        if self.transport.is_closing():
+            return
+        answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not answering and not self.pipeline:
+            self.transport.write(as_http(error))
+        self.transport.close()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        self._impatience.cancel()
+        self._await_request()  # before a request that has come already begins
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._impatience.cancel()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._answered = self.cycle
+        self._impatience = self.loop.call_later(self.idle_seconds, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is self._answered:  # no request since
             self.transport.close()
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._await_request()
 
-        def on_response_complete(self) -> None:
-            self._impatience.cancel()
-            self._await_request()  # before a request that has come already begins
-            super().on_response_complete()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._impatience.cancel()
-            super().connection_lost(exc)
-
-        def _await_request(self) -> None:
-            self._answered = self.cycle
-            self._impatience = self.loop.call_later(idle_seconds, self._close_if_silent)
-
-        def _close_if_silent(self) -> None:
-            if self.cycle is self._answered:  # no request since
-                self.transport.close()
-
-    return ImpatientProtocol
+def protocol(idle_seconds: float) -> type[ImpatientProtocol]:
+    """The protocol of a server; uvicorn takes a class."""
+    return type("Protocol", (ImpatientProtocol,), {"idle_seconds": idle_seconds})
 
 
 def as_http(error: ApiError) -> bytes:
