@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tyler.analysis import jobs, records
@@ -87,13 +93,46 @@ def test_two_processes_make_the_records_of_one(
     assert any((tmp_path / "2" / "logs").iterdir())
 
 
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_no_process_goes_on_without_the_one_that_started_it(signum: signal.Signals, tmp_path: Path) -> None:
+    """Whether that was killed or ended in order; a training saves its step first."""
+    grid = subprocess.Popen([sys.executable, Path(__file__).parents[1] / "endless_grid.py", tmp_path])
+    try:
+        working = [until(lambda name=name: process_in(tmp_path / name)) for name in ("training.pid", "cell.pid")]
+        grid.send_signal(signum)
+        for one in working:
+            one.wait(30)
+        assert (tmp_path / "saved").exists()
+        assert grid.wait(30) != 0
+    finally:
+        grid.kill()
+        grid.wait()
+
+
+def process_in(file: Path) -> psutil.Process | None:
+    """The process whose number a file holds; None as long as it does not."""
+    text = file.read_text() if file.exists() else ""
+    return psutil.Process(int(text)) if text else None
+
+
+def until(found: Callable[[], psutil.Process | None], seconds: float = 60) -> psutil.Process:
+    deadline = time.monotonic() + seconds
+    while (process := found()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
 @pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run in threads of this process, which start at once."""
 
-    def executor(grid: Grid, workers: int) -> ThreadPoolExecutor:
+    @contextmanager
+    def executor(grid: Grid, workers: int) -> Iterator[ThreadPoolExecutor]:
         monkeypatch.setattr(jobs, "_works", grid)
-        return ThreadPoolExecutor(workers)
+        monkeypatch.setattr(jobs, "_working", nullcontext())
+        with ThreadPoolExecutor(workers) as started:
+            yield started
 
     monkeypatch.setattr(jobs, "_executor", executor)
 

@@ -344,6 +344,7 @@ def test_negative_numbers_and_empty_values_are_values() -> None:
     [
         (KeyboardInterrupt(), 130, "interrupted"),
         (Interrupted("saved step 3", signal.SIGTERM), 143, "saved step 3"),
+        (Interrupted("ended by SIGHUP", signal.SIGHUP, resumes=False), 129, "ended by SIGHUP"),
         (FileNotFoundError("no model at 'x'"), 2, "no model at 'x'"),
     ],
 )
@@ -356,6 +357,15 @@ def test_interruptions_and_errors_have_their_exit_status(
     monkeypatch.setattr(doctor, "run", fail)
     assert main.main(["doctor"]) == status
     assert capsys.readouterr().err == f"tyler: {words}\n"
+
+
+def test_a_training_that_has_not_begun_names_no_command_that_goes_on(called, capsys) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Interrupted("ended by SIGTERM", signal.SIGTERM, resumes=False)
+
+    called("training.stage1").run = fail
+    assert main.main(["stage1", "mini", "--output", "a"]) == 143
+    assert capsys.readouterr().err.endswith("tyler: ended by SIGTERM\n")
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"]])

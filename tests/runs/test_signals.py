@@ -6,12 +6,14 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tyler.runs.signals import Interrupted, interruptible
+from tyler.runs.signals import Interrupted, ask_to_stop, interruptible, unwinding
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +78,38 @@ def test_a_loop_in_a_thread_is_never_asked_to_stop() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_is_ended_in_order_and_what_it_was_writing_is_removed(signum: signal.Signals, tmp_path: Path) -> None:
+    before = signal.signal(signum, signal.SIG_DFL)
+    try:
+        with pytest.raises(Interrupted, match=f"ended by {signum.name}") as ended, unwinding():
+            with tempfile.TemporaryDirectory(dir=tmp_path):
+                os.kill(os.getpid(), signum)
+        assert (ended.value.signum, ended.value.resumes, list(tmp_path.iterdir())) == (signum, False, [])
+        assert signal.getsignal(signum) is signal.SIG_DFL
+    finally:
+        signal.signal(signum, before)
+
+
+def test_what_others_handle_or_ignore_stays_theirs() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with unwinding():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with interruptible() as interruption:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert interruption.signum == signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_thread_asks_the_loop_of_its_process_as_a_first_signal_does() -> None:
+    assert not ask_to_stop()
+    with interruptible() as interruption:
+        assert ask_to_stop() and interruption.signum == signal.SIGTERM
+        interruption.signum = signal.SIGINT
+        assert ask_to_stop() and interruption.signum == signal.SIGINT, "asked already"
+    assert not ask_to_stop()

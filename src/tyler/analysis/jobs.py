@@ -1,6 +1,7 @@
 """A grid on several processes: every training and every cell is a job, and starts when what it needs is finished.
 
-What times its answers runs last and alone, for another process would be in its seconds.
+What times its answers runs last and alone, for another process would be in its seconds. When the process that started
+the others ends, however it ends, so do they, and a training saves its step: nothing goes on beside a grid that resumes.
 """
 
 from __future__ import annotations
@@ -8,16 +9,21 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from tyler.analysis.cells import ALONE, UNTRAINED, Cell, Training
+from tyler.runs import signals
 
 LOGS = "logs"
 """Beside the records: what each process says while it works."""
@@ -92,7 +98,7 @@ def run(
 
 
 def _run(
-    executor: ProcessPoolExecutor,
+    executor: Executor,
     waiting: list[Job],
     done: set[Hashable],
     workers: int,
@@ -118,16 +124,27 @@ def _startable(waiting: list[Job], done: set[Hashable], free: int) -> list[Job]:
     return [job for job in waiting if job.needs <= done][:free]
 
 
+@contextmanager
+def _executor(works: Works, processes: int) -> Iterator[Executor]:
+    """Processes that end with this one: each reads a pipe whose other end only this process has."""
+    threads = max(1, torch.get_num_threads() // processes)
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    with reader, writer, ProcessPoolExecutor(processes, context, _begin, (works, threads, reader)) as executor:
+        try:
+            yield executor
+        except KeyboardInterrupt:
+            writer.close()
+            raise
+
+
 _works: Works | None = None
 """What a process of the executor works with."""
+_working = threading.Lock()
+"""Held while a job is done."""
 
 
-def _executor(works: Works, processes: int) -> ProcessPoolExecutor:
-    threads = max(1, torch.get_num_threads() // processes)
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (works, threads))
-
-
-def _begin(works: Works, threads: int) -> None:
+def _begin(works: Works, threads: int, pipe: Connection) -> None:
     """Make a process ready: its share of the cores, and a file for what it says."""
     global _works
     _works = works
@@ -136,6 +153,25 @@ def _begin(works: Works, threads: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _redirect(folder / f"process-{os.getpid()}.log")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    os.setsid()  # Ctrl-C in a terminal is for the process that started this one, which tells through the pipe
+    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+
+
+def _end_with(pipe: Connection) -> None:
+    """Stop working when the process that started this one has closed its end of the pipe, or is gone.
+
+    A training saves its step, an answering stops. The executor then ends this process, unless it is gone itself. (A
+    process that ended before would break the executor, which would kill those that still save.)
+    """
+    with suppress(EOFError, OSError):
+        pipe.recv()
+    if not signals.ask_to_stop() and _working.locked():
+        os.kill(os.getpid(), signal.SIGINT)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    _working.acquire()
+    os._exit(128 + signal.SIGTERM)
 
 
 def _redirect(path: Path) -> None:
@@ -149,7 +185,8 @@ def _redirect(path: Path) -> None:
 
 def _work(job: Job) -> None:
     assert _works is not None, "a process of the executor begins with _begin"
-    if job.training is not None:
-        _works.train(job.training, job.cell)
-    else:
-        _works.record(job.cell, job.name, dict(job.identity or {}))
+    with _working:
+        if job.training is not None:
+            _works.train(job.training, job.cell)
+        else:
+            _works.record(job.cell, job.name, dict(job.identity or {}))

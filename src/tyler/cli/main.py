@@ -40,6 +40,7 @@ from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
+from tyler.runs.signals import Interrupted, unwinding
 
 USAGE_ERROR = 2
 RESUMABLE = ("stage1", "stage2", "train")
@@ -202,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A user's error is one line on stderr; `TYLER_DEBUG=1` shows its traceback.
     """
     try:
-        with plain_lines():
+        with unwinding(), plain_lines():
             return _dispatch(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     except KeyboardInterrupt as interrupt:
         return _after_interrupt(interrupt, list(sys.argv[1:] if argv is None else argv))
@@ -273,11 +274,9 @@ def _refuse(message: str) -> int:
 
 
 def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
-    from tyler.runs.signals import Interrupted
-
     if isinstance(interrupt, Interrupted):
         print(f"tyler: {interrupt}", file=sys.stderr)
-        if argv[0] in RESUMABLE:
+        if argv[0] in RESUMABLE and interrupt.resumes:
             flags = [argument for argument in argv if argument != "--resume"]
             print(f"the command is: tyler {shlex.join([*flags, '--resume'])}", file=sys.stderr)
         elif argv[0] == "quickstart":

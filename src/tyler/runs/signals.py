@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a loop is asked to stop, finishes the step at hand and saves."""
+"""Ctrl-C, SIGTERM and SIGHUP: a loop is asked to stop, finishes the step at hand and saves; all else ends in order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run stopped because it was asked to; says what is saved. `signum` is the signal that asked."""
+    """A command stopped because it was asked to; says what is saved.
 
-    def __init__(self, message: str, signum: int) -> None:
+    `signum` is the signal that asked; `resumes` whether there is a run to resume.
+    """
+
+    def __init__(self, message: str, signum: int, resumes: bool = True) -> None:
         super().__init__(message)
-        self.signum = signum
+        self.signum, self.resumes = signum, resumes
 
 
 @dataclass
@@ -32,6 +35,41 @@ class Interruption:
     def stop(self, message: str) -> Interrupted:
         """The exception to raise once everything is saved; `message` says how to resume."""
         return Interrupted(message, self.signum or signal.SIGINT)
+
+
+_loops: list[Interruption] = []
+"""Those that listen, the innermost last."""
+
+
+def ask_to_stop(signum: int = signal.SIGTERM) -> bool:
+    """Ask the loop of this process to stop, as a first signal does; safe from any thread.
+
+    True if a loop listens, which may have been asked already.
+    """
+    for interruption in _loops[-1:]:
+        interruption.signum = interruption.signum or signum
+    return bool(_loops)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Interrupted, as SIGINT raises KeyboardInterrupt: files in the making are removed.
+
+    A signal that something else handles, or that is ignored, stays as it is.
+    """
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted(f"ended by {signal.Signals(signum).name}", signum, resumes=False)
+
+    here = threading.current_thread() is threading.main_thread()
+    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(one) is signal.SIG_DFL]
+    for signum in heard:
+        signal.signal(signum, end)
+    try:
+        yield
+    finally:
+        for signum in heard:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 @contextmanager
@@ -56,8 +94,10 @@ def interruptible() -> Iterator[Interruption]:
     heard = [signal.SIGINT, signal.SIGTERM]
     heard += [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
     previous = {signum: signal.signal(signum, request) for signum in heard}
+    _loops.append(interruption)
     try:
         yield interruption
     finally:
+        _loops.remove(interruption)
         for signum, handler in previous.items():
             signal.signal(signum, handler)
