@@ -1,4 +1,4 @@
-"""The figures of both studies on `mini`, drawn from records by `study_mini.py report` and `compare_mini.py report`."""
+"""The figures of the studies, drawn from records by their `report` commands."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GROUPS = {
         "Stage 2, state and procedure swapped",
     ),
 }
-"""The cells of the study, as its figure shows them."""
+"""The cells of the study on `mini`, as its figure shows them."""
 
 
 def share(records: Records, split: str) -> tuple[float, float, float, list[float]]:
@@ -84,9 +84,18 @@ def share(records: Records, split: str) -> tuple[float, float, float, list[float
     return 100 * sum(right) / (count * len(right)), 100 * low, 100 * high, [100 * k / count for k in right]
 
 
-def draw_shares(found: Mapping[str, Records], splits: Sequence[str], path: Path) -> None:
-    """Every cell's share of right answers, with its interval and its seeds, one panel a split."""
-    shown = [(group, name) for group, names in GROUPS.items() for name in names if name in found]
+def draw_shares(
+    found: Mapping[str, Records],
+    splits: Sequence[str],
+    path: Path,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
+    dotted: str = "CoT",
+) -> None:
+    """Every cell's share of right answers, with its interval and its seeds, one panel a split.
+
+    A cell that has not answered a split has a gap there; the share of `dotted` goes through the panel as a line.
+    """
+    shown = [(group, name) for group, names in groups.items() for name in names if name in found]
     places, place = {}, 0.0
     for (group, name), before in zip(shown, [None, *shown], strict=False):
         place += 1.0 if before is None or before[0] == group else 2.2
@@ -94,19 +103,24 @@ def draw_shares(found: Mapping[str, Records], splits: Sequence[str], path: Path)
     figure, panels = pyplot.subplots(1, len(splits), sharey=True, figsize=(10, 0.21 * place + 1), layout="constrained")
     for axes, split in zip(panels, splits, strict=True):
         for group, name in shown:
-            colour = COLOURS[list(GROUPS).index(group)]
-            middle, low, high, seeds = share(found[name], split)
+            if not (answered := [record for record in found[name] if split in record]):
+                continue
+            colour = COLOURS[list(groups).index(group)]
+            middle, low, high, seeds = share(answered, split)
             axes.plot([low, high], [places[name]] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
             axes.plot(seeds, [places[name]] * len(seeds), "|", color=colour, markersize=6)
             axes.plot(middle, places[name], "o", color=colour, markersize=4)
-        axes.axvline(share(found["CoT"], split)[0], color=COLOURS[0], linestyle=":", linewidth=1)
+        if all(split in record for record in found[dotted]):
+            axes.axvline(share(found[dotted], split)[0], color=COLOURS[0], linestyle=":", linewidth=1)
         finish(axes, f"{split}: % right", "")
     axes = panels[0]
-    axes.set_yticks(list(places.values()), [short(name) for name in places], fontsize=8)
+    axes.set_yticks(
+        list(places.values()), [short(name) + " (dotted)" * (name == dotted) for name in places], fontsize=8
+    )
     axes.set_ylim(place + 1, -0.4)
     for group in dict(shown):
         first = min(places[name] for one, name in shown if one == group)
-        colour = COLOURS[list(GROUPS).index(group)]
+        colour = COLOURS[list(groups).index(group)]
         axes.text(0.01, first - 1, group, transform=axes.get_yaxis_transform(), fontsize=8, color=colour, va="center")
     save(figure, path)
 
@@ -115,7 +129,7 @@ def short(name: str) -> str:
     """A cell's name without what its group says already."""
     for start in ("Stage 1, ", "Stage 1 of ", "Stage 2, ", "Stage 2 "):
         name = name.removeprefix(start)
-    return {"Stage 2": "as it is", "CoT": "CoT (dotted)"}.get(name, name)
+    return "as it is" if name == "Stage 2" else name
 
 
 def draw_costs(found: Mapping[str, Records], splits: Sequence[str], path: Path) -> None:

@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 
+from study_figures import draw_shares
 from tyler.analysis import records
 from tyler.analysis.cells import Cell, Questions, Sources
 from tyler.analysis.grid import Grid
 from tyler.analysis.studies import smollm2
 from tyler.analysis.training import keep
 from tyler.evaluation.reports import markdown_row
-from tyler.evaluation.statistics import sign_test, wilson
+from tyler.evaluation.statistics import PairedShares, clustered
 from tyler.runs.atomic_files import atomic_write
 
 RECORDS = Path("docs/results/smollm2")
@@ -42,7 +43,36 @@ ASKED = {
     "GSM8K, test: 500 problems": smollm2.GSM8K,
     "MAWPS, development, what may limit Stage 1: 300 problems": smollm2.DEVELOPMENT,
 }
+PANELS = dict(zip(ASKED, ("MAWPS", "SVAMP", "GSM8K", "MAWPS, development"), strict=True))
 OPERATORS = ("global", "state", "procedure")
+GROUPS = {
+    "without operators": ("CoT", "SFT", "SFT, equal compute", "GRPO", "GSM8K: SFT", "GSM8K: GRPO"),
+    "Stage 1: who is called, and how it is trained": (
+        "Stage 1, all boundaries",
+        "Stage 1, global alone",
+        "Stage 1, random 50%",
+        "Stage 1, never",
+        "Stage 1, dense",
+        "Stage 1, wide",
+        "Stage 1, fast",
+        "GSM8K: Stage 1",
+    ),
+    "Stage 1: what they say": (
+        *(f"Stage 1, {control}" for control in smollm2.CONTROLS),
+        "Pause tokens, all boundaries",
+        "Pause tokens, global alone",
+    ),
+    "Stage 2": ("Stage 2", *(f"Stage 2, {control}" for control in smollm2.CONTROLS), "GSM8K: Stage 2"),
+    "On the merged SFT model": (
+        "SFT, merged",
+        "On SFT: Stage 1, all boundaries",
+        "On SFT: Stage 1, global alone",
+        "On SFT: Stage 1, zeros",
+        "On SFT: Stage 2",
+    ),
+    "Other latent methods": ("Soft-Thinking", "SwiReasoning", "SoftCoT", "MemGen"),
+}
+"""The rows, as the figure shows them."""
 HEADER = (
     "row",
     "k per seed",
@@ -62,9 +92,11 @@ What to see:
 - One row is a model under one way of decoding; [what follows](smollm2.md) says it in words. Answers are greedy.
 - k counts right answers, of the first 500 test problems or 300 for development, one k for each seed (42 where there is
   one). CoT has no seed.
-- Intervals are Wilson's and take seeds as independent; comparisons are paired, with an exact sign test.
-- Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read.
-- Seconds are of one thread of a shared processor and rank no method's speed.
+- Comparisons are paired: the difference of the shares in points, its 95% bootstrap interval over problems, and an exact
+  sign test over the problems that one side solves more often.
+- Intervals of a row are Wilson's; answers of several seeds to one problem count as alike.
+- Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read; seconds are
+  of one thread of a shared processor and rank no method's speed.
 
 Written by `python scripts/study_smollm2.py report`.
 """
@@ -145,7 +177,7 @@ def by_row(found: Sequence[dict[str, Any]], asked: Questions) -> dict[str, list[
 def numbers(of_row: Sequence[dict[str, Any]]) -> list[str]:
     """What a row's records come to."""
     ks, outcomes = [one["outcomes"].count("c") for one in of_row], "".join(one["outcomes"] for one in of_row)
-    low, high = wilson(sum(ks), len(outcomes))
+    low, high = clustered(solved(of_row), len(of_row))
     calls = [name for one in of_row for answer in one["calls"] for name, _ in answer]
     return [
         ", ".join(map(str, ks)),
@@ -158,20 +190,28 @@ def numbers(of_row: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def solved(of_row: Sequence[dict[str, Any]]) -> list[float]:
+    """Each problem's share of right answers over the seeds."""
+    return [seeds.count("c") / len(seeds) for seeds in zip(*(one["outcomes"] for one in of_row), strict=True)]
+
+
 def paired(rows: Found) -> list[str]:
     """The comparisons of which both sides have records, over the seeds that both have."""
-    lines = [
-        markdown_row(["first", "second", "only the first", "only the second", "of", "p"]),
-        markdown_row(["---"] * 6),
-    ]
+    header = ("first", "second", "difference", "95%", "only the first", "only the second", "of", "p")
+    lines = [markdown_row(header), markdown_row(["---"] * len(header))]
     for first, second in PAIRS:
         if first in rows and second in rows:
-            both = [(one["outcomes"], other["outcomes"]) for one, other in matched(rows[first], rows[second])]
-            right = [(a == "c", b == "c") for one, other in both for a, b in zip(one, other, strict=True)]
-            ours, theirs = right.count((True, False)), right.count((False, True))
-            p = sign_test(theirs, ours)
-            told = f"{p:.3f}" if p >= 0.001 else "< 0.001"
-            lines.append(markdown_row([first, second, f"{ours}", f"{theirs}", f"{len(right)}", told]))
+            ours, theirs = zip(*matched(rows[first], rows[second]), strict=True)
+            counts = PairedShares(tuple(solved(theirs)), tuple(solved(ours)))
+            low, high = counts.interval()
+            p = counts.p_value()
+            told = [
+                f"{100 * counts.difference:+.1f}",
+                f"{100 * low:+.1f} to {100 * high:+.1f}",
+                *(f"{counts.only_second}", f"{counts.only_first}", f"{counts.count}"),
+                f"{p:.3f}" if p >= 0.001 else "< 0.001",
+            ]
+            lines.append(markdown_row([first, second, *told]))
     return lines
 
 
@@ -202,10 +242,23 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
 
 
 def report(args: argparse.Namespace) -> None:
-    """The tables beside the records."""
+    """The tables and the figure beside the records."""
+    found = list(records.read(args.records).values())
     file = args.records.parent / f"{args.records.name}-tables.md"
-    atomic_write(file, tables(list(records.read(args.records).values())))
+    atomic_write(file, tables(found))
+    draw(found, args.records.with_suffix(".svg"))
     print(file)
+
+
+def draw(found: Sequence[dict[str, Any]], file: Path) -> None:
+    """Every row's share of right answers, one panel for each task that has been answered."""
+    shown: dict[str, dict[int, dict[str, dict[str, Any]]]] = {}
+    panels = {PANELS[title]: rows for title, asked in ASKED.items() if (rows := by_row(found, asked))}
+    for panel, rows in panels.items():
+        for row, of_row in rows.items():
+            for one in of_row:
+                shown.setdefault(row, {}).setdefault(one["seed"], {})[panel] = one
+    draw_shares({row: list(seeds.values()) for row, seeds in shown.items()}, list(panels), file, GROUPS, "SFT")
 
 
 def main() -> None:

@@ -60,6 +60,19 @@ def test_the_tables_of_the_real_model_are_those_of_the_records(root: Path, monke
     found = list(read_records(root / "docs" / "results" / "smollm2").values())
     told = (root / "docs" / "results" / "smollm2-tables.md").read_text()
     assert told == study.tables(found), "run `python scripts/study_smollm2.py report`"
+    shown = [row for rows in study.GROUPS.values() for row in rows]
+    assert sorted(shown) == sorted(smollm2.ROWS), "the figure shows every row once"
+
+
+def test_the_figure_of_the_real_model_is_that_of_the_records(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+    found = list(read_records(root / "docs" / "results" / "smollm2").values())
+    study.draw(found, tmp_path / "made.svg")
+    kept = (root / "docs" / "results" / "smollm2.svg").read_bytes()
+    assert (tmp_path / "made.svg").read_bytes() == kept, "run `python scripts/study_smollm2.py report`"
 
 
 def test_the_page_of_the_real_model_says_how_far_its_study_is(root: Path) -> None:
@@ -104,7 +117,7 @@ def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
         "CoT": [{"seed": 0, "outcomes": "cwwwwwww"}],
         "SFT": [{"seed": 42, "outcomes": "wccccccc"}, {"seed": 43, "outcomes": "cccwwwww"}],
     }
-    assert study.paired(rows)[2:] == ["| SFT | CoT | 9 | 1 | 16 | 0.021 |"]
+    assert study.paired(rows)[2:] == ["| SFT | CoT | +50.0 | +18.8 to +75.0 | 7 | 1 | 8 | 0.070 |"]
 
 
 @pytest.mark.parametrize("page", ["mini.md", "baselines.md"])
