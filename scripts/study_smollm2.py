@@ -95,8 +95,8 @@ What to see:
 - Comparisons are paired: the difference of the shares in points, its 95% bootstrap interval over problems, and an exact
   sign test over the problems that one side solves more often.
 - Intervals of a row are Wilson's; answers of several seeds to one problem count as alike.
-- Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read; seconds are
-  of one thread of a shared processor and rank no method's speed.
+- Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read; seconds
+  are of one thread of a shared processor and rank no method's speed.
 
 Written by `python scripts/study_smollm2.py report`.
 """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tyler.engine.routing import AtBoundaries
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
-from tyler.modeling.synthesis import Head, Heads
+from tyler.modeling.synthesis import Heads, LatentHead
 
 Blocks = dict[str, list[Float[Tensor, "latents dim"]]]
 """Latents by operator, one entry for each call."""
@@ -27,7 +27,7 @@ class PooledHead(nn.Module):
     same context gets the same one.
     """
 
-    def __init__(self, head: Head, pool: Sequence[Float[Tensor, "latents dim"]]) -> None:
+    def __init__(self, head: LatentHead, pool: Sequence[Float[Tensor, "latents dim"]]) -> None:
         super().__init__()
         self.queries, self._pool = head.queries, torch.stack(list(pool))
 

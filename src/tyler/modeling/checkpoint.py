@@ -2,14 +2,15 @@
 
 tyler.json                 format, backbone, operators, prompt, stage, versions, digests of the files (`manifest.py`)
 synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
-operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator; psi
+operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator, or {name}.latents of
+                           one whose latents are constant; psi
 README.md                  the generated model card
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from tyler.modeling.manifest import (
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Synthesizer, check_heads
-from tyler.modeling.tensor_files import check_half, read_tensors, to_half
+from tyler.modeling.tensor_files import check_half, read_tensors, tensor_names, to_half
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
@@ -144,10 +145,13 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
     return operator_tensors(synthesizer, policy) | weights
 
 
-def operator_shapes(operators: Sequence[Operator], dim: int) -> dict[str, list[int]]:
-    """The shapes of what operators.safetensors holds."""
+def operator_shapes(operators: Sequence[Operator], dim: int, constant: Collection[str]) -> dict[str, list[int]]:
+    """The shapes of what operators.safetensors holds; `constant` names operators whose latents are."""
     shapes = {"psi": [len(operators), dim]}
     for operator in operators:
+        if operator.name in constant:
+            shapes[f"{operator.name}.latents"] = [operator.num_latents, dim]
+            continue
         shapes[f"{operator.name}.queries"] = [operator.num_latents, dim]
         shapes |= {f"{operator.name}.proj.weight": [dim, dim], f"{operator.name}.proj.bias": [dim]}
     return shapes
@@ -165,12 +169,16 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
         raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
     for adapter in manifest.adapters:
         check_adapter(backbone.model, folder / adapter)
-    found = read_tensors(folder / TENSORS, operator_shapes(manifest.operators, backbone.dim))
+    names = tensor_names(folder / TENSORS)
+    constant = [one.name for one in manifest.operators if f"{one.name}.latents" in names]
+    found = read_tensors(folder / TENSORS, operator_shapes(manifest.operators, backbone.dim, constant))
     check_files(folder / MANIFEST, manifest.sealed, manifest.files)
     phi, *eta = (load_lora(backbone.model, folder / adapter) for adapter in manifest.adapters)
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)
     psi = found.pop("psi")
+    if constant:
+        synthesizer.make_constant(constant)
     synthesizer.heads.load_state_dict(found)
     policy.psi.data.copy_(psi)
     return synthesizer.eval(), policy.eval()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from tyler.modeling.synthesis import Head, Heads, LatentHead
+from tyler.modeling.synthesis import ConstantHead, Head, Heads, LatentHead
 
 
 def remove(heads: Heads, operator: str) -> dict[str, LatentHead]:
@@ -38,32 +38,13 @@ def zero(heads: Heads, operator: str) -> dict[str, LatentHead]:
     return {**heads, operator: silent}
 
 
-class FixedHead(nn.Module):
-    """A head whose latents [N, dim] are the same in every context."""
-
-    def __init__(self, latents: Float[Tensor, "latents dim"]) -> None:
-        super().__init__()
-        self.register_buffer("latents", latents.detach().clone())
-
-    @property
-    def queries(self) -> Float[Tensor, "latents dim"]:
-        return torch.zeros_like(self.get_buffer("latents"))
-
-    @property
-    def num_latents(self) -> int:
-        return len(self.get_buffer("latents"))
-
-    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
-        return self.get_buffer("latents").to(hidden).expand_as(hidden)
-
-
 def fix(heads: Heads, operator: str, latents: Float[Tensor, "latents dim"]) -> dict[str, LatentHead]:
     """Give `operator` the same latents in every context.
 
     Their mean over many answers keeps what an operator always says and drops what it says of this problem.
     """
     check_names(heads, operator)
-    return {**heads, operator: FixedHead(latents)}
+    return {**heads, operator: ConstantHead(latents).requires_grad_(False)}
 
 
 def check_names(heads: Heads, *names: str) -> None:

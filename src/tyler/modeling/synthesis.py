@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -58,6 +58,25 @@ class Head(nn.Module):
         return self.proj(hidden.to(self.proj.weight.dtype)).to(hidden.dtype)
 
 
+class ConstantHead(nn.Module):
+    """Latents [N, dim] that are the same in every context, whatever the hidden states: a control, and pause tokens."""
+
+    def __init__(self, latents: Float[Tensor, "latents dim"]) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(latents.detach().clone())
+
+    @property
+    def queries(self) -> Float[Tensor, "latents dim"]:
+        return torch.zeros_like(self.latents)
+
+    @property
+    def num_latents(self) -> int:
+        return len(self.latents)
+
+    def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
+        return self.latents.to(hidden).expand_as(hidden)
+
+
 @torch.no_grad()
 def start_head(head: Head, backbone: Backbone) -> None:
     """Start a head so that its latents have the scale of token embeddings.
@@ -108,24 +127,18 @@ class Synthesizer(Adapted):
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Synthesizer:
         synthesizer = cls(backbone, operators, add_lora(backbone.model, settings))
         for head in synthesizer.mapping().values():
-            start_head(head, backbone)
+            start_head(cast(Head, head), backbone)
         return synthesizer.eval()
 
-    @torch.no_grad()
-    def make_constant(self, scale: float) -> None:
-        """Turn the operators into pause tokens: of each only the bias of Proj_k is left to learn, from N(0, scale^2).
+    def make_constant(self, names: Collection[str], scale: float = 0.0) -> None:
+        """Turn some operators into pause tokens: N_k vectors each, that start from N(0, scale^2)."""
+        for name in names:
+            queries = self.mapping()[name].queries
+            self.heads[name] = ConstantHead(scale * torch.randn(queries.shape)).to(queries.device)
 
-        All N_k latents of an operator are then one vector, which no context changes.
-        """
-        self.requires_grad_(False)
-        for head in self.mapping().values():
-            nn.init.zeros_(head.proj.weight)
-            nn.init.normal_(head.proj.bias, std=scale)
-            head.proj.bias.requires_grad_(True)
-
-    def mapping(self) -> dict[str, Head]:
+    def mapping(self) -> dict[str, Head | ConstantHead]:
         """Every operator with its own head."""
-        return {name: cast(Head, head) for name, head in self.heads.items()}
+        return {name: cast(Head | ConstantHead, head) for name, head in self.heads.items()}
 
 
 Heads = Mapping[str, LatentHead]

@@ -16,6 +16,15 @@ DTYPES = ("F32", "F16")
 SHOWN = 6
 
 
+def tensor_names(path: Path) -> set[str]:
+    """The names of a safetensors file's tensors; none of a missing or damaged one, which `read_tensors` refuses."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except (OSError, SafetensorError):
+        return set()
+
+
 def read_tensors(path: Path, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """Every tensor of a safetensors file, in float32 on the CPU; `expected` has their shapes by name.
 

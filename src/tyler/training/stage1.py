@@ -193,7 +193,10 @@ def new_operators(config: Config, backbone: Backbone) -> Tyler:
     """Operators as they start; drawn from torch's global generator."""
     model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
     if config.stage1.latents == "constant":
-        model.synthesizer.make_constant(float(mean_square(backbone.embedding).sqrt()))
+        names = [operator.name for operator in config.operators]
+        model.synthesizer.requires_grad_(False)  # nothing but the constants learns
+        model.synthesizer.make_constant(names, float(mean_square(backbone.embedding).sqrt()))
+        return model.with_heads(model.synthesizer.mapping())
     return model
 
 
