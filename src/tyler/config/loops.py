@@ -114,7 +114,7 @@ class Stage1Config(TracesConfig):
     epochs: Rate | None = 2.0
     latents: Literal["computed", "constant"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts N_k learned vectors, the same in every context. They
-    need a learning rate of their own, say 0.1: to move as far as computed latents do, each of their numbers must."""
+    need a learning rate of their own, say 0.1, since nothing multiplies their steps."""
     insertions: InsertionsConfig = InsertionsConfig()
     max_length: Count = 4096
     """Tokens and latents per example; longer examples are left out and counted."""

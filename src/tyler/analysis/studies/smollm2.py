@@ -24,7 +24,7 @@ BACKBONE, SFT, GRPO = Training(), Training("sft"), Training("grpo")
 STAGE1 = Training("stage1")
 STAGE2 = Training("stage2", start=STAGE1)
 PAUSE = Training("stage1", ("stage1.latents=constant", "stage1.learning_rate=0.1"))
-"""The learning rate was chosen on development problems; at that of the operators constants cannot grow as latents do."""
+"""With a learning rate chosen on development problems: at the operators' own, constants cannot grow as latents do."""
 MERGED = Training("merge", start=SFT)
 ON_SFT = Training("stage1", start=MERGED)
 STAGE2_ON_SFT = Training("stage2", start=ON_SFT)
