@@ -114,9 +114,8 @@ def draw_shares(
             axes.axvline(share(found[dotted], split)[0], color=COLOURS[0], linestyle=":", linewidth=1)
         finish(axes, f"{split}: % right", "")
     axes = panels[0]
-    axes.set_yticks(
-        list(places.values()), [short(name) + " (dotted)" * (name == dotted) for name in places], fontsize=8
-    )
+    labels = [f"{short(name)} (dotted)" if name == dotted else short(name) for name in places]
+    axes.set_yticks(list(places.values()), labels, fontsize=8)
     axes.set_ylim(place + 1, -0.4)
     for group in dict(shown):
         first = min(places[name] for one, name in shown if one == group)

@@ -63,14 +63,14 @@ GROUPS = {
         "Pause tokens, global alone",
     ),
     "Stage 2": ("Stage 2", *(f"Stage 2, {control}" for control in smollm2.CONTROLS), "GSM8K: Stage 2"),
-    "On the merged SFT model": (
+    "on the merged SFT model": (
         "SFT, merged",
         "On SFT: Stage 1, all boundaries",
         "On SFT: Stage 1, global alone",
         "On SFT: Stage 1, zeros",
         "On SFT: Stage 2",
     ),
-    "Other latent methods": ("Soft-Thinking", "SwiReasoning", "SoftCoT", "MemGen"),
+    "other latent methods": ("Soft-Thinking", "SwiReasoning", "SoftCoT", "MemGen"),
 }
 """The rows, as the figure shows them."""
 HEADER = (
