@@ -112,4 +112,9 @@ def test_a_thread_asks_the_loop_of_its_process_as_a_first_signal_does() -> None:
         assert ask_to_stop() and interruption.signum == signal.SIGTERM
         interruption.signum = signal.SIGINT
         assert ask_to_stop() and interruption.signum == signal.SIGINT, "asked already"
+        with interruptible() as inner:
+            assert ask_to_stop() and inner.signum == signal.SIGTERM, "the innermost"
+            interruption.signum = inner.signum
+        interruption.signum = None
+        assert ask_to_stop() and interruption.signum == signal.SIGTERM, "the one that is left"
     assert not ask_to_stop()

@@ -98,6 +98,6 @@ def interruptible() -> Iterator[Interruption]:
     try:
         yield interruption
     finally:
-        _loops.remove(interruption)
+        _loops.pop()
         for signum, handler in previous.items():
             signal.signal(signum, handler)
