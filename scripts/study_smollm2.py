@@ -100,6 +100,11 @@ What to see:
 
 Written by `python scripts/study_smollm2.py report`.
 """
+SPREAD = """## Latents, over 100 development problems
+
+Root mean squares of an operator's latents and of their mean over calls, slot by slot, and the share of their squares
+that is around that mean: of constants nothing is. Token embeddings have 0.136.
+"""
 PAIRS = (
     ("SFT", "CoT"),
     ("Stage 1, all boundaries", "CoT"),
@@ -160,16 +165,21 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
 
 
 def status(args: argparse.Namespace) -> None:
-    """One line for each record: row, seed, split, k of n, and processor seconds of training and decoding."""
-    for found in records.read(args.records).values():
+    """One line for each row that was answered: seed, split, k of n, and processor seconds of training and decoding."""
+    for found in answered(list(records.read(args.records).values())):
         k, n = found["outcomes"].count("c"), len(found["outcomes"])
         seconds = f"{found['training_seconds']:.0f} s training, {found['decoding_seconds']:.0f} s decoding"
         print(f"{found['row']:34} {found['seed']:3} {found['task']:6} {found['split']:5} {k:4}/{n}  {seconds}")
 
 
+def answered(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records that tell who is right."""
+    return [one for one in found if "outcomes" in one]
+
+
 def by_row(found: Sequence[dict[str, Any]], asked: Questions) -> dict[str, list[dict[str, Any]]]:
     """The records of a task, one for each seed, in the order of the study."""
-    own = [one for one in found if (one["task"], one["split"]) == (asked.task, asked.split)]
+    own = [one for one in answered(found) if (one["task"], one["split"]) == (asked.task, asked.split)]
     rows = {row: sorted((one for one in own if one["row"] == row), key=lambda one: one["seed"]) for row in smollm2.ROWS}
     return {row: of_row for row, of_row in rows.items() if of_row}
 
@@ -238,7 +248,21 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
         lines += [markdown_row([row, *numbers(of_row)]) for row, of_row in rows.items()]
         comparisons = paired(rows)
         lines += ["", "Problem by problem, who alone is right:", "", *comparisons, ""] if len(comparisons) > 2 else [""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *spread(found)])
+
+
+def spread(found: Sequence[dict[str, Any]]) -> list[str]:
+    """How far each model's latents differ from problem to problem."""
+    of_row = {one["row"]: one for one in found if "spread" in one}
+    header = ("row", "operator", "calls", "scale", "scale of the mean", "around the mean", "decoding s", "training s")
+    lines = [SPREAD, markdown_row(header), markdown_row(["---"] * len(header))]
+    for row in filter(of_row.get, smollm2.DIFFERING):
+        for operator in filter(of_row[row]["spread"].get, OPERATORS):
+            one = of_row[row]["spread"][operator]
+            told = (f"{one['calls']}", f"{one['scale']:.3f}", f"{one['scale_of_mean']:.3f}")
+            costs = (f"{of_row[row][key]:.0f}" for key in ("decoding_seconds", "training_seconds"))
+            lines.append(markdown_row([row, operator, *told, f"{100 * one['around_mean']:.2f}%", *costs]))
+    return [*lines, ""] if of_row else []
 
 
 def report(args: argparse.Namespace) -> None:

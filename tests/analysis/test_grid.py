@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 
 from tyler.analysis import records
-from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training, name_of
+from tyler.analysis.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.analysis.grid import Grid
 from tyler.analysis.interventions import PooledHead, intervene
+from tyler.analysis.measures import spread_of
 from tyler.analysis.studies import smollm2
 from tyler.analysis.training import placed
 from tyler.config.files import load_config
@@ -145,6 +147,37 @@ def test_constant_latents_are_the_same_for_every_problem_and_all_that_learns(tmp
     assert 0.19 < moved.abs().max() < 0.21, "each of two steps of Adam goes at most as far as the learning rate"
 
 
+def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: Grid) -> None:
+    asked = replace(cell(), measure=SPREAD)
+    reasoner, _, _ = grid.ready(asked)
+    blocks = [
+        block.tolist()
+        for trajectory in reasoner.solve(grid.sources.problems(ASKED))
+        for call, block in zip(trajectory.invocations, trajectory.latents, strict=True)
+        if call.operator == "global"
+    ]
+    assert len(blocks) == ASKED.count
+    slots = [[block[slot] for block in blocks] for slot in range(8)]
+    means = [[fmean(column) for column in zip(*slot, strict=True)] for slot in slots]
+    squares = fmean(value**2 for block in blocks for slot in block for value in slot)
+    around = fmean(
+        (value - mean) ** 2
+        for slot, middle in zip(slots, means, strict=True)
+        for numbers in slot
+        for value, mean in zip(numbers, middle, strict=True)
+    )
+    told = grid.measure(asked)["spread"]["global"]
+    assert told["calls"] == len(blocks) and told["scale"] == pytest.approx(squares**0.5, abs=1e-4)
+    assert told["scale_of_mean"] == pytest.approx((squares - around) ** 0.5, abs=1e-4)
+    assert told["around_mean"] == pytest.approx(around / squares, abs=2e-6) and told["around_mean"] > 0.001
+
+
+def test_constant_latents_have_no_spread() -> None:
+    block = torch.randn(4, 8)
+    assert spread_of(torch.stack([block, block, block]))["around_mean"] < 1e-6
+    assert spread_of(torch.zeros(2, 4, 8))["around_mean"] == 0
+
+
 def test_a_bound_on_memory_is_that_of_every_method_and_of_rollouts(tmp_path: Path) -> None:
     grid = Grid(tmp_path / "models", tmp_path / "records", Sources({}), memory=2_000_000)
     for method in ("tyler", "soft-thinking"):
@@ -161,7 +194,11 @@ def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> Non
     rows = {(one.row, one.seed) for one in cells}
     assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
     assert {row for row, _ in rows} == set(smollm2.ROWS)
-    assert {one.questions for one in cells if one.row in smollm2.MORE} == {smollm2.TEST}
+    graded = [one for one in cells if one.measure == ACCURACY]
+    assert {one.questions for one in graded if one.row in smollm2.MORE} == {smollm2.TEST}
+    differing = [one for one in cells if one.measure == SPREAD]
+    assert {one.questions.split for one in differing} == {"dev"}
+    assert {(one.training, one.decoding) for one in differing} < {(one.training, one.decoding) for one in graded}
 
 
 def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:

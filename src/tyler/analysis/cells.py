@@ -22,7 +22,7 @@ from tyler.tasks import Problem, load_problems
 FORMAT = 1
 """Of cells and their records; a change makes all cells anew."""
 UNTRAINED = "backbone"
-ACCURACY, TEXTS, LATENCY, LATENTS = "accuracy", "texts", "latency", "latents"
+ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
 """What a cell keeps of its answers (`measures.py`)."""
 ALONE = (LATENCY,)
 """Measures that decode one answer at a time."""

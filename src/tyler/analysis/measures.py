@@ -1,4 +1,4 @@
-"""What is kept of a cell's answers: who is right, and for some cells also their texts, their times or their latents."""
+"""What is kept of a cell's answers: who is right, their texts or their times, their latents or how far these differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.analysis import records
-from tyler.analysis.cells import ACCURACY, LATENCY, LATENTS, TEXTS
+from tyler.analysis.cells import ACCURACY, LATENCY, LATENTS, SPREAD, TEXTS
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.softcot.method import SoftCotReasoner
@@ -53,27 +53,43 @@ def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
 
 
 def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
-    """The latents themselves, by operator; those of SoftCoT are its thoughts.
+    """The latents themselves, by operator.
 
     Of each call the mean over its slots is kept, so that a call counts once whatever its length.
     """
-    blocks = thoughts(reasoner, problems) if isinstance(reasoner, SoftCotReasoner) else of_calls(reasoner, problems)
-    return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(blocks.items())}}
+    blocks = blocks_of(reasoner, problems)
+    return {"latents": {name: packed(found.mean(dim=1)) for name, found in blocks.items()}}
 
 
-def thoughts(reasoner: SoftCotReasoner, problems: Sequence[Problem]) -> dict[str, list[Tensor]]:
-    """SoftCoT's, of every problem."""
-    with torch.no_grad():
-        return {"softcot": [reasoner.model.thoughts(problem, reasoner.thoughts).mean(dim=0) for problem in problems]}
+def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """How far latents differ between calls, by operator: none is kept."""
+    return {"spread": {name: spread_of(found) for name, found in blocks_of(reasoner, problems).items()}}
 
 
-def of_calls(reasoner: Reasoner, problems: Sequence[Problem]) -> Mapping[str, list[Tensor]]:
-    """Those of every operator call, in the order of the problems."""
+def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
+    """The number of calls, the root mean square of their latents and of the mean over calls, slot by slot, and the
+    share of the squares that is around that mean: 0 for constants."""
+    squares, mean = blocks.square().mean(), blocks.mean(dim=0)
+    around = (blocks - mean).square().mean() / squares.clamp(min=1e-30)
+    return {
+        "calls": len(blocks),
+        "scale": round(float(squares.sqrt()), 4),
+        "scale_of_mean": round(float(mean.square().mean().sqrt()), 4),
+        "around_mean": round(float(around), 6),
+    }
+
+
+def blocks_of(reasoner: Reasoner, problems: Sequence[Problem]) -> dict[str, Float[Tensor, "calls latents dim"]]:
+    """The latents of every call, by operator, in the order of the problems; those of SoftCoT are its thoughts."""
     found: dict[str, list[Tensor]] = defaultdict(list)
-    for trajectory in reasoner.solve(problems):
-        for call, block in zip(trajectory.invocations, trajectory.latents, strict=True):
-            found[call.operator].append(block.float().mean(dim=0))
-    return found
+    if isinstance(reasoner, SoftCotReasoner):
+        with torch.no_grad():
+            found["softcot"] = [reasoner.model.thoughts(problem, reasoner.thoughts) for problem in problems]
+    else:
+        for trajectory in reasoner.solve(problems):
+            for call, block in zip(trajectory.invocations, trajectory.latents, strict=True):
+                found[call.operator].append(block)
+    return {name: torch.stack(blocks).float() for name, blocks in sorted(found.items())}
 
 
 def packed(vectors: Float[Tensor, "calls dim"]) -> dict[str, Any]:
@@ -90,4 +106,4 @@ def unpacked(kept: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return values.reshape(kept["shape"]).astype(np.float64)
 
 
-MEASURES: Mapping[str, Measure] = {ACCURACY: accuracy, TEXTS: texts, LATENCY: latency, LATENTS: latents}
+MEASURES: Mapping[str, Measure] = {ACCURACY: accuracy, TEXTS: texts, LATENCY: latency, LATENTS: latents, SPREAD: spread}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tyler.analysis.cells import Cell, Decoding, Questions, Training
+from tyler.analysis.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Training
 from tyler.analysis.scales import SMOLLM2
 
 PRESET = SMOLLM2.preset
@@ -17,6 +17,8 @@ SEEDS = (42, 43, 44)
 TEST, HARDER = SMOLLM2.tasks["MAWPS"], SMOLLM2.tasks["SVAMP"]
 DEVELOPMENT = Questions("mawps", "dev", None, 160)
 """What choices are made on: 300 problems."""
+SPREAD_OVER = Questions("mawps", "dev", 100, 160)
+"""Between the answers to these it is measured how far latents differ."""
 GSM8K = Questions("gsm8k", "test", 500, 300)
 """99% of its traces have fewer than 240 tokens."""
 
@@ -101,28 +103,42 @@ CHANGES: dict[str, tuple[Training, Decoding]] = {
 """What may limit Stage 1, tried on development problems with one seed: blocks as dense as they are decoded, LoRAs of
 rank 32 on every map, three times the learning rate; beside what they are compared with."""
 
+DIFFERING = (
+    "Stage 1, all boundaries",
+    "Stage 2",
+    "On SFT: Stage 1, all boundaries",
+    "On SFT: Stage 2",
+    *(row for row in CHANGES if row not in MAIN),
+)
+"""Whose latents are looked at, whether they are of their problem or the same for all."""
+
 ROWS = (*MAIN, *MORE, *(row for row in ON_GSM8K if row not in MAIN), *(row for row in CHANGES if row not in MAIN))
 """In the order of tables."""
 
 
 def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
-    """All cells in the order in which they are worth running: one seed of everything, the changes, then the other seeds
-    of MAIN, and GSM8K last.
+    """All cells in the order in which they are worth running: one seed of everything, the changes, how far
+    latents differ, then the other seeds of MAIN, and GSM8K last.
 
     Controls and what else has one seed are asked the first task alone: the harder one tells little where few are right.
     """
+    known = {**MAIN, **MORE, **CHANGES}
     first = [
         *_cells(MAIN, seeds[:1], [TEST, HARDER]),
         *_cells(MORE, seeds[:1], [TEST]),
         *_cells(CHANGES, seeds[:1], [DEVELOPMENT]),
+        *_cells({row: known[row] for row in DIFFERING}, seeds[:1], [SPREAD_OVER], SPREAD),
     ]
     return [*first, *_cells(MAIN, seeds[1:], [TEST, HARDER]), *_cells(ON_GSM8K, seeds[:1], [GSM8K])]
 
 
 def _cells(
-    rows: dict[str, tuple[Training, Decoding]], seeds: Sequence[int], asked: Sequence[Questions]
+    rows: dict[str, tuple[Training, Decoding]],
+    seeds: Sequence[int],
+    asked: Sequence[Questions],
+    measure: str = ACCURACY,
 ) -> Iterator[Cell]:
     for seed in seeds:
         for row, (training, decoding) in rows.items():
             for questions in asked:
-                yield Cell(row, PRESET, training, decoding, questions, seed)
+                yield Cell(row, PRESET, training, decoding, questions, seed, measure)
