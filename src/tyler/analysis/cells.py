@@ -70,6 +70,8 @@ class Training:
     def _own_identity(self, preset: str, seed: int, sources: Sources) -> dict[str, Any]:
         config = self.config(preset, seed)
         settings = config.model_dump(mode="json")
+        if config.stage1.latents != "centred":
+            del settings["stage1"]["centring"]
         read = {section: settings[section] for section in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("dtype", "thinking", "instruction")}
         if read.keys() != {"backbone"}:

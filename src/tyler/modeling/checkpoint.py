@@ -2,21 +2,22 @@
 
 tyler.json                 format, backbone, operators, prompt, stage, versions, digests of the files (`manifest.py`)
 synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
-operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator, or {name}.latents of
-                           one whose latents are constant; psi
+operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator, {name}.latents of one
+                           whose latents are constant, the first two, .latents and .centre of a centred one; psi
 README.md                  the generated model card
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
@@ -32,7 +33,7 @@ from tyler.modeling.manifest import (
 )
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import Synthesizer, check_heads
+from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, Synthesizer, TrainedHead, check_heads
 from tyler.modeling.tensor_files import check_half, read_tensors, tensor_names, to_half
 from tyler.tasks.prompts import Prompt
 
@@ -145,16 +146,13 @@ def trained_tensors(synthesizer: Synthesizer, policy: Policy) -> dict[str, torch
     return operator_tensors(synthesizer, policy) | weights
 
 
-def operator_shapes(operators: Sequence[Operator], dim: int, constant: Collection[str]) -> dict[str, list[int]]:
-    """The shapes of what operators.safetensors holds; `constant` names operators whose latents are."""
-    shapes = {"psi": [len(operators), dim]}
-    for operator in operators:
-        if operator.name in constant:
-            shapes[f"{operator.name}.latents"] = [operator.num_latents, dim]
-            continue
-        shapes[f"{operator.name}.queries"] = [operator.num_latents, dim]
-        shapes |= {f"{operator.name}.proj.weight": [dim, dim], f"{operator.name}.proj.bias": [dim]}
-    return shapes
+def head_of(operator: Operator, dim: int, names: Collection[str]) -> TrainedHead:
+    """An empty head of the kind whose tensors are among `names`."""
+    if f"{operator.name}.centre" in names:
+        return CentredHead(operator.num_latents, dim)
+    if f"{operator.name}.latents" in names:
+        return ConstantHead(torch.zeros(operator.num_latents, dim))
+    return Head(operator.num_latents, dim)
 
 
 def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesizer, Policy]:
@@ -170,17 +168,17 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     for adapter in manifest.adapters:
         check_adapter(backbone.model, folder / adapter)
     names = tensor_names(folder / TENSORS)
-    constant = [one.name for one in manifest.operators if f"{one.name}.latents" in names]
-    found = read_tensors(folder / TENSORS, operator_shapes(manifest.operators, backbone.dim, constant))
+    with torch.device("meta"):  # draws nothing
+        heads = nn.ModuleDict({one.name: head_of(one, backbone.dim, names) for one in manifest.operators})
+    shapes = {name: list(tensor.shape) for name, tensor in heads.state_dict().items()}
+    found = read_tensors(folder / TENSORS, {**shapes, "psi": [len(manifest.operators), backbone.dim]})
     check_files(folder / MANIFEST, manifest.sealed, manifest.files)
     phi, *eta = (load_lora(backbone.model, folder / adapter) for adapter in manifest.adapters)
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)
-    psi = found.pop("psi")
-    if constant:
-        synthesizer.make_constant(constant)
-    synthesizer.heads.load_state_dict(found)
-    policy.psi.data.copy_(psi)
+    policy.psi.data.copy_(found.pop("psi"))
+    heads.to_empty(device=backbone.device).load_state_dict(found)
+    synthesizer.heads = heads
     return synthesizer.eval(), policy.eval()
 
 

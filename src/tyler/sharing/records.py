@@ -28,7 +28,7 @@ from tyler.tasks import find_task
 SECTIONS = {"stage1": ("stage1",), "stage2": ("stage2", "grpo"), "sft": ("sft",), "grpo": ("stage2", "grpo")}
 """By stage: the sections of a config that its loop reads."""
 
-WORDS = frozenset({"adamw", "cosine", "constant", "computed", "group", "batch", "none", "auto"})
+WORDS = frozenset({"adamw", "cosine", "constant", "computed", "centred", "group", "batch", "none", "auto"})
 """The values of settings that are words; names of operators are told too, since tyler.json has them."""
 
 

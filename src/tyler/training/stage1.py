@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from tyler.boundaries.placement import sample_candidates
 from tyler.config.loops import InsertionsConfig, Stage1Config
@@ -24,9 +24,10 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.synthesis import mean_square
+from tyler.modeling.synthesis import CentredHead, mean_square
 from tyler.runs.run import Run
 from tyler.training import distributed
+from tyler.training.centring import centre
 from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import (
@@ -66,10 +67,12 @@ def train(
     model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()
 ) -> None:
     """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
-    parameters = model.synthesizer.trainable()
     total = config.num_steps(len(traces))
-    optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    steps = remaining_steps("Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"))
+    optimization = Optimization.of(config, parameter_groups(model, config), total)
+    centres = [head.centre for head in centred_heads(model)]
+    steps = remaining_steps(
+        "Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"), centres
+    )
     passes = Passes.of(config, model.backbone, model.synthesizer)
     model.synthesizer.train()
     for step in steps:
@@ -85,6 +88,19 @@ def train(
             step.record_best(metrics, "stage1/development_loss", lt)
         step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
+
+
+def parameter_groups(model: Tyler, config: Stage1Config) -> list[tuple[list[nn.Parameter], float]]:
+    """What learns, with its learning rate: Phi, and apart from it the constants of centred heads."""
+    constants = [head.latents for head in centred_heads(model)]
+    apart = {id(constant) for constant in constants}
+    rest = [parameter for parameter in model.synthesizer.trainable() if id(parameter) not in apart]
+    return [(rest, config.learning_rate), *([(constants, config.centring.learning_rate)] if constants else [])]
+
+
+def centred_heads(model: Tyler) -> list[CentredHead]:
+    """The heads whose constants learn apart."""
+    return [head for head in model.synthesizer.mapping().values() if isinstance(head, CentredHead)]
 
 
 def batch_metrics(examples: Sequence[Example], seconds: float) -> dict[str, float]:
@@ -168,7 +184,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int, device: torc
     model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
     distributed.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
     for part in (model.backbone.model, model.synthesizer, model.policy):
-        cast(torch.nn.Module, part).to(device)
+        cast(nn.Module, part).to(device)
 
 
 @training_command
@@ -183,6 +199,8 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)
+    if config.stage1.latents == "centred":
+        model = centre(model, centring_examples(traces, config.stage1))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development), resolve_device(config.devices.device))
     loop = partial(train, model, traces, config.stage1, development=development)
@@ -200,10 +218,21 @@ def new_operators(config: Config, backbone: Backbone) -> Tyler:
     return model
 
 
+def centring_examples(traces: Sequence[Trace], config: Stage1Config) -> list[Example]:
+    """Traces with insertions, on which the latents of new operators are centred; the seed decides which."""
+    draw = random.Random(f"centring {config.seed}")
+    chosen = draw.sample(traces, min(config.centring.num_traces, len(traces)))
+    return [
+        Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw)) for trace in chosen
+    ]
+
+
 def trained_operators(config: Config, start: Path | str) -> Tyler:
     """The model of another Stage 1, whose operators go on learning. Raises ValueError for any other."""
-    if config.stage1.shard_layers or config.stage1.latents == "constant":
-        raise ValueError("stage1.shard_layers and stage1.latents=constant start from new operators; leave start away")
+    if config.stage1.shard_layers or config.stage1.latents != "computed":
+        raise ValueError(
+            "stage1.shard_layers and stage1.latents other than computed start from new operators; leave start away"
+        )
     model = Tyler.from_pretrained(
         str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
     )

@@ -90,6 +90,7 @@ ON_GSM8K: dict[str, tuple[Training, Decoding]] = {
 """What learns GSM8K and answers its test problems, with one seed."""
 
 EVERY_MAP = "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]"
+CENTRED = Training("stage1", ("stage1.latents=centred",))
 CHANGES: dict[str, tuple[Training, Decoding]] = {
     "SFT": (SFT, Decoding()),
     "Stage 1, all boundaries": (STAGE1, Decoding()),
@@ -99,16 +100,19 @@ CHANGES: dict[str, tuple[Training, Decoding]] = {
         Decoding(),
     ),
     "Stage 1, fast": (Training("stage1", ("stage1.learning_rate=3.0e-3",)), Decoding()),
+    "Stage 1, centred": (CENTRED, Decoding()),
+    "Stage 1, centred, means": (CENTRED, Decoding(intervention="means")),
 }
 """What may limit Stage 1, tried on development problems with one seed: blocks as dense as they are decoded, LoRAs of
-rank 32 on every map, three times the learning rate; beside what they are compared with."""
+rank 32 on every map, three times the learning rate, and a constant part of latents that learns apart; beside what they
+are compared with."""
 
 DIFFERING = (
     "Stage 1, all boundaries",
     "Stage 2",
     "On SFT: Stage 1, all boundaries",
     "On SFT: Stage 2",
-    *(row for row in CHANGES if row not in MAIN),
+    *(f"Stage 1, {change}" for change in ("dense", "wide", "fast", "centred")),
 )
 """Whose latents are looked at, whether they are of their problem or the same for all."""
 
