@@ -95,7 +95,7 @@ What to see:
 - k counts right answers, of the first 500 test problems or 300 for development, one k for each seed (42 where there is
   one). CoT has no seed.
 - Comparisons are paired: the difference of the shares in points, its 95% bootstrap interval over problems, and an exact
-  sign test over the problems that one side solves more often.
+  sign test over the problems on which the two differ.
 - Intervals of a row are Wilson's; answers of several seeds to one problem count as alike.
 - Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read; seconds
   are of one thread of a shared processor and rank no method's speed.
@@ -104,8 +104,8 @@ Written by `python scripts/study_smollm2.py report`.
 """
 SPREAD = """## Latents, over 100 development problems
 
-Root mean squares of an operator's latents and of their mean over calls, slot by slot, and the share of their squares
-that is around that mean: of constants nothing is. Token embeddings have 0.136.
+Root mean squares of an operator's latents, of their mean over calls, slot by slot, and of what is left without it, and
+the share of their squares that this is: 0% for a constant. Token embeddings have 0.136.
 """
 PAIRS = (
     ("SFT", "CoT"),
@@ -117,6 +117,7 @@ PAIRS = (
     ("Stage 1, all boundaries", "Pause tokens, all boundaries"),
     ("Stage 2", "Stage 1, all boundaries"),
     ("Stage 2", "GRPO"),
+    *(("Stage 2", f"Stage 2, {name}") for name in smollm2.CONTROLS),
     ("On SFT: Stage 1, all boundaries", "SFT, merged"),
     ("On SFT: Stage 2", "SFT, merged"),
     ("Stage 1, all boundaries", "SFT, equal compute"),
@@ -128,7 +129,8 @@ PAIRS = (
     ("GSM8K: Stage 2", "GSM8K: Stage 1"),
     ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
-"""The comparisons that the study is for, chosen before any of them was measured."""
+"""The comparisons that the study is for, chosen before any of them was measured; those of Stage 2 with its controls
+were added when the first of these had been."""
 
 Found = Mapping[str, Sequence[dict[str, Any]]]
 
@@ -257,14 +259,25 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
 def spread(found: Sequence[dict[str, Any]]) -> list[str]:
     """How far each model's latents differ from problem to problem."""
     of_row = {one["row"]: one for one in found if "spread" in one}
-    header = ("row", "operator", "calls", "scale", "scale of the mean", "around the mean", "decoding s", "training s")
+    header = (
+        "row",
+        "operator",
+        "calls",
+        "scale",
+        "scale of the mean",
+        "around it",
+        "share",
+        "decoding s",
+        "training s",
+    )
     lines = [SPREAD, markdown_row(header), markdown_row(["---"] * len(header))]
     for row in filter(of_row.get, smollm2.DIFFERING):
         for operator in filter(of_row[row]["spread"].get, OPERATORS):
             one = of_row[row]["spread"][operator]
-            told = (f"{one['calls']}", f"{one['scale']:.3f}", f"{one['scale_of_mean']:.3f}")
+            scales = (one["scale"], one["scale_of_mean"], one["scale"] * one["around_mean"] ** 0.5)
             costs = (f"{of_row[row][key]:.0f}" for key in ("decoding_seconds", "training_seconds"))
-            lines.append(markdown_row([row, operator, *told, f"{100 * one['around_mean']:.2f}%", *costs]))
+            told = (f"{one['calls']}", *(f"{scale:.3f}" for scale in scales), f"{100 * one['around_mean']:.2f}%")
+            lines.append(markdown_row([row, operator, *told, *costs]))
     return [*lines, ""] if of_row else []
 
 

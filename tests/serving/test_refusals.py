@@ -15,6 +15,7 @@ from tests import tiny
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
+from tyler.serving.guard import answers_to
 from tyler.serving.settings import ServerSettings
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
@@ -232,6 +233,18 @@ def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, mo
         allowed = open_one.get("/v1/models", headers={"Origin": "https://page.example"})
         assert allowed.headers["access-control-allow-origin"] == "https://page.example"
         error_of(open_one.get("/v1/models", headers=page), 403)
+
+
+@pytest.mark.parametrize("own", [{}, {"hosts": ("tyler.example",)}, {"hosts": ("*",)}, {"api_key": "secret-key"}])
+def test_a_server_that_is_open_to_a_network_answers_to_no_domain_that_it_was_not_given(own: dict[str, Any]) -> None:
+    settings = ServerSettings(host="0.0.0.0", **own)
+    for host in ("localhost", "127.0.0.1", "::1"):
+        assert answers_to(settings, host)
+    given = "hosts" in own and "*" not in own["hosts"]
+    for host in ("10.0.0.7", "fe80::1", "tyler", ""):
+        assert answers_to(settings, host) is not given
+    assert answers_to(settings, "evil.example") is bool(own and not given)
+    assert answers_to(settings, "tyler.example") is bool(own)
 
 
 def test_a_request_keeps_the_id_it_came_with(served: Served) -> None:

@@ -26,7 +26,8 @@ class Listening:
     api_key_file: SomeFile = None
     """A file that holds the key which every client must send; by default there is none."""
     allow_host: Several = ()
-    """A name under which the server may be addressed besides its own. May be repeated."""
+    """A name under which the server may be addressed besides its own, or * for any. May be repeated. Without one, a
+    server that is open to a network and has no key answers to addresses and to names without a dot."""
     allow_origin: Several = ()
     """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20

@@ -143,9 +143,8 @@ def app(arguments: Arguments) -> serve.Application:
     from tyler.serving.server import key_in
 
     name = arguments.name or Path(arguments.model).name
-    everywhere = arguments.allow_host == "*"
     settings = ServerSettings(
-        host="0.0.0.0" if everywhere else "127.0.0.1",  # Ray's proxy listens; this says which names are right
+        host="127.0.0.1",  # Ray's proxy listens; `hosts` says which names are right
         name=name,
         slots=arguments.slots,
         memory=memory_of(arguments.memory),
@@ -155,7 +154,7 @@ def app(arguments: Arguments) -> serve.Application:
         invocations=arguments.invocations,
         log=arguments.log,
         log_text=arguments.log_text,
-        hosts=() if everywhere else tuple(filter(None, arguments.allow_host.split(","))),
+        hosts=tuple(filter(None, arguments.allow_host.split(","))),
         api_key=None if arguments.api_key_file is None else key_in(arguments.api_key_file),
     )
     load = {

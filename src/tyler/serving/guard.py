@@ -51,7 +51,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: CountsRequests) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._key = None if settings.api_key is None else digest(settings.api_key.strip())
-        self._hosts, self._arriving = allowed_hosts(settings), 0
+        self._arriving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +92,7 @@ class Guard:
 
     def _check_origin(self, headers: Headers) -> None:
         host = headers.get("host", "")
-        if self._hosts is not None and name_of(f"//{host}") not in self._hosts:
+        if not answers_to(self._settings, name_of(f"//{host}")):
             raise ApiError(403, f"the host {host[:100]!r} is none of this server's; start it with --allow-host")
         origin = headers.get("origin")
         if origin is None or origin in self._settings.origins or urlsplit(origin).netloc == host:
@@ -191,20 +191,31 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def allowed_hosts(settings: ServerSettings) -> frozenset[str] | None:
-    """The names under which the server may be addressed; None, for any, where it is open and none is given."""
-    given = frozenset(host.lower() for host in settings.hosts)
-    if given or is_local(settings.host):
-        return given | LOCAL | {settings.host.lower()}
-    return None
+def answers_to(settings: ServerSettings, name: str) -> bool:
+    """Whether a request for the host `name` is meant for this server, and not for a domain that was pointed at it.
+
+    Where nothing is given and the server is open to a network, any name will do if clients must send a key, which a
+    page of that domain does not know; else addresses and names without a dot, as a container's: no domain is one.
+    """
+    if "*" in settings.hosts:
+        return True
+    if settings.hosts or is_local(settings.host):
+        return name in {host.lower() for host in (*settings.hosts, settings.host)} | LOCAL
+    return settings.api_key is not None or "." not in name or is_address(name)
 
 
 def is_local(host: str) -> bool:
     """Whether only this machine can reach an address."""
+    return ipaddress.ip_address(host).is_loopback if is_address(host) else host.lower() in LOCAL
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, and no name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
-        return host.lower() in LOCAL
+        return False
+    return True
 
 
 def name_of(address: str) -> str:

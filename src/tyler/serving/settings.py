@@ -18,7 +18,8 @@ class ServerSettings:
     `max_new_tokens` is the most a request may ask for, and what it gets when it does not say. `max_body` is in bytes;
     `body_seconds` is how long a client may take to send one, `idle_seconds` how long to send its headers,
     `read_seconds` how long not to read a stream, and `drain_seconds` how long answers in flight have after SIGTERM.
-    `hosts` are names under which the server may be addressed besides its own, `origins` web pages that may ask it.
+    `hosts` are names under which the server may be addressed besides its own ("*" for any), `origins` web pages that
+    may ask it.
     `log` is the audit log's file.
     """
 
