@@ -14,6 +14,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -104,8 +105,9 @@ Written by `python scripts/study_smollm2.py report`.
 """
 SPREAD = """## Latents, over 100 development problems
 
-Root mean squares of an operator's latents, of their mean over calls, slot by slot, and of what is left without it, and
-the share of their squares that this is: 0% for a constant. Token embeddings have 0.136.
+Of the first call of each operator in every answer: root mean squares of its latents, of their mean over problems, slot
+by slot, and of what is left without it, and the share of their squares that this is: 0% for a constant. Token
+embeddings have 0.136.
 """
 PAIRS = (
     ("SFT", "CoT"),
@@ -144,7 +146,10 @@ def run(args: argparse.Namespace) -> None:
 
 def keep_models(args: argparse.Namespace) -> None:
     """Put the trained models of some rows beside the records; what is published already is named, not copied."""
-    for cell in {(cell.training, cell.seed): cell for cell in chosen(args)}.values():
+    cells = {(cell.training, cell.seed): cell for cell in chosen(args)}.values()
+    if args.location and len(cells) > 1:
+        raise ValueError(f"--location is the place of one model, and {len(cells)} were chosen; give --rows and --seeds")
+    for cell in cells:
         print(
             keep(
                 cell.training,
@@ -185,6 +190,12 @@ def answered(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def by_row(found: Sequence[dict[str, Any]], asked: Questions) -> dict[str, list[dict[str, Any]]]:
     """The records of a task, one for each seed, in the order of the study."""
     own = [one for one in answered(found) if (one["task"], one["split"]) == (asked.task, asked.split)]
+    for (row, seed), count in Counter((one["row"], one["seed"]) for one in own).items():
+        if count > 1:
+            raise ValueError(
+                f"{count} records are of {row}, seed {seed}, {asked.task} {asked.split}; "
+                "remove those of earlier settings"
+            )
     rows = {row: sorted((one for one in own if one["row"] == row), key=lambda one: one["seed"]) for row in smollm2.ROWS}
     return {row: of_row for row, of_row in rows.items() if of_row}
 
@@ -206,7 +217,9 @@ def numbers(of_row: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def solved(of_row: Sequence[dict[str, Any]]) -> list[float]:
-    """Each problem's share of right answers over the seeds."""
+    """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
+    if any(one["ids"] != of_row[0]["ids"] for one in of_row):
+        raise ValueError(f"the records of {of_row[0]['row']} are of different problems; answer them again")
     return [seeds.count("c") / len(seeds) for seeds in zip(*(one["outcomes"] for one in of_row), strict=True)]
 
 
@@ -215,8 +228,8 @@ def paired(rows: Found) -> list[str]:
     header = ("first", "second", "difference", "95%", "only the first", "only the second", "of", "p")
     lines = [markdown_row(header), markdown_row(["---"] * len(header))]
     for first, second in PAIRS:
-        if first in rows and second in rows:
-            ours, theirs = zip(*matched(rows[first], rows[second]), strict=True)
+        if pairs := matched(rows.get(first, []), rows.get(second, [])):
+            ours, theirs = zip(*pairs, strict=True)
             counts = PairedShares(tuple(solved(theirs)), tuple(solved(ours)))
             low, high = counts.interval()
             p = counts.p_value()
@@ -233,13 +246,17 @@ def paired(rows: Found) -> list[str]:
 def matched(
     first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Records of equal seeds; what has no seed stands beside every one."""
-    return [
+    """Records of equal seeds; what has no seed stands beside every one. Raises ValueError for other problems."""
+    pairs = [
         (one, other)
         for one in first
         for other in second
         if one["seed"] == other["seed"] or 0 in (one["seed"], other["seed"])
     ]
+    for one, other in pairs:
+        if one["ids"] != other["ids"]:
+            raise ValueError(f"{one['row']} and {other['row']} answered different problems; answer them again")
+    return pairs
 
 
 def tables(found: Sequence[dict[str, Any]]) -> str:
@@ -262,7 +279,7 @@ def spread(found: Sequence[dict[str, Any]]) -> list[str]:
     header = (
         "row",
         "operator",
-        "calls",
+        "answers",
         "scale",
         "scale of the mean",
         "around it",

@@ -14,18 +14,21 @@ from tyler.runs.signals import interruptible, unwinding
 
 
 class Endless:
-    """A training that goes on until it is asked to stop, and a cell that just goes on."""
+    """Trainings that go on until they are asked to stop, one with a long step, and a cell that just goes on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.records = folder, folder / "records"
 
+    def needed(self, cell: Cell) -> list[Training]:
+        return [one for one in cell.training.stages if one.method != "backbone"]
+
     def train(self, training: Training, cell: Cell) -> None:
         with interruptible() as interruption:
-            (self.folder / "training.pid").write_text(str(os.getpid()))
+            (self.folder / f"{training.method}.pid").write_text(str(os.getpid()))
             while not interruption.requested:
                 time.sleep(0.05)
-            time.sleep(0.2)  # the step at hand
-            (self.folder / "saved").touch()
+            time.sleep(STEPS[training.method])  # the step at hand
+            (self.folder / f"{training.method}.saved").touch()
             raise interruption.stop("saved")
 
     def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
@@ -37,10 +40,12 @@ def main(folder: Path) -> None:
     asked = Questions("mini", "dev", 2, 12)
     cells = [Cell(row, "mini", training, Decoding(), asked, 42) for row, training in ROWS.items()]
     with unwinding():
-        jobs.run(Endless(folder), {cell.row: (cell, {}) for cell in cells}, 2, lambda _: None, lambda _: None)
+        jobs.run(Endless(folder), {cell.row: (cell, {}) for cell in cells}, 3, lambda _: None, lambda _: None)
 
 
-ROWS = {"CoT": Training(), "SFT": Training("sft")}
+ROWS = {"CoT": Training(), "SFT": Training("sft"), "GRPO": Training("grpo")}
+STEPS = {"sft": 0.2, "grpo": 3.0}
+"""Seconds that a step takes: one training has saved long before the other."""
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

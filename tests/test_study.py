@@ -24,6 +24,7 @@ from tyler.modeling.architectures import fetched_folder
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
+IDS = [str(number) for number in range(8)]
 NO_COUNTS = {"42, 43, 44", "25, 50, 75"}
 """Seeds and rates."""
 
@@ -114,10 +115,27 @@ def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
     monkeypatch.syspath_prepend(str(root / "scripts"))
     study = importlib.import_module("study_smollm2")
     rows = {
-        "CoT": [{"seed": 0, "outcomes": "cwwwwwww"}],
-        "SFT": [{"seed": 42, "outcomes": "wccccccc"}, {"seed": 43, "outcomes": "cccwwwww"}],
+        "CoT": [{"row": "CoT", "seed": 0, "ids": IDS, "outcomes": "cwwwwwww"}],
+        "SFT": [
+            {"row": "SFT", "seed": 42, "ids": IDS, "outcomes": "wccccccc"},
+            {"row": "SFT", "seed": 43, "ids": IDS, "outcomes": "cccwwwww"},
+        ],
     }
     assert study.paired(rows)[2:] == ["| SFT | CoT | +50.0 | +18.8 to +75.0 | 7 | 1 | 8 | 0.070 |"]
+    apart = {"SFT": rows["SFT"][:1], "Stage 1, all boundaries": [dict(rows["SFT"][1], row="Stage 1, all boundaries")]}
+    assert not study.paired(apart)[2:], "what has no seed in common is not compared"
+    shuffled = {"CoT": rows["CoT"], "SFT": [dict(rows["SFT"][0], ids=IDS[::-1])]}
+    with pytest.raises(ValueError, match="SFT and CoT answered different problems"):
+        study.paired(shuffled)
+
+
+def test_two_records_of_one_seed_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+    asked = {"task": "mawps", "split": "test"}
+    found = [{"row": "SFT", "seed": 42, "ids": IDS, "outcomes": outcomes, **asked} for outcomes in ("c" * 8, "w" * 8)]
+    with pytest.raises(ValueError, match="2 records are of SFT, seed 42, mawps test; remove those of earlier settings"):
+        study.by_row(found, smollm2.TEST)
 
 
 @pytest.mark.parametrize("page", ["mini.md", "baselines.md"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import fabricated
 from tyler.analysis import published
 from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training
-from tyler.analysis.experiments.continual import BASE, entries, forgetting, trainings
+from tyler.analysis.experiment import Measured
+from tyler.analysis.experiments.continual import BASE, entries, findings, forgetting, trainings
 from tyler.analysis.grid import Grid
 from tyler.analysis.scales import SCALES
 from tyler.analysis.training import trained
@@ -38,6 +41,32 @@ def test_forgetting_by_hand() -> None:
     assert forgetting([[50.0, 0.0]]) == 0
     assert forgetting([[50.0, 90.0], [30.0, 60.0]]) == (20 + 30) / 2
     assert forgetting([[50.0, 0.0, 0.0], [60.0, 40.0, 0.0], [10.0, 40.0, 5.0]]) == pytest.approx(50 / 3)
+
+
+def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_its_own_problems() -> None:
+    every, sources, shared = entries(TINY), Sources({}), dict[Cell, Any]()
+    measured = []
+    for entry in every:
+        for cell in entry.cells:
+            shared.setdefault(cell, fabricated.record(cell, sources))
+        measured.append(Measured(entry, {cell.seed: (cell.row, shared[cell]) for cell in entry.cells}))
+    whole = findings(measured)["retention"]
+    steps = list(dict.fromkeys(entry.group for entry in every if entry.group != BASE))
+    assert [one["step"] for one in whole if one["row"] == "SFT"] == steps
+    missing = every[-1]  # the last domain of the last method after the last step
+    cut = [one for one in measured if one.entry is not missing]
+    assert findings(cut)["retention"] == [
+        one for one in whole if (one["row"], one["step"]) != (missing.row, missing.group)
+    ]
+    (one,) = [
+        one for one in measured if (one.entry.row, one.entry.column, one.entry.group) == ("SFT", "science", steps[0])
+    ]
+    (record,) = one.found
+    own = [place for place, family in enumerate(record["families"]) if family in one.entry.families]
+    assert 0 < len(own) < len(record["families"])
+    assert one.counted()["visible"] == pytest.approx(
+        sum(record["visible"][place] for place in own) / len(own), abs=1e-3
+    )
 
 
 def test_every_method_goes_on_from_the_domain_before() -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tyler.analysis.studies import smollm2
 from tyler.analysis.training import placed
 from tyler.config.files import load_config
 from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.training.stage1 import load_whole_backbone, new_operators
 
 SHORT = ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]")
@@ -120,11 +122,13 @@ def test_an_unknown_intervention_is_refused_with_those_there_are() -> None:
         intervene(Tyler.from_pretrained("mini"), "blur", [], 8)
 
 
-def test_a_pooled_head_answers_the_same_context_alike_and_others_apart() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [50, 64])
+def test_a_pooled_head_answers_the_same_context_alike_and_others_apart(dtype: torch.dtype, size: int) -> None:
     torch.manual_seed(0)
     head = Tyler.from_pretrained("mini").synthesizer.mapping()["state"]
-    pooled = PooledHead(head, [torch.full((4, 8), float(number)) for number in range(50)])
-    contexts = [torch.randn(4, 8) for _ in range(40)]
+    pooled = PooledHead(head, [torch.full((4, 8), float(number)) for number in range(size)])
+    contexts = [torch.randn(4, 8).to(dtype) for _ in range(40)]
     drawn = [float(pooled(one)[0, 0]) for one in contexts]
     assert drawn == [float(pooled(one)[0, 0]) for one in contexts]
     assert len(set(drawn)) > 15
@@ -166,10 +170,11 @@ def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: 
         for numbers in slot
         for value, mean in zip(numbers, middle, strict=True)
     )
+    unbiased = around * len(blocks) / (len(blocks) - 1)
     told = grid.measure(asked)["spread"]["global"]
     assert told["calls"] == len(blocks) and told["scale"] == pytest.approx(squares**0.5, abs=1e-4)
     assert told["scale_of_mean"] == pytest.approx((squares - around) ** 0.5, abs=1e-4)
-    assert told["around_mean"] == pytest.approx(around / squares, abs=2e-6) and told["around_mean"] > 0.001
+    assert told["around_mean"] == pytest.approx(unbiased / squares, abs=2e-6) and told["around_mean"] > 0.001
 
 
 def test_constant_latents_have_no_spread() -> None:
@@ -208,6 +213,16 @@ def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:
         config = training.config(smollm2.PRESET, 42)
         assert (config.data.task, config.data.split, config.evaluation.task) == ("gsm8k", "train", "gsm8k")
         assert config.stage2.max_new_tokens == config.decoding.max_new_tokens == smollm2.GSM8K.max_new_tokens
+
+
+def test_backbones_of_one_id_and_other_settings_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(id: str, *, revision: str | None, dtype: str) -> SimpleNamespace:
+        return SimpleNamespace(fingerprint=lambda: f"{id} {revision} {dtype}")
+
+    monkeypatch.setattr(Backbone, "load", load)
+    sources = Sources({})
+    configs = [load_config("mini", (f"backbone.revision={revision}",)) for revision in ("main", "v2")]
+    assert [sources.fingerprint(config) for config in configs * 2] == ["mini main float32", "mini v2 float32"] * 2
 
 
 def test_records_are_written_whole(tmp_path: Path) -> None:

@@ -37,9 +37,10 @@ def pending(*cells: Cell) -> dict[str, tuple[Cell, dict[str, Any]]]:
     return {one.row: (one, {}) for one in cells}
 
 
-def test_a_training_is_one_job_however_many_cells_need_it() -> None:
+def test_a_training_is_one_job_however_many_cells_need_it(tmp_path: Path) -> None:
     found = jobs.jobs_of(
-        pending(cell("CoT", Training()), cell("Stage 2", STAGE2), cell("Stage 1", STAGE1), cell("again", STAGE2))
+        Grid(tmp_path, tmp_path, Sources({})),
+        pending(cell("CoT", Training()), cell("Stage 2", STAGE2), cell("Stage 1", STAGE1), cell("again", STAGE2)),
     )
     keys = {job.key: job for job in found}
     one, two = (STAGE1, "mini", 42), (STAGE2, "mini", 42)
@@ -47,8 +48,8 @@ def test_a_training_is_one_job_however_many_cells_need_it() -> None:
     assert [keys[key].needs for key in keys] == [set(), set(), {one}, {two}, {one}, {two}]
 
 
-def test_no_job_starts_before_what_it_needs_and_no_more_than_there_are_processes() -> None:
-    waiting = jobs.jobs_of(pending(cell("Stage 2", STAGE2), cell("SFT", SFT)))
+def test_no_job_starts_before_what_it_needs_and_no_more_than_there_are_processes(tmp_path: Path) -> None:
+    waiting = jobs.jobs_of(Grid(tmp_path, tmp_path, Sources({})), pending(cell("Stage 2", STAGE2), cell("SFT", SFT)))
     one, two, sft = ((training, "mini", 42) for training in (STAGE1, STAGE2, SFT))
 
     def startable(done: set[Any], free: int) -> list[Any]:
@@ -93,16 +94,27 @@ def test_two_processes_make_the_records_of_one(
     assert any((tmp_path / "2" / "logs").iterdir())
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_no_process_goes_on_without_the_one_that_started_it(signum: signal.Signals, tmp_path: Path) -> None:
-    """Whether that was killed or ended in order; a training saves its step first."""
-    grid = subprocess.Popen([sys.executable, Path(__file__).parents[1] / "endless_grid.py", tmp_path])
+@pytest.mark.parametrize(
+    ("signum", "start"),
+    [
+        (signal.SIGKILL, ""),
+        (signal.SIGTERM, ""),
+        pytest.param(signal.SIGKILL, "trap '' INT;", id="where a shell has SIGINT ignored", marks=pytest.mark.slow),
+    ],
+)
+def test_no_process_goes_on_without_the_one_that_started_it(signum: signal.Signals, start: str, tmp_path: Path) -> None:
+    """Whether that was killed or ended in order; every training saves its step first, however long it takes."""
+    command = f'{start} exec "$0" "$@"'
+    grid = subprocess.Popen(
+        ["sh", "-c", command, sys.executable, Path(__file__).parents[1] / "endless_grid.py", tmp_path]
+    )
     try:
-        working = [until(lambda name=name: process_in(tmp_path / name)) for name in ("training.pid", "cell.pid")]
+        names = ("sft.pid", "grpo.pid", "cell.pid")
+        working = [until(lambda name=name: process_in(tmp_path / name)) for name in names]
         grid.send_signal(signum)
         for one in working:
             one.wait(30)
-        assert (tmp_path / "saved").exists()
+        assert (tmp_path / "sft.saved").exists() and (tmp_path / "grpo.saved").exists()
         assert grid.wait(30) != 0
     finally:
         grid.kill()

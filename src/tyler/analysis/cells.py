@@ -37,7 +37,7 @@ SECTIONS = {
 }
 """The sections of the config that a method of training reads, besides `backbone` and `data`."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
-"""Settings of a loop that change its speed or what is watched, not what is learned."""
+"""Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Sources:
     """
 
     data: Mapping[str, str]
-    fingerprints: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[tuple[str | None, ...], str] = field(default_factory=dict)
     digests: dict[Questions, str] = field(default_factory=dict)
 
     def problems(self, asked: Questions) -> list[Problem]:
@@ -140,10 +140,10 @@ class Sources:
         from tyler.modeling.backbone import Backbone
 
         theta = config.backbone
-        if theta.id not in self.fingerprints:
-            loaded = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype)
-            self.fingerprints[theta.id] = loaded.fingerprint()
-        return self.fingerprints[theta.id]
+        key = (theta.id, theta.revision, theta.dtype)
+        if key not in self.fingerprints:
+            self.fingerprints[key] = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype).fingerprint()
+        return self.fingerprints[key]
 
 
 @dataclass(frozen=True)

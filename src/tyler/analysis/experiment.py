@@ -51,9 +51,13 @@ class Measured:
 
     def right(self, record: Record) -> list[bool]:
         """Which of the problems that count were solved."""
+        return [outcome == "c" for outcome in self.counting(record, "outcomes")]
+
+    def counting(self, record: Record, column: str) -> list[Any]:
+        """A column of a record for the problems that count: all, or those of some families."""
         chosen = self.entry.families
-        outcomes = zip(record["outcomes"], record["families"], strict=True)
-        return [outcome == "c" for outcome, family in outcomes if not chosen or family in chosen]
+        values = zip(record[column], record["families"], strict=True)
+        return [value for value, family in values if not chosen or family in chosen]
 
     def counted(self) -> dict[str, Any]:
         """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
@@ -66,30 +70,29 @@ class Measured:
         return told | {
             "k": [sum(tally) for tally in tallies],
             "n": len(tallies[0]),
-            "visible": round(fmean(value for record in found for value in record["visible"]), 3),
-            "latents": round(fmean(value for record in found for value in record["latents"]), 3),
-            "calls": calls_per_answer(found),
-            **times_of(self.entry, found),
+            "visible": round(self.mean("visible", found), 3),
+            "latents": round(self.mean("latents", found), 3),
+            "calls": self.calls_per_answer(found),
+            **self.times(found),
         }
 
+    def mean(self, column: str, found: Sequence[Record]) -> float:
+        """The mean of a column over the problems that count, of all seeds."""
+        return fmean(value for record in found for value in self.counting(record, column))
 
-def times_of(entry: Entry, found: Sequence[Record]) -> dict[str, float]:
-    """Mean seconds of an answer and of its synthesis, where answers were timed one by one."""
-    if entry.cells[0].measure != LATENCY:
-        return {}
-    return {
-        key: round(fmean(value for record in found for value in record[key]), 6)
-        for key in ("seconds", "synthesis_seconds")
-    }
+    def times(self, found: Sequence[Record]) -> dict[str, float]:
+        """Mean seconds of an answer and of its synthesis, where answers were timed one by one."""
+        if self.entry.cells[0].measure != LATENCY:
+            return {}
+        return {key: round(self.mean(key, found), 6) for key in ("seconds", "synthesis_seconds")}
 
-
-def calls_per_answer(found: Sequence[Record]) -> dict[str, float] | None:
-    """Mean calls of each operator; None where records of an earlier layout do not say."""
-    if any(record["calls"] is None for record in found):
-        return None
-    answers = sum(len(record["calls"]) for record in found)
-    counts = Counter(call[0] for record in found for answer in record["calls"] for call in answer)
-    return {name: round(count / answers, 4) for name, count in sorted(counts.items())}
+    def calls_per_answer(self, found: Sequence[Record]) -> dict[str, float] | None:
+        """Mean calls of each operator; None where records of an earlier layout do not say."""
+        if any(record["calls"] is None for record in found):
+            return None
+        answers = [answer for record in found for answer in self.counting(record, "calls")]
+        counts = Counter(call[0] for answer in answers for call in answer)
+        return {name: round(count / len(answers), 4) for name, count in sorted(counts.items())}
 
 
 def nothing(measured: Sequence[Measured]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tyler.analysis import jobs, records
 from tyler.analysis.cells import ALONE, Cell, Questions, Sources, Training, name_of
 from tyler.analysis.interventions import NAMED, intervene
 from tyler.analysis.measures import MEASURES
-from tyler.analysis.training import trained
+from tyler.analysis.training import needed, trained
 from tyler.engine.routing import AtBoundaries, Router, router_named
 from tyler.model import Tyler
 from tyler.reasoners import registry
@@ -78,6 +78,10 @@ class Grid:
     def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
         """Measure a cell and write its record."""
         records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell)})
+
+    def needed(self, cell: Cell) -> list[Training]:
+        """The trainings that a cell needs and that are not kept, each after what it starts from."""
+        return needed(cell.training, cell.preset, cell.seed, self.sources, self.kept)
 
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
@@ -143,7 +147,7 @@ class Grid:
         weights = model.fingerprint()
         if decoding.intervention:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []
-            model = intervene(model, decoding.intervention, seen, longest)
+            model = intervene(model, decoding.intervention, seen, longest, self.memory)
         router = routed(decoding.router, decoding.only)
         own = TylerReasoner(
             cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots, memory=self.memory

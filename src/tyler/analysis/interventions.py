@@ -16,6 +16,9 @@ from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads, LatentHead
 
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of a number. (Widened first, half of the bits of a narrow one are zeros, and draw few entries.)"""
+
 Blocks = dict[str, list[Float[Tensor, "latents dim"]]]
 """Latents by operator, one entry for each call."""
 
@@ -36,7 +39,8 @@ class PooledHead(nn.Module):
         return self._pool.shape[1]
 
     def forward(self, hidden: Float[Tensor, "latents dim"]) -> Float[Tensor, "latents dim"]:
-        drawn = int(hidden[-1, :8].float().contiguous().view(torch.int32).sum().abs()) % len(self._pool)
+        bits = hidden[-1, :8].contiguous().view(INTEGERS[hidden.element_size()])
+        drawn = int(bits.sum().abs()) % len(self._pool)
         return self._pool[drawn].to(hidden.dtype)
 
 
@@ -85,10 +89,13 @@ NAMED: dict[str, Callable[[Tyler, Blocks], Heads]] = {
 """Interventions on all operators, which may need the latents that the model itself computes."""
 
 
-def intervene(model: Tyler, name: str, problems: Sequence[str], max_new_tokens: int) -> Tyler:
+def intervene(
+    model: Tyler, name: str, problems: Sequence[str], max_new_tokens: int, memory: int | None = None
+) -> Tyler:
     """The model under an intervention: one of NAMED, or "remove global", "zero state", "share procedure", "swap a b".
 
-    `problems` are answered at all boundaries to see the model's own latents, where the intervention needs them. Raises
+    `problems` are answered at all boundaries, within `memory` bytes of contexts and caches, to see the model's own
+    latents, where the intervention needs them. Raises
     ValueError for an intervention that does not exist.
     """
     if not name:
@@ -104,7 +111,7 @@ def intervene(model: Tyler, name: str, problems: Sequence[str], max_new_tokens: 
         case ("swap", [one, other]):
             heads = swap(model.heads, one, other)
         case _ if name in NAMED:
-            heads = NAMED[name](model, own_blocks(model, problems, max_new_tokens) if name != "zeros" else {})
+            heads = NAMED[name](model, own_blocks(model, problems, max_new_tokens, memory) if name != "zeros" else {})
         case _:
             raise ValueError(
                 f"there is no intervention {name!r}; allowed: {', '.join(NAMED)}, remove K, zero K, share K, swap K L"
@@ -112,10 +119,11 @@ def intervene(model: Tyler, name: str, problems: Sequence[str], max_new_tokens: 
     return model.with_heads(heads)
 
 
-def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int) -> Blocks:
+def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memory: int | None = None) -> Blocks:
     """The latents of the model's own answers to some problems, with operators at all boundaries."""
     found: Blocks = {}
-    for trajectory in model.solve(list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32):
+    answers = model.solve(list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32, memory=memory)
+    for trajectory in answers:
         for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True):
             found.setdefault(call.operator, []).append(latents)
     return found

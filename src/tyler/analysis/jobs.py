@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tyler.analysis.cells import ALONE, UNTRAINED, Cell, Training
+from tyler.analysis.cells import ALONE, Cell, Training
 from tyler.runs import signals
 
 LOGS = "logs"
@@ -55,6 +55,9 @@ class Works(Protocol):
     def records(self) -> Path:
         """Where the records go."""
 
+    def needed(self, cell: Cell) -> list[Training]:
+        """The trainings that a cell needs and that are not kept, each after what it starts from."""
+
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
 
@@ -62,14 +65,12 @@ class Works(Protocol):
         """Measure a cell and write its record."""
 
 
-def jobs_of(pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
+def jobs_of(works: Works, pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
     """Every training that the cells need, once, and every cell, in the order of the cells."""
     found: dict[Hashable, Job] = {}
     for name, (cell, identity) in pending.items():
         before = frozenset[Hashable]()
-        for training in cell.training.stages:
-            if training.method == UNTRAINED:
-                continue
+        for training in works.needed(cell):
             key = (training, cell.preset, cell.seed)
             found.setdefault(key, Job(key, before, cell, training))
             before = frozenset({key})
@@ -89,7 +90,7 @@ def run(
     An error in a job lets the jobs that run finish, starts no other, and is raised here; the records stay, and the same
     call resumes.
     """
-    jobs, done = jobs_of(pending), set[Hashable]()
+    jobs, done = jobs_of(works, pending), set[Hashable]()
     beside, last = [job for job in jobs if not job.alone], [job for job in jobs if job.alone]
     for some, workers in ((beside, processes), (last, 1)):
         if some:
@@ -153,6 +154,7 @@ def _begin(works: Works, threads: int, pipe: Connection) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _redirect(folder / f"process-{os.getpid()}.log")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored, and it stops an answering
     os.setsid()  # Ctrl-C in a terminal is for the process that started this one, which tells through the pipe
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
 

@@ -57,39 +57,46 @@ def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
 
     Of each call the mean over its slots is kept, so that a call counts once whatever its length.
     """
-    blocks = blocks_of(reasoner, problems)
-    return {"latents": {name: packed(found.mean(dim=1)) for name, found in blocks.items()}}
+    means: dict[str, list[Tensor]] = defaultdict(list)
+    for answer in blocks_of(reasoner, problems):
+        for name, blocks in answer.items():
+            means[name] += [block.mean(dim=0) for block in blocks]
+    return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(means.items())}}
 
 
 def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
-    """How far latents differ between calls, by operator: none is kept."""
-    return {"spread": {name: spread_of(found) for name, found in blocks_of(reasoner, problems).items()}}
+    """How far latents differ between problems, by operator: those of its first call in each answer. None is kept."""
+    firsts: dict[str, list[Tensor]] = defaultdict(list)
+    for answer in blocks_of(reasoner, problems):
+        for name, blocks in answer.items():
+            firsts[name].append(blocks[0])
+    return {"spread": {name: spread_of(torch.stack(found)) for name, found in sorted(firsts.items()) if len(found) > 1}}
 
 
 def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
     """The number of calls, the root mean square of their latents and of the mean over calls, slot by slot, and the
-    share of the squares that is around that mean: 0 for constants."""
+    share of the squares that is around that mean, for calls without end: 0 for constants."""
     squares, mean = blocks.square().mean(), blocks.mean(dim=0)
-    around = (blocks - mean).square().mean() / squares.clamp(min=1e-30)
+    around = (blocks - mean).square().mean() * len(blocks) / (len(blocks) - 1)  # the mean is of these calls
     return {
         "calls": len(blocks),
         "scale": round(float(squares.sqrt()), 4),
         "scale_of_mean": round(float(mean.square().mean().sqrt()), 4),
-        "around_mean": round(float(around), 6),
+        "around_mean": round(float(around / squares.clamp(min=1e-30)), 6),
     }
 
 
-def blocks_of(reasoner: Reasoner, problems: Sequence[Problem]) -> dict[str, Float[Tensor, "calls latents dim"]]:
-    """The latents of every call, by operator, in the order of the problems; those of SoftCoT are its thoughts."""
-    found: dict[str, list[Tensor]] = defaultdict(list)
+def blocks_of(reasoner: Reasoner, problems: Sequence[Problem]) -> list[dict[str, list[Tensor]]]:
+    """The latents [N, dim] of every call of every answer, by operator; those of SoftCoT are its thoughts."""
     if isinstance(reasoner, SoftCotReasoner):
         with torch.no_grad():
-            found["softcot"] = [reasoner.model.thoughts(problem, reasoner.thoughts) for problem in problems]
-    else:
-        for trajectory in reasoner.solve(problems):
-            for call, block in zip(trajectory.invocations, trajectory.latents, strict=True):
-                found[call.operator].append(block)
-    return {name: torch.stack(blocks).float() for name, blocks in sorted(found.items())}
+            return [{"softcot": [reasoner.model.thoughts(one, reasoner.thoughts).float()]} for one in problems]
+    answers: list[dict[str, list[Tensor]]] = []
+    for trajectory in reasoner.solve(problems):
+        answers.append(defaultdict(list))
+        for call, block in zip(trajectory.invocations, trajectory.latents, strict=True):
+            answers[-1][call.operator].append(block.float())
+    return answers
 
 
 def packed(vectors: Float[Tensor, "calls dim"]) -> dict[str, Any]:

@@ -37,23 +37,28 @@ def kept_answers(
 ) -> dict[str, list[float]]:
     """Of each replacement, for every answer with a box: 1 where the same stands in the box of the new one, else 0.
 
-    `answers` are the model's own to the problems, under the same settings.
+    `answers` are the model's own to the problems, under the same settings. Means and other problems' latents are those
+    of the other half of the answers, so that no problem is answered with its own; of an operator that the other half
+    does not invoke, they are of all.
     """
-    own = [(problem, boxed_answer(answer.text)) for problem, answer in zip(problems, answers, strict=True)]
-    asked = [(problem, boxed) for problem, boxed in own if boxed is not None]
-    blocks = blocks_of(answers)
+    boxes = [boxed_answer(answer.text) for answer in answers]
+    asked = [place for place, box in enumerate(boxes) if box is not None]
 
-    def kept(changed: Tyler, routed: Router | None) -> list[float]:
+    def kept(changed: Tyler, places: Sequence[int], routed: Router | None) -> dict[int, float]:
         found = changed.solve(
-            [problem for problem, _ in asked], router=routed, max_new_tokens=max_new_tokens, memory=memory
+            [problems[place] for place in places], router=routed, max_new_tokens=max_new_tokens, memory=memory
         )
-        return [float(boxed_answer(one.text) == boxed) for one, (_, boxed) in zip(found, asked, strict=True)]
+        return {place: float(boxed_answer(one.text) == boxes[place]) for place, one in zip(places, found, strict=True)}
 
-    told = {
-        name: kept(model.with_heads(NAMED[intervention](model, blocks)), router)
-        for name, intervention in INTERVENTIONS.items()
-    }
-    return told | {"no block": kept(model, Never())}
+    told: dict[str, list[float]] = {}
+    for name, intervention in INTERVENTIONS.items():
+        found: dict[int, float] = {}
+        for half in (0, 1):
+            blocks = blocks_of(answers) | blocks_of([one for place, one in enumerate(answers) if place % 2 != half])
+            changed = model.with_heads(NAMED[intervention](model, blocks))
+            found |= kept(changed, [place for place in asked if place % 2 == half], router)
+        told[name] = [found[place] for place in asked]
+    return told | {"no block": [*kept(model, asked, Never()).values()]}
 
 
 def differences(kept: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.checkpoint import Manifest
 from tyler.reasoners.trainers import TRAINERS
-from tyler.runs.atomic_files import atomic_write
+from tyler.runs.atomic_files import atomic_write, sync_tree
 from tyler.training import merging, stage1, stage2
 
 OWN = ("sft", "grpo", "stage1", "stage2")
@@ -42,7 +44,7 @@ def trained(
     name = name_of(training.identity(preset, seed, sources))
     if kept is not None and (note := kept / f"{name}{DONE}").exists():
         told = json.loads(note.read_text())
-        if (merged := merged_start(training)) is not None:
+        if (merged := merged_start(training.start)) is not None:
             trained(merged, preset, seed, sources, models, kept, memory)
         return told.get("location") or str(kept / name), told["seconds"]
     start, before = "", 0.0
@@ -61,6 +63,17 @@ def trained(
     return str(kept / name), seconds
 
 
+def needed(training: Training, preset: str, seed: int, sources: Sources, kept: Path | None = None) -> list[Training]:
+    """What `trained` makes, or looks whether it is finished, in that order."""
+    if training.method == UNTRAINED:
+        return []
+    note = f"{name_of(training.identity(preset, seed, sources))}{DONE}"
+    is_kept = kept is not None and (kept / note).exists()
+    start = merged_start(training.start) if is_kept else training.start
+    before = [] if start is None else needed(start, preset, seed, sources, kept)
+    return before if is_kept else [*before, training]
+
+
 def keep(
     training: Training,
     preset: str,
@@ -76,27 +89,49 @@ def keep(
     `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
     written. `seconds` is what its training took, where that is known. Returns the note, which has the hash of the kept
     weights. What stands on a merged model is kept without it, and loads where that was made again: in `models`, seen
-    from the same working directory. Raises FileNotFoundError for a training that is not finished.
+    from the same working directory. What is kept already stays as it is. Raises FileNotFoundError for a training that
+    is not finished, ValueError for a kind of model that is not kept, or where the published one is another.
     """
+    if training.method not in OWN:
+        raise ValueError(f"a model of {training.method!r} is not kept, only those of {', '.join(OWN)}")
     name = name_of(training.identity(preset, seed, sources))
-    folder = models / name
+    folder, note = models / name, kept / f"{name}{DONE}"
+    if note.exists():
+        return note
     if not folder.with_name(f"{name}{DONE}").exists():
         raise FileNotFoundError(f"{folder} is not finished; only a finished model is kept: train it first")
     if seconds is None:
         seconds = trained(training, preset, seed, sources, models)[1]
-    if not location:
-        Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(kept / name, half=True)
-        for form in (kept / name).rglob("README.md"):
-            form.unlink()  # peft's is a form to be filled in
-        forget_folder(kept / name)
-    weights = Tyler.from_pretrained(location or str(kept / name)).fingerprint()
-    more = {"location": location} if location else {}
-    if (merged := merged_start(training)) is not None:
+    halved = kept / f".{name}.partial"
+    shutil.rmtree(halved, ignore_errors=True)
+    Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(halved, half=True)
+    for form in halved.rglob("README.md"):
+        form.unlink()  # peft's is a form to be filled in
+    weights = Tyler.from_pretrained(str(halved)).fingerprint()
+    more = {}
+    if location:
+        more["location"] = location
+        shutil.rmtree(halved)
+        check_published(location, weights, folder)
+    else:
+        forget_folder(halved)
+        shutil.rmtree(kept / name, ignore_errors=True)  # without its note it is of a keeping that was killed
+        sync_tree(halved)
+        os.replace(halved, kept / name)
+    if (merged := merged_start(training.start)) is not None:
         more["merged"] = str(models / name_of(merged.identity(preset, seed, sources)))
     told = {**_told(training, preset, seed), **more, "weights": weights, "seconds": seconds}
-    note = kept / f"{name}{DONE}"
     atomic_write(note, json.dumps(told, indent=2) + "\n")
     return note
+
+
+def check_published(location: str, weights: str, folder: Path) -> None:
+    """Raise ValueError where a published model is another one than the finished one in half precision."""
+    if (found := Tyler.from_pretrained(location).fingerprint()) != weights:
+        raise ValueError(
+            f"the model at {location} has the weights {found}, and {folder} in half precision has {weights}; "
+            "give the place of this one"
+        )
 
 
 def forget_folder(checkpoint: Path) -> None:
@@ -118,7 +153,7 @@ def _config(
         more.append(f"decoding.memory={memory}")
     if training.start is not None and training.start.method == "merge":
         more.append(f"backbone.id={start}")
-    elif training.start is not None and (merged := merged_start(training.start)) is not None:
+    elif (merged := merged_start(training.start)) is not None:
         more.append(f"backbone.id={models / name_of(merged.identity(preset, seed, sources))}")
     return training.config(preset, seed, more)
 
@@ -135,13 +170,14 @@ def placed(config: Config, sources: Sources) -> list[str]:
     return found
 
 
-def merged_start(training: Training) -> Training | None:
-    """The merged model on which a training stands, if it stands on one: the last of several."""
-    return next((one for one in reversed(training.stages) if one.method == "merge"), None)
+def merged_start(start: Training | None) -> Training | None:
+    """The merged model on which something stands that starts from `start`, if it stands on one: the last of several."""
+    stages = [] if start is None else start.stages
+    return next((one for one in reversed(stages) if one.method == "merge"), None)
 
 
 def _timed(training: Training, config: Config, start: str, folder: Path) -> float:
-    """Make a model or resume its run; the processor seconds that all attempts took together."""
+    """Make a model or resume its run; the processor seconds of all attempts together, but for those killed outright."""
     spent = folder.with_suffix(".spent.json")
     earlier, began = json.loads(spent.read_text()) if spent.exists() else 0.0, time.process_time()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +203,8 @@ def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
             stage2.run(config, start=start, output=folder, resume=resume)
         case "merge":
             assert start is not None, "what is merged is a trained model"
-            merging.run(start, folder)
+            if not folder.exists():  # it appears complete or not at all
+                merging.run(start, folder)
         case _ if method in TRAINERS:
             more = {} if start is None else {"start": start}
             TRAINERS[method].load()(config, output=folder, resume=resume, **more)

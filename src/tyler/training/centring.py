@@ -55,5 +55,8 @@ def centre(model: Tyler, examples: Sequence[Example]) -> Tyler:
                 f"latents=centred needs two insertions of every operator, and {len(examples)} training traces have "
                 f"{len(watched.seen)} of {name!r}; raise stage1.centring.num_traces"
             )
-        model.synthesizer.heads[name] = CentredHead.start(watched.head, torch.stack(watched.seen), scale)
+        hidden = torch.stack(watched.seen)
+        if not bool((hidden != hidden[0]).any()):
+            raise ValueError(f"latents=centred: the traces give {name!r} the same hidden states; take other traces")
+        model.synthesizer.heads[name] = CentredHead.start(watched.head, hidden, scale)
     return model.with_heads(model.synthesizer.mapping())

@@ -64,7 +64,7 @@ class Step:
         return every is not None and (self.number + 1) % every == 0
 
     def record_best(self, metrics: Mapping[str, float], metric: str, better: Callable[[float, float], bool]) -> None:
-        """Let this step's checkpoint be the best one if it beats all before; see `Run.judge`."""
+        """Let this step's checkpoint be the best one if it beats all before; see `Run.record_best`."""
         self.run.record_best(self.number + 1, metric, metrics[metric], better)
 
 
@@ -110,7 +110,7 @@ def training_steps(
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
     A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
-    hand is finished and saved, and interruption.Interrupted says how to resume. One interrupted process stops them all.
+    hand is finished and saved, and signals.Interrupted says how to resume. One interrupted process stops them all.
     """
     seed = torch.initial_seed()
     if distributed.rank() == 0:

@@ -11,6 +11,7 @@ import torch
 from tyler.model import Tyler
 from tyler.modeling.backbone import no_progress_bar
 from tyler.modeling.lora import fold, folded_view
+from tyler.runs.atomic_files import sync, sync_tree
 
 
 def merge(model: Tyler, folder: Path) -> None:
@@ -34,7 +35,9 @@ def merge(model: Tyler, folder: Path) -> None:
     with no_progress_bar():
         merged.save_pretrained(partial)
     model.backbone.tokenizer.save_pretrained(partial)
+    sync_tree(partial)
     os.replace(partial, folder)
+    sync(folder.parent)
 
 
 def run(location: str, folder: Path, backbone: str | None = None) -> None:

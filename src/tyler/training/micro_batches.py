@@ -1,4 +1,4 @@
-"""Which rows of a batch are read at once: what that changes is memory and speed, and never the step.
+"""Which rows of a batch are read at once: what that changes is memory and speed, and which numbers dropout draws.
 
 Gradients of micro-batches add up to the batch's. Rows are padded to the longest of their micro-batch, so rows of
 similar length go together. Nothing here imports torch: `tyler plan` counts by the same rule.

@@ -24,7 +24,7 @@ from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
 from tyler.modeling.lora import LoraSettings
-from tyler.modeling.synthesis import CentredHead, mean_square
+from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.runs.run import Run
 from tyler.training import distributed
 from tyler.training.centring import centre
@@ -238,5 +238,7 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
     )
     if model.stage != "stage1":
         raise ValueError(f"{start} is a {model.stage} model; Stage 1 goes on from a Stage 1 model")
+    if not all(isinstance(head, Head) for head in model.synthesizer.mapping().values()):
+        raise ValueError(f"{start} has latents that are constant or centred; Stage 1 goes on from latents=computed")
     check_inherited(config, start, model.backbone, {"operators": model.operators, **prompt_settings(model.prompt)})
     return model

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -81,19 +82,21 @@ def forgetting(after: Sequence[Sequence[float]]) -> float:
 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
-    """The macro average and F of every method after every step, means over seeds."""
-    shares: dict[str, dict[int, dict[str, list[float]]]] = {}
+    """The macro average and F of every method after every step, of each seed that has all domains up to there."""
+    columns = list(dict.fromkeys(one.entry.column for one in measured))
+    steps = list(dict.fromkeys(one.entry.group for one in measured if one.entry.group != BASE))
+    shares: dict[str, dict[int, dict[str, dict[str, float]]]] = {}
     for one in measured:
         for seed, (_, record) in one.records.items():
-            right = one.right(record)
             by_step = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
-            by_step.setdefault(one.entry.group, []).append(100 * fmean(right))
+            by_step.setdefault(one.entry.group, {})[one.entry.column] = 100 * fmean(one.right(record))
     told = []
-    for row, seeds in shares.items():
-        steps = [step for step in next(iter(seeds.values())) if step != BASE]
-        for place, step in enumerate(steps):
-            values = [summed([found[one] for one in steps[: place + 1]]) for found in seeds.values() if step in found]
-            told.append({"row": row, "step": step, **{key: [one[key] for one in values] for key in values[0]}})
+    for (row, seeds), place in product(shares.items(), range(len(steps))):
+        known = [[found.get(step, {}) for step in steps[: place + 1]] for found in seeds.values()]
+        whole = [after for after in known if all(column in domains for domains in after for column in columns)]
+        values = [summed([[domains[column] for column in columns] for domains in after]) for after in whole]
+        if values:
+            told.append({"row": row, "step": steps[place], **{key: [one[key] for one in values] for key in values[0]}})
     return {"retention": told}
 
 
