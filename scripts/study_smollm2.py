@@ -190,14 +190,17 @@ def answered(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def by_row(found: Sequence[dict[str, Any]], asked: Questions) -> dict[str, list[dict[str, Any]]]:
     """The records of a task, one for each seed, in the order of the study."""
     own = [one for one in answered(found) if (one["task"], one["split"]) == (asked.task, asked.split)]
-    for (row, seed), count in Counter((one["row"], one["seed"]) for one in own).items():
-        if count > 1:
-            raise ValueError(
-                f"{count} records are of {row}, seed {seed}, {asked.task} {asked.split}; "
-                "remove those of earlier settings"
-            )
+    refuse_twice(own)
     rows = {row: sorted((one for one in own if one["row"] == row), key=lambda one: one["seed"]) for row in smollm2.ROWS}
     return {row: of_row for row, of_row in rows.items() if of_row}
+
+
+def refuse_twice(found: Sequence[dict[str, Any]]) -> None:
+    """Raise ValueError where two records of one kind are of the same row and seed: one is of earlier settings."""
+    for (row, seed), count in Counter((one["row"], one["seed"]) for one in found).items():
+        if count > 1:
+            asked = f"{found[0]['task']} {found[0]['split']}"
+            raise ValueError(f"{count} records are of {row}, seed {seed}, {asked}; remove those of earlier settings")
 
 
 def numbers(of_row: Sequence[dict[str, Any]]) -> list[str]:
@@ -275,7 +278,9 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
 
 def spread(found: Sequence[dict[str, Any]]) -> list[str]:
     """How far each model's latents differ from problem to problem."""
-    of_row = {one["row"]: one for one in found if "spread" in one}
+    own = [one for one in found if "spread" in one]
+    refuse_twice(own)
+    of_row = {one["row"]: one for one in own}
     header = (
         "row",
         "operator",

@@ -12,10 +12,9 @@ import torch
 from tests import tiny
 
 from tyler.analysis import lens_tables, redecoded
-from tyler.analysis.interventions import NAMED, Blocks
+from tyler.analysis.interventions import NAMED, Blocks, blocks_of
 from tyler.analysis.lens import (
     TOGETHER,
-    blocks_of,
     carried,
     compared,
     distinctive,

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tyler.engine.routing import AtBoundaries
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Heads, LatentHead
@@ -121,9 +122,14 @@ def intervene(
 
 def own_blocks(model: Tyler, problems: Sequence[str], max_new_tokens: int, memory: int | None = None) -> Blocks:
     """The latents of the model's own answers to some problems, with operators at all boundaries."""
-    found: Blocks = {}
     answers = model.solve(list(problems), router=AtBoundaries(), max_new_tokens=max_new_tokens, slots=32, memory=memory)
-    for trajectory in answers:
-        for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True):
+    return blocks_of(answers)
+
+
+def blocks_of(answers: Sequence[Trajectory]) -> Blocks:
+    """All latents of some answers."""
+    found: Blocks = {}
+    for answer in answers:
+        for call, latents in zip(answer.invocations, answer.latents, strict=True):
             found.setdefault(call.operator, []).append(latents)
     return found

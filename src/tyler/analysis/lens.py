@@ -14,7 +14,7 @@ A picture without its control says nothing: what shows with noise or with anothe
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler.analysis.interventions import blocks_of
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
 from tyler.analysis.rescoring import Gap, Rescored, boxed_actions, rescore
 from tyler.engine.trajectory import Trajectory
@@ -160,15 +161,6 @@ def read_together(
     boxed = boxed_actions(model, trajectory)
     effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
     return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
-
-
-def blocks_of(answers: Sequence[Trajectory]) -> dict[str, list[Tensor]]:
-    """All latents of some answers, by operator."""
-    found: dict[str, list[Tensor]] = defaultdict(list)
-    for answer in answers:
-        for call, latents in zip(answer.invocations, answer.latents, strict=True):
-            found[call.operator].append(latents)
-    return found
 
 
 # --------------------------------------------------------------------------------------------- what can be read from it

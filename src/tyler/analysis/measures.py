@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tyler.analysis import records
 from tyler.analysis.cells import ACCURACY, LATENCY, LATENTS, SPREAD, TEXTS
+from tyler.analysis.interventions import Blocks, blocks_of
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.softcot.method import SoftCotReasoner
@@ -58,24 +59,24 @@ def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
     Of each call the mean over its slots is kept, so that a call counts once whatever its length.
     """
     means: dict[str, list[Tensor]] = defaultdict(list)
-    for answer in blocks_of(reasoner, problems):
-        for name, blocks in answer.items():
-            means[name] += [block.mean(dim=0) for block in blocks]
+    for blocks in by_answer(reasoner, problems):
+        for name, found in blocks.items():
+            means[name] += [block.float().mean(dim=0) for block in found]
     return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(means.items())}}
 
 
 def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
     """How far latents differ between problems, by operator: those of its first call in each answer. None is kept."""
     firsts: dict[str, list[Tensor]] = defaultdict(list)
-    for answer in blocks_of(reasoner, problems):
-        for name, blocks in answer.items():
-            firsts[name].append(blocks[0])
+    for blocks in by_answer(reasoner, problems):
+        for name, found in blocks.items():
+            firsts[name].append(found[0].float())
     return {"spread": {name: spread_of(torch.stack(found)) for name, found in sorted(firsts.items()) if len(found) > 1}}
 
 
 def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
     """The number of calls, the root mean square of their latents and of the mean over calls, slot by slot, and the
-    share of the squares that is around that mean, for calls without end: 0 for constants."""
+    share of the squares that is around that mean, as of calls without number: 0 for constants."""
     squares, mean = blocks.square().mean(), blocks.mean(dim=0)
     around = (blocks - mean).square().mean() * len(blocks) / (len(blocks) - 1)  # the mean is of these calls
     return {
@@ -86,17 +87,12 @@ def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
     }
 
 
-def blocks_of(reasoner: Reasoner, problems: Sequence[Problem]) -> list[dict[str, list[Tensor]]]:
-    """The latents [N, dim] of every call of every answer, by operator; those of SoftCoT are its thoughts."""
+def by_answer(reasoner: Reasoner, problems: Sequence[Problem]) -> list[Blocks]:
+    """The latents of every answer; those of SoftCoT are its thoughts."""
     if isinstance(reasoner, SoftCotReasoner):
         with torch.no_grad():
-            return [{"softcot": [reasoner.model.thoughts(one, reasoner.thoughts).float()]} for one in problems]
-    answers: list[dict[str, list[Tensor]]] = []
-    for trajectory in reasoner.solve(problems):
-        answers.append(defaultdict(list))
-        for call, block in zip(trajectory.invocations, trajectory.latents, strict=True):
-            answers[-1][call.operator].append(block.float())
-    return answers
+            return [{"softcot": [reasoner.model.thoughts(one, reasoner.thoughts)]} for one in problems]
+    return [blocks_of([answer]) for answer in reasoner.solve(problems)]
 
 
 def packed(vectors: Float[Tensor, "calls dim"]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tyler.analysis.interventions import NAMED
-from tyler.analysis.lens import blocks_of
+from tyler.analysis.interventions import NAMED, blocks_of
 from tyler.engine.routing import Never, Router
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler

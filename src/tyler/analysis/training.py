@@ -103,11 +103,7 @@ def keep(
     if seconds is None:
         seconds = trained(training, preset, seed, sources, models)[1]
     halved = kept / f".{name}.partial"
-    shutil.rmtree(halved, ignore_errors=True)
-    Tyler.from_pretrained(folder, dtype="float32", device="cpu").save_pretrained(halved, half=True)
-    for form in halved.rglob("README.md"):
-        form.unlink()  # peft's is a form to be filled in
-    weights = Tyler.from_pretrained(str(halved)).fingerprint()
+    weights = halve(folder, halved)
     more = {}
     if location:
         more["location"] = location
@@ -123,6 +119,15 @@ def keep(
     told = {**_told(training, preset, seed), **more, "weights": weights, "seconds": seconds}
     atomic_write(note, json.dumps(told, indent=2) + "\n")
     return note
+
+
+def halve(model: Path, folder: Path) -> str:
+    """Write a model in half precision; the hash of its weights."""
+    shutil.rmtree(folder, ignore_errors=True)
+    Tyler.from_pretrained(model, dtype="float32", device="cpu").save_pretrained(folder, half=True)
+    for form in folder.rglob("README.md"):
+        form.unlink()  # peft's is a form to be filled in
+    return Tyler.from_pretrained(str(folder)).fingerprint()
 
 
 def check_published(location: str, weights: str, folder: Path) -> None:

@@ -177,8 +177,10 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)
     policy.psi.data.copy_(found.pop("psi"))
-    heads.to_empty(device=backbone.device).load_state_dict(found)
-    synthesizer.heads = heads
+    for name, head in heads.items():
+        if not isinstance(head, Head):
+            synthesizer.heads[name] = head.to_empty(device=backbone.device)
+    synthesizer.heads.load_state_dict(found)
     return synthesizer.eval(), policy.eval()
 
 

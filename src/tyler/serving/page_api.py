@@ -18,7 +18,8 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 import tyler
-from tyler.analysis.lens import blocks_of, read_block
+from tyler.analysis.interventions import blocks_of
+from tyler.analysis.lens import read_block
 from tyler.engine.presentation import colour_of
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Learned

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BASE = "0 base"
 MARKERS = "os^D"
+Shares = dict[tuple[str, str], float]
+"""Per cent right, by step and domain."""
 """One a method, for whoever does not tell the colours apart."""
 
 
@@ -85,19 +87,23 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """The macro average and F of every method after every step, of each seed that has all domains up to there."""
     columns = list(dict.fromkeys(one.entry.column for one in measured))
     steps = list(dict.fromkeys(one.entry.group for one in measured if one.entry.group != BASE))
-    shares: dict[str, dict[int, dict[str, dict[str, float]]]] = {}
+    shares: dict[str, dict[int, Shares]] = {}
     for one in measured:
         for seed, (_, record) in one.records.items():
-            by_step = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
-            by_step.setdefault(one.entry.group, {})[one.entry.column] = 100 * fmean(one.right(record))
+            of_seed = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
+            of_seed[one.entry.group, one.entry.column] = 100 * fmean(one.right(record))
     told = []
     for (row, seeds), place in product(shares.items(), range(len(steps))):
-        known = [[found.get(step, {}) for step in steps[: place + 1]] for found in seeds.values()]
-        whole = [after for after in known if all(column in domains for domains in after for column in columns)]
-        values = [summed([[domains[column] for column in columns] for domains in after]) for after in whole]
+        values = [summed(after) for one in seeds.values() if (after := accuracies(one, steps[: place + 1], columns))]
         if values:
             told.append({"row": row, "step": steps[place], **{key: [one[key] for one in values] for key in values[0]}})
     return {"retention": told}
+
+
+def accuracies(shares: Shares, steps: Sequence[str], columns: Sequence[str]) -> list[list[float]]:
+    """After each of some steps the accuracy on every domain; nothing where one is missing."""
+    whole = all((step, column) in shares for step in steps for column in columns)
+    return [[shares[step, column] for column in columns] for step in steps] if whole else []
 
 
 def summed(after: Sequence[Sequence[float]]) -> dict[str, float]:
