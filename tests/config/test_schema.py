@@ -96,6 +96,19 @@ def test_overrides_are_yaml_values_at_dotted_keys(override: str, value: float) -
     assert load_config("mini", [override]).grpo.kl_weight == value
 
 
+def test_null_in_a_file_takes_away_a_section_that_may_be_null_and_no_other(write) -> None:
+    assert load_config("mini").data.development is not None
+    path = write("extends: mini\ndata: {development: null}\ngrpo:\n")
+    assert load_config(path).data.development is None
+    assert load_config(path).grpo == load_config("mini").grpo
+
+
+def test_a_section_in_an_override_changes_what_it_names_as_in_a_file() -> None:
+    mini = load_config("mini").stage1
+    found = load_config("mini", ["stage1={steps: 5}", "stage1.insertions={max: 4}"]).stage1
+    assert found == mini.model_copy(update={"steps": 5, "insertions": mini.insertions.model_copy(update={"max": 4})})
+
+
 def test_overrides_reach_lists_and_places_in_lists() -> None:
     config = load_config(
         "mini", ["operators.1.num_latents=2", "lora.target_modules=[q_proj, k_proj]", "data.count=null"]
@@ -241,7 +254,8 @@ def test_the_bound_on_memory_is_read_with_its_unit() -> None:
 def test_steps_replace_epochs() -> None:
     stage = load_config("paper").stage1
     assert stage.num_steps(15_000) == 2 * 1875
-    assert stage.num_steps(9) == 4
+    assert stage.num_steps(9) == 3, "two passes are 18 examples, and a batch has 8"
+    assert stage.model_copy(update={"epochs": 1.1}).num_steps(80) == 11, "whatever 1.1 * 80 is rounded to"
     assert load_config("paper", ["stage1.steps=7"]).stage1.num_steps(15_000) == 7
 
 

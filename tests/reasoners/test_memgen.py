@@ -997,6 +997,8 @@ def test_the_commands_train_one_after_the_other(
         said = capsys.readouterr().err
         assert "conflicts with runs/tiny-memgen" in said and "memgen.prompt_latents is 3, and there 4" in said
         assert "backbone.instruction is 'Think.', and there ''" in said
+    assert main(["train", "memgen-trigger", "tiny.yaml", "--output", "x", "--memgen.lora.rank", "3"]) == 2
+    assert "memgen.lora.rank is 3, and there 2" in capsys.readouterr().err
     assert not (tmp_path / "x").exists(), "nothing is written of a training that is refused"
     for train in (grpo.run_weaver, grpo.run_trigger):
         weights = together(2, fingerprint_after, train, f"together-{train.__name__}")

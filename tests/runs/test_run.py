@@ -101,6 +101,33 @@ def test_replacing_a_run_drops_what_it_wrote(tmp_path: Path) -> None:
         assert (tmp_path / "config.yaml").read_text() == "new: true\n"
 
 
+def test_replacing_a_run_drops_what_was_drawn_of_it_and_keeps_what_is_somebody_elses(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        train(run, 1, 4)
+    for name in ("curves.png", "report.html", "notes.txt"):
+        (tmp_path / name).touch()
+    with Run.replace(tmp_path, "new: true\n") as run:
+        assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
+            "config.yaml", "environment.json", "metrics.jsonl", "notes.txt",
+        ]  # fmt: skip
+
+
+def test_a_kill_while_a_run_is_replaced_leaves_one_that_can_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: object, **more: object) -> None:
+        raise SystemExit(137)
+
+    with Run.create(tmp_path, CONFIG) as run:
+        train(run, 1, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr("tyler.runs.run.shutil.rmtree", kill)
+        with pytest.raises(SystemExit):
+            Run.replace(tmp_path, "new: true\n")
+    Run.replace(tmp_path, "new: true\n").close()
+    assert (tmp_path / "config.yaml").read_text() == "new: true\n"
+
+
 def test_a_command_creates_resumes_or_replaces(tmp_path: Path) -> None:
     with open_run(tmp_path, CONFIG) as run:
         train(run, 1, 2)
@@ -357,10 +384,24 @@ def test_a_run_that_goes_back_behind_its_best_checkpoint_drops_the_link(tmp_path
 
 def test_what_no_weight_depends_on_may_change_when_a_run_goes_on(tmp_path: Path) -> None:
     old = CONFIG + "checkpoints:\n  keep: 2\ntracking:\n  tool: wandb\n"
-    new = old.replace("keep: 2", "keep: 5").replace("wandb", "none")
+    old += "decoding:\n  slots: 16\n  budget: 3\nmemgen:\n  trigger:\n    micro_batch_size: 8\n"
+    new = old.replace("keep: 2", "keep: 5").replace("wandb", "none").replace("slots: 16", "slots: 4")
+    new = new.replace("micro_batch_size: 8", "micro_batch_size: 1")
     Run.create(tmp_path, old).close()
     Run.resume(tmp_path, new).close()
     assert (tmp_path / "config.yaml").read_text() == new
+    with pytest.raises(RunError, match=r"another config: decoding.budget was 3, now 4$"):
+        Run.resume(tmp_path, new.replace("budget: 3", "budget: 4"))
+
+
+def test_a_best_step_whose_checkpoint_is_gone_can_be_beaten_by_any(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG, keep_checkpoints=1) as run:
+        judged(run, 1, [0.5, 0.1])
+    shutil.rmtree(tmp_path / "checkpoints" / "step-1")
+    with Run.resume(tmp_path, CONFIG) as run:
+        assert run.best is None
+        judged(run, 3, [0.3])
+        assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-3"
 
 
 def test_listeners_hear_every_line_of_the_metrics(tmp_path: Path) -> None:
@@ -482,6 +523,17 @@ def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> Non
             run.check_provenance({"the problems": "b", "the model": "m"})
     with Run.replace(tmp_path, CONFIG) as run:
         run.check_provenance({"the problems": "b"})
+
+
+def test_a_run_that_may_not_resume_stays_as_it_was(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.check_provenance({"the problems": "a"})
+        train(run, 1, 4)
+        run.log(5, {"loss": 0.1})  # and killed before its checkpoint
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(RunError, match="cannot resume: the problems changed since it was started"):
+        Run.resume(tmp_path, CONFIG, origin={"the problems": "b"})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def test_what_an_older_version_did_not_note_is_noted_now_and_said(

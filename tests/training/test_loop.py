@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from contextlib import closing
 from operator import gt
 from pathlib import Path
 
@@ -185,15 +186,31 @@ def test_a_loop_that_fails_leaves_the_signals_as_they_were(tmp_path: Path) -> No
 
     before = signal.getsignal(signal.SIGTERM)
     with Run.create(tmp_path, CONFIG) as run:
-        with pytest.raises(RuntimeError, match="boom"):
+        with pytest.raises(RuntimeError, match="boom") as error:
             fail_in_the_loop(run)
+        assert error.tb is not None, "which holds the loop's variables"
         assert signal.getsignal(signal.SIGTERM) is before
         assert run.checkpoints() == []
 
 
 def fail_in_the_loop(run: Run) -> None:
-    for _ in training_steps("test", run, 3, 0, 1, lambda steps_done, folder: None):
-        raise RuntimeError("boom")
+    steps = training_steps("test", run, 3, 0, 1, lambda steps_done, folder: None)
+    with closing(steps):
+        for _ in steps:
+            raise RuntimeError("boom")
+
+
+def test_an_interrupt_in_the_last_step_is_not_lost(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    with Run.create(tmp_path, CONFIG) as run:
+        with pytest.raises(Interrupted, match=rf"stopped after step 2 of 2; {tmp_path} is complete$") as stopped:
+            for step in training_steps("test", run, 2, 0, None, lambda steps_done, folder: None):
+                if step.number == 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+        assert not stopped.value.resumes
+        assert [path.name for path in run.checkpoints()] == ["step-2"]
 
 
 def test_an_interrupted_loop_saves_and_says_how_to_go_on(tmp_path: Path) -> None:

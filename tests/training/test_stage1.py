@@ -450,7 +450,9 @@ def config_for(path: Path, **stage1_settings: Any) -> Config:
     return Config(data=data, operators=tiny.OPERATORS, stage1=Stage1Config(**stage1_settings))
 
 
-def test_traces_too_long_for_the_setting_or_the_model_are_left_out(tmp_path: Path) -> None:
+def test_traces_too_long_for_the_setting_or_the_model_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backbone = tiny.tyler("qwen3").backbone
     path = write_traces(tmp_path / "traces.jsonl")
     every = load_traces(config_for(path), backbone)
@@ -459,8 +461,20 @@ def test_traces_too_long_for_the_setting_or_the_model_are_left_out(tmp_path: Pat
     longest_operator = max(operator.num_latents for operator in tiny.OPERATORS)
     kept = load_traces(config_for(path, max_length=lengths[1] + longest_operator), backbone)
     assert sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in kept) == lengths[:2]
-    with pytest.raises(ValueError, match=r"none of the 3 traces fits stage1.max_length=20; raise it"):
+    with pytest.raises(ValueError, match=r"none of the 3 traces has at most .*; raise stage1.max_length=20"):
         load_traces(config_for(path, max_length=20), backbone)
+    monkeypatch.setattr(type(backbone), "max_positions", 20)
+    with pytest.raises(ValueError, match=r"the model's context has 20 positions: train on shorter traces"):
+        load_traces(config_for(path, max_length=100), backbone)
+
+
+def test_traces_without_a_boundary_are_told_from_those_that_are_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps({"problem": "How many x?", "solution": "\\boxed{5}", "answer": "5"}) + "\n")
+    inside = tuple(operator for operator in tiny.OPERATORS if operator.boundary != "answer_start")
+    config = config_for(path).model_copy(update={"operators": inside})
+    with pytest.raises(ValueError, match=r"none of the 1 traces has a boundary of an operator \("):
+        load_traces(config, tiny.tyler("qwen3").backbone)
 
 
 def test_latents_that_leave_no_room_for_a_trace_are_refused_as_such(tmp_path: Path) -> None:

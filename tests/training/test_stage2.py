@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tyler.config.files import load_config
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig
+from tyler.engine.engine import longest_prompt
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings, lora_layers
@@ -113,6 +115,36 @@ def test_rollouts_are_reproducible_and_do_not_depend_on_their_company() -> None:
     actions = [trajectory.actions for trajectory in first.trajectories]
     assert actions == [trajectory.actions for trajectory in again.trajectories]
     assert actions[CONFIG.grpo.group_size :] == [trajectory.actions for trajectory in alone.trajectories]
+
+
+def test_a_problem_that_a_batch_has_twice_is_answered_otherwise_the_second_time() -> None:
+    batch = [PROBLEMS[0], PROBLEMS[1], PROBLEMS[0]]
+    assert grpo.repeats_in(batch) == [0, 0, 1]
+    model, size = tiny.tyler("qwen3"), CONFIG.grpo.group_size
+    seeds = [
+        trajectory.sampling.seed
+        for trajectory in roll_out(model, batch, CONFIG, step=0, repeats=grpo.repeats_in(batch)).trajectories
+    ]
+    assert len(set(seeds)) == 3 * size
+    assert seeds[: 2 * size] == [one.sampling.seed for one in roll_out(model, batch[:2], CONFIG, step=0).trajectories]
+
+
+def test_problems_that_leave_no_room_for_an_answer_are_left_out_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"problem": "x " * (1 + 900 * (n == 1)), "answer": "5"} for n in range(3)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = CONFIG.model_copy(update={"data": DataConfig(task="jsonl", path=str(tmp_path / "data.jsonl"))})
+    model = tiny.tyler("qwen3")
+    room = longest_prompt(model.backbone, model.heads)
+    model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * room, max_new_tokens=1)])
+    with pytest.raises(ValueError, match="the prompt has"):
+        model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * (room + 1), max_new_tokens=1)])
+    problems, development = grpo.load_askable(config, config.stage2, model.request, room)
+    assert [problem.id for problem in problems] == ["train-1", "train-3"] and development == []
+    assert f"left out 1 of 3 training problems, with prompts of over {room} tokens: train-2" in caplog.text
+    with pytest.raises(ValueError, match=r"all 3 training problems have prompts of more than 2 tokens"):
+        grpo.load_askable(config, config.stage2, model.request, 2)
 
 
 def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:

@@ -30,7 +30,7 @@ from tyler.runs.catalogue import AnyRun, EvaluationRun, TrainingRun, runs_below
 from tyler.runs.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import EVERY, LOOPS
-from tyler.runs.run import CONFIG, TRAJECTORIES
+from tyler.runs.run import CONFIG, REPORT, TRAJECTORIES
 from tyler.tasks import Outcome, find_task
 
 FIRST, LAST = 3, 6
@@ -61,7 +61,7 @@ def write(paths: Sequence[Path], output: Path | None = None) -> Path:
         raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
     found = named([run for path in paths for run in _runs(path)])
     default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
-    place = output or default / "report.html"
+    place = output or default / REPORT
     place.parent.mkdir(parents=True, exist_ok=True)
     title = found[0].name if len(found) == 1 else f"{', '.join(map(str, paths))}: {counted(len(found), 'run')}"
     atomic_write(place, page(found, place.parent, title))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,6 @@ else:
 
 logger = logging.getLogger(__name__)
 
-CURVES = "curves.png"
 
 CONTINUING = [name for name, trainer in TRAINERS.items() if trainer.needs_start]
 """Those that start from a trained weaver."""
@@ -153,7 +153,8 @@ def _carry_out(
     with quietly(quiet):
         logger.info("%s, in %s: loading ...", title, output)
         train()
-        _draw(title, output)
+        if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes the run
+            _draw(title, output)
         for line in _closing(title, output, following):
             logger.info("%s", line)
 
@@ -162,17 +163,17 @@ def _draw(title: str, output: Path) -> None:
     """The curves of the run, as a picture in its folder."""
     from tyler.runs.catalogue import TrainingRun
     from tyler.runs.curves import save_png
+    from tyler.runs.run import CURVES
 
     run = TrainingRun(output)
     save_png(run.metrics, output / CURVES, f"{title}, {run.step} steps", run.budget)
 
 
 def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> list[str]:
-    from tyler.runs.checkpoints import BEST, CHECKPOINTS, latest_checkpoint, read_best
+    from tyler.runs.checkpoints import BEST, CHECKPOINTS, best_so_far, latest_checkpoint
 
-    newest = latest_checkpoint(output)
-    lines = [f"{title} is trained: {newest}"]
-    if (best := read_best(newest)) is not None:
+    lines = [f"{title} is trained: {latest_checkpoint(output)}"]
+    if (best := best_so_far(output)) is not None:
         found = f"step {best.step}, {best.metric} {best.value:.4g}"
         lines.append(f"best on the development problems: {found}: {output / CHECKPOINTS / BEST}")
     commands = [f"{command} {shlex.join(arguments)}" for command, *arguments in following]

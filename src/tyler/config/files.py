@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -22,8 +23,11 @@ from tyler.modeling.operators import Operator
 PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
 
-CHANGEABLE = ("checkpoints.", "devices.", "tracking.")
-"""Settings that a resumed run may change: no weight depends on them."""
+CHANGEABLE = (
+    *("checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.coalesce", "decoding.memory"),
+    *("*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every"),
+)
+"""Settings that a resumed run may change: no weight depends on them but by rounding, and by what dropout draws."""
 
 
 class ConfigError(ValueError):
@@ -121,14 +125,16 @@ def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     return settings
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, section by section; a list replaces a list."""
+def _merge(base: dict[str, Any], top: dict[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`top` over `base`, section by section; a list replaces a list. `place` is where both are in a config."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        if value is None and isinstance(below, dict):
+        if value is None and isinstance(below, dict) and (*place, key) not in NULLABLE:
             continue  # a section with no key in it
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merge(below, value, (*place, key)) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -144,9 +150,12 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def _replace_at(settings: Any, path: list[str], value: Any) -> Any:
-    """A copy of `settings` with `value` at `path`; a number in the path is a place in a list."""
+    """A copy of `settings` with `value` at `path`, a section over a section as in a file.
+
+    A number in the path is a place in a list.
+    """
     if not path:
-        return value
+        return _merge(settings, value) if isinstance(settings, dict) and isinstance(value, dict) else value
     first, rest = path[0], path[1:]
     if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
         place = int(first)
@@ -199,11 +208,24 @@ def _keys_of(location: tuple[int | str, ...]) -> list[str]:
     return list(section.model_fields)
 
 
+def _nullable_sections(section: type[BaseModel] = Config, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a config may have null in the place of a section."""
+    for name, field in section.model_fields.items():
+        for below in _section_in(field.annotation):
+            if type(None) in get_args(field.annotation):
+                yield (*place, name)
+            yield from _nullable_sections(below, (*place, name))
+
+
 def _section_in(annotation: Any) -> list[type[BaseModel]]:
     """The section that a type is made of: itself, or the one in a tuple or a union of it."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for part in get_args(annotation) for section in _section_in(part)]
+
+
+NULLABLE = frozenset(_nullable_sections())
+"""Sections that may be null, such as `data.development`."""
 
 
 def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
@@ -213,7 +235,8 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
     """
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
     old = {**{key: value for key, value in {**defaults, **EARLIER}.items() if key in new}, **old}
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not key.startswith(CHANGEABLE)]
+    fixed = [key for key in {**old, **new} if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE)]
+    keys = [key for key in fixed if old.get(key) != new.get(key)]
     return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
 
 

@@ -90,15 +90,15 @@ class OptimizationConfig(Section):
         return self
 
     def num_steps(self, num_examples: int) -> int:
-        """Optimizer steps over `num_examples` examples: `epochs` times as many as an epoch needs, rounded up.
+        """Optimizer steps over `num_examples` examples: as many batches as `epochs` passes over them fill, rounded up.
 
-        Every batch is full (`training.loop.batch_at`): the last one of an epoch continues into the next, so that a run
-        reads every example `epochs` times and the first few of the next epoch's order once more.
+        Every batch is full (`training.loop.batch_at`): one that an epoch ends in continues into the next, so that a run
+        reads every example `epochs` times and, to fill its last batch, the first few of the next epoch's order.
         """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None, "one of the two is given"
-        return math.ceil(self.epochs * math.ceil(num_examples / self.batch_size))
+        return math.ceil(round(self.epochs * num_examples / self.batch_size, 6))  # 1.1 * 100 is above 110
 
 
 class TracesConfig(OptimizationConfig):

@@ -55,7 +55,8 @@ class BackboneConfig(Section):
 
 
 class LoraConfig(Section):
-    """The shape of both LoRAs: phi (synthesizer) and eta (policy). Dropout acts in Stage 1 only."""
+    """The shape of both LoRAs: phi (synthesizer) and eta (policy). Dropout acts where traces are learned, in Stage
+    1 and SFT; learning from rewards is without."""
 
     rank: Count = 8
     """r: the inner width of an adapter."""
@@ -108,7 +109,8 @@ class DataConfig(Section):
     development: DevelopmentConfig | None = None
     """Problems to watch training with, and to choose the best checkpoint by; null for none."""
     held_out: tuple[HeldOutConfig, ...] | None = None
-    """What training problems are compared with before a run, besides the evaluation's set; empty for nothing at all."""
+    """What training problems are compared with before a run, besides the evaluation's set; empty for neither. A
+    development set is always kept apart."""
     on_overlap: OnOverlap = "refuse"
     """Whether held-out problems among the training problems stop the run, or are left out of it."""
 

@@ -43,6 +43,16 @@ def patience(rows: int) -> int:
     return 0 if rows <= 8 else 16
 
 
+def longest_action(heads: Heads) -> int:
+    """Positions that one action may take: a token has one, a call as many as its operator has latents."""
+    return max((head.num_latents for head in heads.values()), default=1)
+
+
+def longest_prompt(backbone: Backbone, heads: Heads) -> int:
+    """Tokens that a prompt may have, so that any one action still fits the model's context."""
+    return backbone.max_positions - longest_action(heads)
+
+
 class Engine:
     """Decodes requests with continuous batching over `slots` rows.
 
@@ -73,7 +83,7 @@ class Engine:
         self.coalesce = coalesce
         self.timings = Timings()
         self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
-        self._longest_action = max((self.heads[name].num_latents for name in self.heads), default=1)
+        self._longest_action = longest_action(self.heads)
         # Looked up once: transformers looks each of these up again, and a step asks for them often.
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
@@ -99,8 +109,7 @@ class Engine:
         may wait, where it is not the engine's. Raises PromptTooLong (a ValueError) when the prompt does not fit the
         model's context, and ValueError when the answer never fits `memory`.
         """
-        limit = self._max_positions - self._longest_action
-        if len(request.prompt_ids) > limit:
+        if len(request.prompt_ids) > (limit := longest_prompt(self.backbone, self.heads)):
             raise PromptTooLong(
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
                 f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"

@@ -40,6 +40,12 @@ class LoraSettings:
     target_modules: tuple[str, ...] = field(default=("q_proj", "v_proj"))
 
 
+def settings_of(lora: PeftModel) -> LoraSettings:
+    """What an adapter was made with; its modules in the order of their names."""
+    config = cast(LoraConfig, lora.peft_config[ADAPTER])
+    return LoraSettings(config.r, config.lora_alpha, config.lora_dropout, tuple(sorted(config.target_modules or ())))
+
+
 def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
     """A view of `model` with a fresh adapter: A random, B zero, so that it starts equal to the backbone.
 

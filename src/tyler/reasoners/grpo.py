@@ -7,28 +7,24 @@ from functools import partial
 import torch
 
 from tyler.config.schema import Config
+from tyler.engine.engine import longest_prompt
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.tasks.problem import Problem
 from tyler.training import stage2
-from tyler.training.command import (
-    Prepared,
-    development_problems,
-    load_backbone,
-    load_problems,
-    origin_of,
-    training_command,
-)
+from tyler.training.command import Prepared, load_backbone, origin_of, training_command
+from tyler.training.grpo import load_askable
 
 
 @training_command
 def run(config: Config) -> Prepared[Tyler]:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators."""
     backbone = load_backbone(config)
-    problems, development = load_problems(config), development_problems(config, config.stage2)
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("grpo")
     model.policy.add_lora(lora)
+    room = longest_prompt(backbone, model.heads)
+    problems, development = load_askable(config, config.stage2, model.request, room)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems))
     return Prepared(model, origin, partial(stage2.train, model, problems, development, config, title="GRPO"))

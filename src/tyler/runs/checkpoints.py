@@ -106,6 +106,12 @@ def read_best(checkpoint: Path | None) -> Best | None:
         return Best(**json.loads((checkpoint / BEST_NOTE).read_text()))
 
 
+def best_so_far(path: Path) -> Best | None:
+    """The best step of the run in `path`; none where its checkpoint is gone, so that later ones can be the best."""
+    best = read_best(latest_checkpoint(path))
+    return best if best is not None and (path / CHECKPOINTS / f"step-{best.step}").is_dir() else None
+
+
 def link_best(path: Path, best: Best | None) -> None:
     """Let `checkpoints/best` stand for the best step's checkpoint, from one moment to the next; for none, remove it.
 

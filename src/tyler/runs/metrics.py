@@ -89,7 +89,7 @@ STAGE2 = Metrics(
         "stage2/invocations": "operator invocations per rollout, sampled",
         "stage2/invocations_{operator}": "the same for one operator",
         "stage2/over_budget": "share of rollouts with more invocations than `grpo.budget`",
-        "stage2/truncated": "share of rollouts that reached `stage2.max_new_tokens`",
+        "stage2/truncated": "share of rollouts cut off by `stage2.max_new_tokens` or the model's context",
         "stage2/visible_tokens": "visible actions per rollout",
         "stage2/latents": "latents per rollout",
         "stage2/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing but the KL term",

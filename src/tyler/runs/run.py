@@ -41,11 +41,11 @@ from tyler.runs.checkpoints import (
     Best,
     RunError,
     best_checkpoint,
+    best_so_far,
     check_digests,
     drop_half_written,
     latest_checkpoint,
     link_best,
-    read_best,
     reading,
     remove_checkpoint,
     whole_checkpoints,
@@ -57,6 +57,8 @@ from tyler.runs.json_lines import parsed, plain
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
 METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
+CURVES, REPORT = "curves.png", "report.html"
+"""What commands draw of a run beside it."""
 HALF_A_CONFIG = f".{CONFIG}.*"
 """What a start that was killed at once leaves."""
 LOG_LENGTHS = "log_lengths.json"
@@ -79,7 +81,7 @@ class Run:
         self._lock = lock
         self._keep_checkpoints = keep_checkpoints
         self._listeners: list[Listener] = []
-        self.best = read_best(latest_checkpoint(path))
+        self.best = best_so_far(path)
         # Unbuffered: what a full disk did not take must not come back when the file is closed.
         self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         self._trajectories: FileIO | None = None  # most runs log none
@@ -102,11 +104,7 @@ class Run:
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
                 )
-            for leftover in path.glob(HALF_A_CONFIG):
-                leftover.unlink()
-            atomic_write(path / CONFIG, config_text)
-            _note_start(path)
-            return cls(path, lock, keep_checkpoints)
+            return cls._started(path, lock, config_text, keep_checkpoints)
 
     @classmethod
     def replace(
@@ -114,19 +112,27 @@ class Run:
     ) -> Run:
         """Start a run anew, dropping what an earlier run left in the directory, and only that.
 
-        Raises RunError as `create` does; a directory with anything but a run in it is left alone.
+        Raises RunError as `create` does; a directory with files and no run in it is left alone.
         """
         path = Path(path)
         _refuse_other_files(path)
         lock = _open_directory(path, min_free_bytes)
         with released_on_error(path, lock):
-            if (path / CONFIG).exists():
-                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CONFIG):
-                    (path / name).unlink(missing_ok=True)
+            if (path / CONFIG).exists():  # it stays until the new one replaces it: a kill leaves a run
                 for folder in (CHECKPOINTS, TRACKING):
                     shutil.rmtree(path / folder, ignore_errors=True)
-        release(path, lock)
-        return cls.create(path, config_text, keep_checkpoints=keep_checkpoints, min_free_bytes=min_free_bytes)
+                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CURVES, REPORT):
+                    (path / name).unlink(missing_ok=True)
+            return cls._started(path, lock, config_text, keep_checkpoints)
+
+    @classmethod
+    def _started(cls, path: Path, lock: int, config_text: str, keep_checkpoints: int) -> Run:
+        """A run at its beginning, in a directory whose lock is held."""
+        for leftover in path.glob(HALF_A_CONFIG):
+            leftover.unlink()
+        atomic_write(path / CONFIG, config_text)
+        _note_start(path)
+        return cls(path, lock, keep_checkpoints)
 
     @classmethod
     def resume(
@@ -137,12 +143,14 @@ class Run:
         keep_checkpoints: int = 2,
         min_free_bytes: int = MIN_FREE_BYTES,
         defaults_text: str = "{}",
+        origin: Mapping[str, str] | None = None,
     ) -> Run:
         """Open a run again at its newest checkpoint, or at its start where it has none.
 
         `defaults_text` is a config of defaults: a setting that the run does not name, because it is older than the
         setting, had its default. Raises RunError when there is no run, when its config differs from `config_text`
-        (naming the keys) in more than may change (`files.CHANGEABLE`), and as `create` does.
+        (naming the keys) in more than may change (`files.CHANGEABLE`), when it has learned from something else than
+        `origin` says (`check_provenance`), and as `create` does; the run is then as it was.
         """
         path = Path(path)
         if not (path / CONFIG).is_file():
@@ -151,8 +159,9 @@ class Run:
         with released_on_error(path, lock):
             if changed := differences(_read_config(path / CONFIG), config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(changed)}")
+            _refuse_another_origin(path, origin or {})
             drop_half_written(path / CHECKPOINTS)
-            link_best(path, read_best(latest_checkpoint(path)))
+            link_best(path, best_so_far(path))
             _rewind_logs(path)
             atomic_write(path / CONFIG, config_text)
             _note_start(path)
@@ -193,18 +202,12 @@ class Run:
 
         A config names files and folders; what is in them may have changed since.
         """
-        path = self.path / ORIGIN
-        before = parsed(path.read_bytes(), str(path)) if path.exists() else {}
-        if changed := [name for name, value in origin.items() if before.get(name, value) != value]:
-            raise RunError(
-                f"{self.path} cannot resume: {' and '.join(changed)} changed since it was started; bring back what it "
-                "was started with, or start anew (another --output)"
-            )
+        before = _refuse_another_origin(self.path, origin)
         if before and (unknown := sorted(set(origin) - set(before))):
             logger.warning(
                 "%s was started by an older version, which did not note %s", self.path, " and ".join(unknown)
             )
-        atomic_write(path, json.dumps({**before, **origin}, indent=2) + "\n")
+        atomic_write(self.path / ORIGIN, json.dumps({**before, **origin}, indent=2) + "\n")
 
     def require_space(self, checkpoint_bytes: int) -> None:
         """Raise RunError unless the disk has room for the checkpoints of this run, each of about `checkpoint_bytes`.
@@ -309,7 +312,7 @@ class FollowedRun(Run):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.best = read_best(latest_checkpoint(path))
+        self.best = best_so_far(path)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Nothing: the writer logs."""
@@ -341,6 +344,7 @@ def open_run(
     resume: bool = False,
     replace: bool = False,
     defaults_text: str = "{}",
+    origin: Mapping[str, str] | None = None,
 ) -> Run:
     """The run that a command asks for: `Run.resume`, `Run.replace` or, without either, `Run.create`.
 
@@ -349,7 +353,9 @@ def open_run(
     if resume and replace:
         raise RunError(f"cannot both resume and replace {path}; choose one")
     if resume:
-        return Run.resume(path, config_text, keep_checkpoints=keep_checkpoints, defaults_text=defaults_text)
+        return Run.resume(
+            path, config_text, keep_checkpoints=keep_checkpoints, defaults_text=defaults_text, origin=origin
+        )
     start = Run.replace if replace else Run.create
     return start(path, config_text, keep_checkpoints=keep_checkpoints)
 
@@ -361,6 +367,18 @@ def _note_start(path: Path) -> None:
     kept = path / ENVIRONMENT
     starts = parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
     atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
+
+
+def _refuse_another_origin(path: Path, origin: Mapping[str, str]) -> dict[str, str]:
+    """What the run has noted of what it learns from. Raises RunError where `origin` says otherwise."""
+    noted = path / ORIGIN
+    before: dict[str, str] = parsed(noted.read_bytes(), str(noted)) if noted.exists() else {}
+    if changed := [name for name, value in origin.items() if before.get(name, value) != value]:
+        raise RunError(
+            f"{path} cannot resume: {' and '.join(changed)} changed since it was started; bring back what it was "
+            "started with, or start anew (another --output)"
+        )
+    return before
 
 
 def _refuse_other_files(path: Path) -> None:

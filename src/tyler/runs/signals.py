@@ -36,9 +36,9 @@ class Interruption:
     def requested(self) -> bool:
         return self.signum is not None
 
-    def stop(self, message: str) -> Interrupted:
-        """The exception to raise once everything is saved; `message` says how to resume."""
-        return Interrupted(message, self.signum or signal.SIGINT)
+    def stop(self, message: str, resumes: bool = True) -> Interrupted:
+        """The exception to raise once everything is saved; `message` says how to resume, where `resumes`."""
+        return Interrupted(message, self.signum or signal.SIGINT, resumes)
 
 
 _loops: list[Interruption] = []

@@ -6,14 +6,17 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+from peft import PeftModel
 
 from tyler.config.files import dump
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.checkpoints import RunError, checkpoint_step
 from tyler.runs.run import CONFIG, FollowedRun, Run, open_run
@@ -149,6 +152,15 @@ def prompt_settings(prompt: Prompt) -> dict[str, Any]:
     return {"backbone.instruction": prompt.instruction, "backbone.thinking": prompt.thinking}
 
 
+def lora_settings(config: Config, section: str, lora: PeftModel) -> dict[str, Any]:
+    """An adapter's settings by the keys of a config's section, "lora" or "memgen.lora"."""
+    found = asdict(settings_of(lora))
+    asked = value_at(config, f"{section}.target_modules")
+    if set(asked) == set(found["target_modules"]):  # their order says nothing
+        found["target_modules"] = asked
+    return {f"{section}.{key}": value for key, value in found.items()}
+
+
 def value_at(config: Config, key: str) -> Any:
     """The setting under a dotted key."""
     found: Any = config
@@ -193,7 +205,15 @@ def _opened(
     """The run, held to its origin, with its tracker; `stack` closes both."""
     defaults, keep = dump(Config()), config.checkpoints.keep
     run = stack.enter_context(
-        open_run(output, dump(config), keep_checkpoints=keep, resume=resume, replace=replace, defaults_text=defaults)
+        open_run(
+            output,
+            dump(config),
+            keep_checkpoints=keep,
+            resume=resume,
+            replace=replace,
+            defaults_text=defaults,
+            origin=origin,
+        )
     )
     run.check_provenance(origin or {})
     if origin is not None:

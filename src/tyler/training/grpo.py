@@ -6,8 +6,10 @@ bottom.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import gt
 from typing import Generic, TypeVar
@@ -16,17 +18,24 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tyler.config.loops import OptimizationConfig
+from tyler.config.schema import Config
+from tyler.engine.request import Request
 from tyler.engine.trajectory import Trajectory
 from tyler.runs.run import Run
 from tyler.tasks import grade
 from tyler.tasks.problem import Problem, Verdict
 from tyler.training import distributed
+from tyler.training.command import development_problems, load_problems
 from tyler.training.loop import Saved, batch_at, check_finite, remaining_steps
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
+logger = logging.getLogger(__name__)
+
 REPLAY_GAP = "replay_gap"
 """The term that is a largest difference, and not a sum over the batch."""
+NAMED = 5
+"""As many problems are named where some are left out."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,8 @@ class GrpoSpec(Generic[Rolled]):
     """Parameters with their peak learning rate."""
     model: Saved
     """What its checkpoints hold."""
-    roll_out: Callable[[Sequence[Problem], int], Rolled]
-    """Answers problems at a step, counted from 0."""
+    roll_out: Callable[[Sequence[Problem], Sequence[int], int], Rolled]
+    """Answers problems, of which the batch had some before (`repeats_in`), at a step, counted from 0."""
     describe: Callable[[Rolled], Mapping[str, float]]
     """Metrics of a rollout, the same in every process."""
     learn: Callable[[Rolled], dict[str, float]]
@@ -87,19 +96,68 @@ def train(spec: GrpoSpec[Rolled], problems: Sequence[Problem], development: Sequ
     steps = remaining_steps(spec.title, run, total, optimization, loop.checkpoint_every, spec.model, spec.state)
     if run.latest_checkpoint() is None:
         spec.start(run)
-    for step in steps:
-        batch = [problems[index] for _, index in batch_at(step.number, loop.batch_size, len(problems), loop.seed)]
-        rollout = spec.roll_out(distributed.share(batch), step.number)
-        metrics = dict(spec.describe(rollout))
-        started = time.perf_counter()
-        for update in range(step.number * updates, (step.number + 1) * updates):
-            metrics |= improve(spec, rollout, optimization, update)
-        metrics[f"{spec.metrics}/learning_seconds"] = time.perf_counter() - started
-        if development and step.is_due(loop.eval_every):
-            metrics |= spec.greedy(development)
-            step.record_best(metrics, spec.best, gt)
-        spec.record(run, step.number + 1, rollout)
-        step.log(metrics, note(metrics, spec.metrics))
+    with closing(steps):
+        for step in steps:
+            batch = [problems[index] for _, index in batch_at(step.number, loop.batch_size, len(problems), loop.seed)]
+            rollout = spec.roll_out(distributed.share(batch), distributed.share(repeats_in(batch)), step.number)
+            metrics = dict(spec.describe(rollout))
+            started = time.perf_counter()
+            for update in range(step.number * updates, (step.number + 1) * updates):
+                metrics |= improve(spec, rollout, optimization, update)
+            metrics[f"{spec.metrics}/learning_seconds"] = time.perf_counter() - started
+            if development and step.is_due(loop.eval_every):
+                metrics |= spec.greedy(development)
+                step.record_best(metrics, spec.best, gt)
+            spec.record(run, step.number + 1, rollout)
+            step.log(metrics, note(metrics, spec.metrics))
+
+
+def load_askable(
+    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
+) -> tuple[list[Problem], list[Problem]]:
+    """The training and the development problems of a config, without those whose prompts are too long to be answered.
+
+    Raises ValueError where no training problem is left.
+    """
+    training, development = load_problems(config), development_problems(config, loop)
+    kept = _askable(training, "training", request, longest_prompt)
+    if not kept:
+        raise ValueError(
+            f"all {len(training)} training problems have prompts of more than {longest_prompt} tokens, which leave no "
+            "room for an answer in the model's context; train on shorter ones"
+        )
+    return kept, _askable(development, "development", request, longest_prompt)
+
+
+def _askable(
+    problems: Sequence[Problem], what: str, request: Callable[[Problem], Request], longest_prompt: int
+) -> list[Problem]:
+    fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
+    if left_out := [problem.id for problem, fitting in zip(problems, fits, strict=True) if not fitting]:
+        more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+        logger.warning(
+            "left out %d of %d %s problems, with prompts of over %d tokens: %s%s",
+            *(len(left_out), len(problems), what, longest_prompt, ", ".join(left_out[:NAMED]), more),
+        )
+    return [problem for problem, fitting in zip(problems, fits, strict=True) if fitting]
+
+
+def repeats_in(batch: Sequence[Problem]) -> list[int]:
+    """How often the batch had each problem before: it may be the end of one epoch and the beginning of the next."""
+    ids = [problem.id for problem in batch]
+    return [ids[:place].count(id) for place, id in enumerate(ids)]
+
+
+def groups_of(problems: Sequence[Problem], group_size: int, repeats: Sequence[int] = ()) -> list[tuple[Problem, int]]:
+    """Every answer that is asked for: its problem, and its number, by which it is seeded.
+
+    A problem that the batch had before (`repeats_in`) is answered by other numbers.
+    """
+    return [
+        (problem, repeat * group_size + member)
+        for problem, repeat in zip(problems, repeats or [0] * len(problems), strict=True)
+        for member in range(group_size)
+    ]
 
 
 def improve(spec: GrpoSpec[Rolled], rollout: Rolled, optimization: Optimization, update: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -86,9 +86,10 @@ def remaining_steps(
     checkpoint_every: int | None,
     model: Saved,
     more: Sequence[Tensor] = (),
-) -> Iterator[Step]:
+) -> Generator[Step]:
     """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
 
+    Loop over them inside `contextlib.closing`: an error's traceback would otherwise keep the signals that they handle.
     What the newest checkpoint holds is back in the optimization's parameters, and in `more`, when this returns. Raises
     RunError where the disk has no room for the checkpoints, ValueError for one that does not fit.
     """
@@ -106,7 +107,7 @@ def remaining_steps(
 
 def training_steps(
     title: str, run: Run, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
-) -> Iterator[Step]:
+) -> Generator[Step]:
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
     A step is saved when it is due, when it was judged the best so far, and at the end. After an interrupt the step at
@@ -125,10 +126,9 @@ def training_steps(
             is_best = run.best is not None and run.best.step == finished
             if step.is_due(checkpoint_every) or is_best or finished == total or stop:
                 run.save_checkpoint(finished, partial(write, finished))
-            if stop and finished < total:
-                raise interruption.stop(
-                    f"stopped after step {finished} of {total}; resume with {resume_hint(run.path)}"
-                )
+            if stop:
+                left = f"resume with {resume_hint(run.path)}" if finished < total else f"{run.path} is complete"
+                raise interruption.stop(f"stopped after step {finished} of {total}; {left}", finished < total)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from operator import lt
 from pathlib import Path
@@ -28,7 +29,14 @@ from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.runs.run import Run
 from tyler.training import distributed
 from tyler.training.centring import centre
-from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    lora_settings,
+    origin_of,
+    prompt_settings,
+    training_command,
+)
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import (
     Passes,
@@ -70,23 +78,25 @@ def train(
     total = config.num_steps(len(traces))
     optimization = Optimization.of(config, parameter_groups(model, config), total)
     centres = [head.centre for head in centred_heads(model)]
+    distributed.copy_from_first(centres)  # each process has measured them, and rounded in its own way
     steps = remaining_steps(
         "Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"), centres
     )
     passes = Passes.of(config, model.backbone, model.synthesizer)
     model.synthesizer.train()
-    for step in steps:
-        started = time.perf_counter()
-        batch = draw_batch(traces, config, step.number)
-        loss = accumulate_gradients(model, [example for _, example in batch], passes, config.gradient_checkpointing)
-        check_finite(loss, step.number, [id for id, _ in batch])
-        norm, rate = optimization.step(step.number, [id for id, _ in batch])
-        metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
-        metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
-        if development and step.is_due(config.eval_every):
-            metrics["stage1/development_loss"] = development_loss(model, development, config, passes)
-            step.record_best(metrics, "stage1/development_loss", lt)
-        step.log(metrics, f"loss {loss:.3f}")
+    with closing(steps):
+        for step in steps:
+            started = time.perf_counter()
+            batch = draw_batch(traces, config, step.number)
+            loss = accumulate_gradients(model, [example for _, example in batch], passes, config.gradient_checkpointing)
+            check_finite(loss, step.number, [id for id, _ in batch])
+            norm, rate = optimization.step(step.number, [id for id, _ in batch])
+            metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
+            metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
+            if development and step.is_due(config.eval_every):
+                metrics["stage1/development_loss"] = development_loss(model, development, config, passes)
+                step.record_best(metrics, "stage1/development_loss", lt)
+            step.log(metrics, f"loss {loss:.3f}")
     model.synthesizer.eval()
 
 
@@ -240,5 +250,6 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
         raise ValueError(f"{start} is a {model.stage} model; Stage 1 goes on from a Stage 1 model")
     if not all(isinstance(head, Head) for head in model.synthesizer.mapping().values()):
         raise ValueError(f"{start} has latents that are constant or centred; Stage 1 goes on from latents=computed")
-    check_inherited(config, start, model.backbone, {"operators": model.operators, **prompt_settings(model.prompt)})
+    own = {"operators": model.operators, **lora_settings(config, "lora", model.synthesizer.lora)}
+    check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
     return model

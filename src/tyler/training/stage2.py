@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tyler.config.loops import GrpoConfig
 from tyler.config.schema import Config
+from tyler.engine.engine import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
@@ -34,17 +35,17 @@ from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.training import distributed, grpo
 from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
-from tyler.training.command import (
-    Prepared,
-    check_inherited,
-    development_problems,
-    load_problems,
-    origin_of,
-    prompt_settings,
-    training_command,
-)
+from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.grpo import REPLAY_GAP, GrpoSpec, Rollout, accumulate_gradients, graded
+from tyler.training.grpo import (
+    REPLAY_GAP,
+    GrpoSpec,
+    Rollout,
+    accumulate_gradients,
+    graded,
+    groups_of,
+    load_askable,
+)
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import ActionWeights, Stage2Terms, action_weights, stage2_loss
 from tyler.training.replay import pack_for, replay_logprobs
@@ -55,10 +56,12 @@ logger = logging.getLogger(__name__)
 GREEDY_ACCURACY = "greedy/accuracy"
 
 
-def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: int) -> Rollout:
+def roll_out(
+    model: Tyler, problems: Sequence[Problem], config: Config, step: int, repeats: Sequence[int] = ()
+) -> Rollout:
     """Sample and reward a group of trajectories for each problem. The budget is soft here: a penalty, not a cap."""
     started = time.perf_counter()
-    group_size = config.grpo.group_size
+    asked = groups_of(problems, config.grpo.group_size, repeats)
     requests = [
         model.request(
             problem,
@@ -66,15 +69,14 @@ def roll_out(model: Tyler, problems: Sequence[Problem], config: Config, step: in
             sampling=Sampling(config.grpo.temperature, seed=seed_of(config.stage2.seed, step, problem.id, member)),
             max_new_tokens=config.stage2.max_new_tokens,
         )
-        for problem in problems
-        for member in range(group_size)
+        for problem, member in asked
     ]
     trajectories = decode(model, requests, config)
     rolled_out = time.perf_counter()
-    verdicts = graded([problem for problem in problems for _ in range(group_size)], trajectories)
+    verdicts = graded([problem for problem, _ in asked], trajectories)
     done = time.perf_counter()
-    success = torch.tensor([verdict.correct for verdict in verdicts]).view(-1, group_size)
-    invocations = torch.tensor([trajectory.num_invocations for trajectory in trajectories]).view(-1, group_size)
+    success = torch.tensor([verdict.correct for verdict in verdicts]).view(len(problems), -1)
+    invocations = torch.tensor([trajectory.num_invocations for trajectory in trajectories]).view(len(problems), -1)
     rewards = trajectory_reward(
         success.float(), success, invocations, budget=config.grpo.budget, budget_weight=config.grpo.budget_weight
     )
@@ -181,7 +183,7 @@ def spec(model: Tyler, problems: Sequence[Problem], config: Config, title: str =
         updates_per_rollout=config.grpo.updates_per_rollout,
         parameters=parameter_groups(model, config),
         model=model,
-        roll_out=lambda batch, step: roll_out(model, batch, config, step),
+        roll_out=lambda batch, repeats, step: roll_out(model, batch, config, step, repeats),
         describe=lambda rollout: distributed.average(rollout_metrics(model, rollout, config), len(rollout.problems)),
         learn=lambda rollout: learn(model, rollout, reference_psi, config),
         greedy=lambda development: greedy_metrics(model, development, config),
@@ -320,7 +322,8 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
         )
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)
-    problems, development = load_problems(config), development_problems(config, config.stage2)
+    room = longest_prompt(model.backbone, model.heads)
+    problems, development = load_askable(config, config.stage2, model.request, room)
     origin = origin_of(model.fingerprint(), map(Problem.content, problems))
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from operator import lt
 from typing import Generic, TypeVar
@@ -75,20 +76,23 @@ def train(
     optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
     steps = remaining_steps(spec.title, run, total, optimization, config.checkpoint_every, spec.model)
     spec.module.train()
-    for step in steps:
-        started = time.perf_counter()
-        batch = [examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)]
-        ids = [spec.name(example) for example in batch]
-        loss = accumulate_gradients(spec, batch)
-        check_finite(loss, step.number, ids)
-        norm, rate = optimization.step(step.number, ids)
-        seconds = time.perf_counter() - started
-        metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
-        metrics |= spec.describe(batch, seconds)
-        if development and step.is_due(config.eval_every):
-            metrics["development_loss"] = development_loss(spec, development)
-        named = {f"{spec.metrics}/{key}": value for key, value in metrics.items()}
-        if "development_loss" in metrics:
-            step.record_best(named, f"{spec.metrics}/development_loss", lt)
-        step.log(named, f"loss {loss:.3f}")
+    with closing(steps):
+        for step in steps:
+            started = time.perf_counter()
+            batch = [
+                examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)
+            ]
+            ids = [spec.name(example) for example in batch]
+            loss = accumulate_gradients(spec, batch)
+            check_finite(loss, step.number, ids)
+            norm, rate = optimization.step(step.number, ids)
+            seconds = time.perf_counter() - started
+            metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
+            metrics |= spec.describe(batch, seconds)
+            if development and step.is_due(config.eval_every):
+                metrics["development_loss"] = development_loss(spec, development)
+            named = {f"{spec.metrics}/{key}": value for key, value in metrics.items()}
+            if "development_loss" in metrics:
+                step.record_best(named, f"{spec.metrics}/development_loss", lt)
+            step.log(named, f"loss {loss:.3f}")
     spec.module.eval()

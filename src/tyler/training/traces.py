@@ -14,7 +14,7 @@ from tyler.modeling.operators import Operator
 from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.training.command import development_problems
+from tyler.training.command import development_problems, shown
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +79,28 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
         )
     prompt = config.prompt
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
-    kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit and trace.candidates]
+    short = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit]
+    kept = [trace for trace in short if trace.candidates]
     if len(kept) < len(traces):
         logger.warning(
-            "left out %d of %d traces: over %d tokens, or without a boundary",
-            len(traces) - len(kept),
-            len(traces),
-            limit,
+            "left out %d of %d traces: %d over %d tokens, %d without a boundary",
+            *(len(traces) - len(kept), len(traces), len(traces) - len(short), limit, len(short) - len(kept)),
+        )
+    if not short:
+        raise ValueError(
+            f"none of the {len(traces)} traces has at most {limit} tokens, beside {latents} latents; "
+            f"{longer(config, backbone.max_positions)}"
         )
     if not kept:
         raise ValueError(
-            f"none of the {len(traces)} traces fits stage1.max_length={config.stage1.max_length}; raise it"
+            f"none of the {len(short)} traces has a boundary of an operator ({shown(config.operators)}); give an "
+            "operator a boundary that the traces have"
         )
     return kept
+
+
+def longer(config: Config, max_positions: int) -> str:
+    """What to do where no trace is short enough."""
+    if config.stage1.max_length < max_positions:
+        return f"raise stage1.max_length={config.stage1.max_length}"
+    return f"the model's context has {max_positions} positions: train on shorter traces, or another backbone"

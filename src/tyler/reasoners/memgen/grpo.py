@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
+from tyler.engine.engine import longest_prompt
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
@@ -29,13 +30,7 @@ from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.training import distributed, grpo
-from tyler.training.command import (
-    Prepared,
-    development_problems,
-    load_problems,
-    origin_of,
-    training_command,
-)
+from tyler.training.command import Prepared, origin_of, training_command
 from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.objectives import clipped_actions, clipped_surrogate, importance_ratio, trajectory_weights
@@ -54,11 +49,12 @@ class Rollout(grpo.Rollout):
 
 @dataclass(frozen=True)
 class Learner:
-    """What is learned: a name, parameters, the temperature of the tokens, and what is replayed."""
+    """What is learned: a name, parameters, the temperatures of rollouts, and what is replayed."""
 
     name: str
     parameters: list[nn.Parameter]
     token_temperature: float
+    trigger_temperature: float
     recorded: Callable[[Rollout], list[list[float]]]
     """Log-probabilities of the learned actions, as sampled."""
     replay: Callable[[MemGen, Rollout, Sequence[int], float, bool], Float[Tensor, "batch actions"]]
@@ -76,16 +72,17 @@ def roll_out(
     learner: Learner,
     decoding: DecodingConfig,
     step: int,
+    repeats: Sequence[int] = (),
 ) -> Rollout:
     """Answer every problem `group_size` times and grade the answers: a reward of 1 for a correct one, else 0."""
     started = time.perf_counter()
-    asked = [(problem, member) for problem in problems for member in range(config.group_size)]
+    asked = grpo.groups_of(problems, config.group_size, repeats)
     requests = [
         model.request(
             problem,
             sampling=Sampling(learner.token_temperature, seed=seed_of(config.seed, step, problem.id, member)),
             max_new_tokens=config.max_new_tokens,
-            trigger_temperature=config.temperature if learner.name == "trigger" else 0.0,
+            trigger_temperature=learner.trigger_temperature,
         )
         for problem, member in asked
     ]
@@ -223,7 +220,7 @@ def spec(model: MemGen, config: MemGenGrpoConfig, learner: Learner, decoding: De
         updates_per_rollout=config.updates_per_rollout,
         parameters=[(learner.parameters, config.learning_rate)],
         model=model,
-        roll_out=lambda batch, step: roll_out(model, batch, config, learner, decoding, step),
+        roll_out=lambda batch, repeats, step: roll_out(model, batch, config, learner, decoding, step, repeats),
         describe=rollout_metrics,
         learn=lambda rollout: learn(model, rollout, config, learner),
         greedy=lambda development: greedy_metrics(model, development, config, decoding),
@@ -284,14 +281,15 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
 
 def weaver_learner(model: MemGen, config: MemGenGrpoConfig) -> Learner:
     """GRPO of the weaver."""
-    return Learner("weaver", model.weaver.trainable(), config.temperature, token_logprobs, replay_tokens)
+    return Learner("weaver", model.weaver.trainable(), config.temperature, 0.0, token_logprobs, replay_tokens)
 
 
 def trigger_learner(model: MemGen, config: MemGenTriggerConfig) -> Learner:
     """GRPO of the trigger. Raises ValueError for a model without one."""
     if model.trigger is None:
         raise ValueError("this MemGen has no trigger; add one with `with_new_trigger`")
-    return Learner("trigger", model.trigger.trainable(), config.token_temperature, decision_logprobs, replay_decisions)
+    temperatures = config.token_temperature, config.temperature
+    return Learner("trigger", model.trigger.trainable(), *temperatures, decision_logprobs, replay_decisions)
 
 
 @training_command
@@ -326,7 +324,8 @@ def run_trigger(config: Config, *, start: Path | str) -> Prepared[MemGen]:
 def _prepared(
     model: MemGen, start: str, config: Config, settings: MemGenGrpoConfig, learner: Learner
 ) -> Prepared[MemGen]:
-    problems, development = load_problems(config), development_problems(config, settings)
+    room = longest_prompt(model.backbone, model.weaver.mapping())
+    problems, development = grpo.load_askable(config, settings, model.request, room)
     origin = origin_of(start, map(Problem.content, problems))
     loop = partial(train, model, problems, settings, learner, config.decoding, development=development)
     return Prepared(model, origin, loop)

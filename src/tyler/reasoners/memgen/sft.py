@@ -23,6 +23,7 @@ from tyler.training.command import (
     check_inherited,
     development_problems,
     load_backbone,
+    lora_settings,
     origin_of,
     prompt_settings,
     training_command,
@@ -32,7 +33,7 @@ from tyler.training.loop import Passes
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedSpec, train
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_traces, traces_of
+from tyler.training.traces import Trace, load_traces, longer, traces_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,10 @@ def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list
     if len(kept) < len(traces):
         logger.warning("left out %d more traces: over %d tokens", len(traces) - len(kept), limit)
     if not kept:
-        raise ValueError(f"no trace has at most {limit} tokens; raise stage1.max_length={config.stage1.max_length}")
+        raise ValueError(
+            f"no trace has at most {limit} tokens, beside MemGen's {latents} latents; "
+            f"{longer(config, backbone.max_positions)}"
+        )
     return kept
 
 
@@ -139,6 +143,7 @@ def load_start(config: Config, start: Path | str) -> MemGen:
         str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
     )
     own = {f"memgen.{key}": value for key, value in asdict(model.settings).items()}
+    own |= lora_settings(config, "memgen.lora", model.weaver.lora)
     check_inherited(config, start, model.backbone, own | prompt_settings(model.prompt))
     return model
 

@@ -15,7 +15,6 @@ backbone itself unless another is named, so that the comparison is one of method
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -41,8 +40,6 @@ from tyler.reasoners.knobs import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.control_tokens import encode_parts
 from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids
-
-logger = logging.getLogger(__name__)
 
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 
@@ -284,9 +281,3 @@ def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
 def paddings(backbone: Backbone, assistant: Backbone) -> Placeholders:
     """What held places in checkpoints of format 1."""
     return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))
-
-
-# --- answering ------------------------------------------------------------------------------------------------------
-
-
-# --- training -------------------------------------------------------------------------------------------------------

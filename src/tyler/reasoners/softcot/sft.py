@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
-from tyler.reasoners.softcot.model import SoftCot, Wording, logger
+from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import target_ids
 from tyler.training.command import (
@@ -29,6 +30,9 @@ from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import Passes
 from tyler.training.objectives import token_logprobs
 from tyler.training.supervised import SupervisedSpec, train
+from tyler.training.traces import longer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,10 @@ def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> 
     if len(kept) < len(examples):
         logger.warning("left out %d of %d traces: over %d tokens", len(examples) - len(kept), len(examples), limit)
     if not kept:
-        raise ValueError(f"none of the {len(examples)} traces fits stage1.max_length={limit}; raise it")
+        raise ValueError(
+            f"none of the {len(examples)} traces has at most {limit} tokens; "
+            f"{longer(config, model.backbone.max_positions)}"
+        )
     return kept
 
 
