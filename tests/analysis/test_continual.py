@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,9 @@ def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_i
     assert findings(cut)["retention"] == [
         one for one in whole if (one["row"], one["step"]) != (missing.row, missing.group)
     ]
+    (base,) = [entry for entry in every[:1] if entry.group == BASE]  # the first domain's, of which columns begin
+    held = [replace(one, records={}) if one.entry is base else one for one in measured]
+    assert findings(held)["retention"] == [one for one in whole if one["row"] != base.row]
     (one,) = [
         one for one in measured if (one.entry.row, one.entry.column, one.entry.group) == ("SFT", "science", steps[0])
     ]

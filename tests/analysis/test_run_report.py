@@ -15,6 +15,7 @@ from tyler.cli import main
 from tyler.config.files import dump, load_config
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
+from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.run import Run
 
 
@@ -80,6 +81,10 @@ def test_evaluations_stand_side_by_side_beside_runs(tmp_path: Path) -> None:
     page = parsed(text)
     assert "scripted-reasoner" in page.text and "40.0%" in page.text and "Reward" in page.text
     assert 'href="evaluation/scripted-reasoner/records.jsonl"' in text
+    folder = tmp_path / "evaluation" / "scripted-reasoner"
+    (folder / "records-1.jsonl").write_bytes((folder / "records.jsonl").read_bytes())  # killed while they were merged
+    assert "40.0%" in parsed(run_report.write([folder], tmp_path / "one.html").read_text()).text
+    assert EvaluationRun(folder).step == len(PROBLEMS)
 
 
 def test_a_folder_with_nothing_to_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

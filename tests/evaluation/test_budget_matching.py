@@ -13,7 +13,7 @@ import pytest
 from tests import tiny
 
 from tyler.evaluation import budget_matching, command, comparison
-from tyler.evaluation.budget_matching import Match, Trial
+from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.evaluation.records import read_records
 from tyler.reasoners.knobs import Knob
@@ -155,6 +155,17 @@ def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
         both = Questions(("mini", "jsonl"), count=1)
         command.run(str(place / "backbone"), Asked(both, matching=Matching(tmp_path)), output=place / "x")
+
+
+def test_answers_without_a_token_have_no_cost_to_match_or_to_compare(place: Path, tmp_path: Path, capsys) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    lines = [json.loads(line) for line in (place / "target" / "records.jsonl").read_text().splitlines()]
+    none = {"visible_tokens": 0, "latents": 0, "outcome": "too_long"}
+    (empty / "records.jsonl").write_text("".join(json.dumps({**line, **none}) + "\n" for line in lines))
+    comparison.run(empty, place / "target")
+    assert "there is no ratio to none" in " ".join(capsys.readouterr().out.split())
+    assert not is_close(1.0, 0.0) and is_close(0.0, 0.0)
 
 
 def test_a_verdict_says_when_the_target_was_not_reached(place: Path) -> None:

@@ -95,19 +95,22 @@ def written(number: float | None, form: str) -> str:
 
 
 def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
-    """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval.
+    """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval; of rows whose tasks
+    have all been measured.
 
     Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
     """
     found = []
     by_row: dict[tuple[str, str], dict[str, list[float]]] = {}
+    asked: dict[tuple[str, str], set[str]] = {}
     for one in measured:
+        asked.setdefault((one.entry.group, one.entry.row), set()).add(one.entry.column)
         if tallies := [one.right(record) for record in one.found]:
             shares = [fmean(column) for column in zip(*tallies, strict=True)]
             by_row.setdefault((one.entry.group, one.entry.row), {})[one.entry.column] = shares
     for (group, row), tasks in by_row.items():
         plain = by_row.get((group, base), {})
-        if row != base and plain.keys() == tasks.keys():
+        if row != base and plain.keys() == tasks.keys() == asked[group, row]:
             found.append(
                 {"group": group, "row": row, "to": base, **resampled(list(tasks.values()), list(plain.values()))}
             )

@@ -109,8 +109,9 @@ def no_figures(results: Results) -> dict[str, Figure]:
 class Experiment:
     """One experiment of the paper.
 
-    `findings` go into results.json beside the counts; `tables` and `figures` are made of its content. `base` is the row
-    that the others are held against, `drawn` says under the figures what they show of seeds and intervals.
+    `findings` are of all entries, with the records there are, and go into results.json beside the counts; `tables` and
+    `figures` are made of its content. `base` is the row that the others are held against, `drawn` says under the
+    figures what they show of seeds and intervals.
     """
 
     title: str

@@ -107,7 +107,7 @@ class Reproduction:
             "seeds": list(self.scale.seeds),
             "missing": missing,
             "entries": [one.counted() for one in measured],
-            **experiment.findings([one for one in measured if one.records]),
+            **experiment.findings(measured),
         }
 
     def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:

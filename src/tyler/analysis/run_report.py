@@ -20,7 +20,7 @@ from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.presentation import as_html, counted
 from tyler.evaluation.pages import render
-from tyler.evaluation.records import read_records
+from tyler.evaluation.records import all_records
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.summary import command_of, machine_of, made
 from tyler.evaluation.verdicts import style_of
@@ -272,7 +272,7 @@ def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> lis
     """Each task with the answers of every evaluation that has it, side by side."""
     by_task: dict[str, list[tuple[str, EvaluationRun, Report]]] = {}
     for name, run in runs:
-        records = [record for file in sorted(run.path.glob("records*.jsonl")) for record in read_records(file)]
+        records = list(all_records(run.path).values())
         for task in dict.fromkeys(record.task for record in records):
             report = Report(name, tuple(record for record in records if record.task == task))
             by_task.setdefault(task, []).append((name, run, report))

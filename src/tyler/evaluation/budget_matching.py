@@ -53,7 +53,7 @@ class Match:
 
 def is_close(tokens: float, target: float) -> bool:
     """Whether a cost is within the tolerance of another."""
-    return abs(tokens / target - 1) <= TOLERANCE
+    return abs(tokens - target) <= TOLERANCE * target
 
 
 def cost(reasoner: Reasoner, problems: Sequence[Problem]) -> float:
@@ -124,14 +124,16 @@ def development_problems(matching: Matching, evaluated: Sequence[Problem], data:
 def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data: Path | None = None) -> Match | None:
     """The setting that `--match` asks for, None where nothing is to be matched; `data` is what is evaluated.
 
-    Raises ValueError for a folder without answers of the task.
+    Raises ValueError for a folder without answers of the task, or whose answers are all empty.
     """
     if matching.match is None:
         return None
     task = evaluated[0].task
     if not (records := [record for record in read_records(matching.match) if record.task == task]):
         raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
-    return match(loaded, cost_of(records), development_problems(matching, evaluated, data))
+    if not (target := cost_of(records)):
+        raise ValueError(f"the answers of {task!r} in {matching.match} have no tokens; there is no cost to match")
+    return match(loaded, target, development_problems(matching, evaluated, data))
 
 
 def summary(found: Match) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def run(first: Path, second: Path) -> list[Pair]:
         first_, second_ = one.tokens
         close = "within" if is_close(second_, first_) else "not within"
         told = f"{first_:.1f} and {second_:.1f} tokens per answer, visible and latent"
-        console.print(f"{one.task}: {told}; ratio {second_ / first_:.2f}, {close} {TOLERANCE:.0%}", highlight=False)
+        ratio = f"ratio {second_ / first_:.2f}, {close} {TOLERANCE:.0%}" if first_ else "there is no ratio to none"
+        console.print(f"{one.task}: {told}; {ratio}", highlight=False)
     if unmatched := sum(one.unmatched for one in pairs):
         console.print(f"left out: {unmatched} problems that only one of them answered")
     return pairs

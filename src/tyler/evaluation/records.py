@@ -103,6 +103,11 @@ def read_records(path: str | Path) -> list[Record]:
     return [Record.from_json(line, f"{file}, line {n}") for n, line in enumerate(read_jsonl(file), start=1)]
 
 
+def all_records(folder: Path) -> dict[Key, Record]:
+    """The records of all processes of an evaluation, each once: a kill may have left some in two files."""
+    return {record.key: record for file in _files(folder) for record in read_records(file)}
+
+
 class RecordStore:
     """The records of one evaluation directory, open for adding; one process writes one file of it.
 
@@ -117,7 +122,7 @@ class RecordStore:
         self._file = LineFile(folder / (RECORDS if rank == 0 else f"records-{rank}.jsonl"))
         try:
             _check_settings(folder / SETTINGS, settings, write=rank == 0)
-            self.known = {record.key: record for file in _files(folder) for record in read_records(file)}
+            self.known = all_records(folder)
         except BaseException:
             self._file.close()
             raise
@@ -134,7 +139,7 @@ class RecordStore:
 
         To be called by the process of rank 0 when all are done. Raises RunError when an answer is missing.
         """
-        self.known |= {record.key: record for file in _files(self.folder) for record in read_records(file)}
+        self.known |= all_records(self.folder)
         if missing := [key for key in order if key not in self.known]:
             raise RunError(
                 f"{self.folder} lacks {len(missing)} answers, first {missing[0]}; run the same command again"

@@ -114,8 +114,9 @@ class EvaluationRun:
 
     @cached_property
     def lines(self) -> list[Mapping[str, Any]]:
-        """Its records as they stand there, of all processes."""
-        return [line for file in sorted(self.path.glob("records*.jsonl")) for line in read_jsonl(file)]
+        """Its records as they stand there, of all processes; a kill may have left some in two files."""
+        lines = [line for file in sorted(self.path.glob("records*.jsonl")) for line in read_jsonl(file)]
+        return list({(line["task"], line["id"], line.get("sample", 0)): line for line in lines}.values())
 
     @property
     def what(self) -> str:

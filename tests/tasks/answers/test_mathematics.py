@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tyler.tasks.answers import mathematics
+from tyler.tasks.answers import mathematics, symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome
 from tyler.tasks.task import GradeOptions, boxed
@@ -321,6 +321,27 @@ SAME = [
     (r"\frac{a - b}{2b - 2a}", r"-\frac{1}{2}"),
 ]
 
+SAME += [
+    ("x y", "xy"),
+    (r"x \cdot y", "xy"),
+    (r"x\times y", "xy"),
+    (r"-x\,y", "-xy"),
+    ("well known", "well-known"),
+    (r"\text{Monday - Friday}", r"\text{Monday-Friday}"),
+    (
+        r"\begin{cases} -x & x<0 \\ \frac{2x}{2} & 0 \le x\end{cases}",
+        r"\begin{cases} -x & x<0 \\ x & x\ge 0\end{cases}",
+    ),
+    (r"\left(\begin{smallmatrix} 1 \\ 2 \end{smallmatrix}\right)", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    (r"0.\bar{3}", r"\frac{1}{3}"),
+    (r"2516 \text{ in base 8}", "2516_8"),
+    ("2x<6", "x<3"),
+    (r"x\ge 1/2", r"2x-1\ge 0"),
+    ("B) 12", "B"),
+    ("E)", "E"),
+    (r"\textbf{E) }12", r"\text{(E)}"),
+]
+
 DIFFERENT = [
     # numbers
     ("0.333", r"\frac13"),
@@ -572,6 +593,24 @@ DIFFERENT = [
     (r"\frac{1}{2}\begin{pmatrix} -1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}"),
     (r"0+\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
     (r"\text{Evelyn has the greatest average speed}", r"\text{Evelyn}"),
+    # minus signs, decimal points and primes beside letters
+    ("p q", "p - q"),
+    ("ab", "-ab"),
+    ("-pqr", "pqr"),
+    ("a b c", "a-b-c"),
+    ("y", "y'"),
+    ("mn", "m'n"),
+    ("2abcd", "-2abcd"),
+    ("-wxyz+1", "wxyz+1"),
+    (r"-5\text{ dozen}", r"5\text{ dozen}"),
+    (r"\text{at least 5}", r"\text{at least -5}"),
+    (r"\begin{cases} -x & x<0 \\ x & x\ge 0\end{cases}", r"\begin{cases} x & x<0 \\ x & x\ge 0\end{cases}"),
+    (r"a_n=\begin{cases} 1.5 \\ -2 \end{cases}", r"a_n=\begin{cases} 1.5 \\ 2 \end{cases}"),
+    (r"\begin{vmatrix} -1 & 0 \\ 0 & 1 \end{vmatrix}", r"\begin{vmatrix} 1 & 0 \\ 0 & 1 \end{vmatrix}"),
+    (r"5\text{ sixths}", "5"),
+    (r"5\text{ negative}", "5"),
+    (r"5\text{ point two}", "5"),
+    ("2x<6", "x<4"),
 ]
 
 
@@ -688,6 +727,19 @@ def test_a_comparison_that_does_not_end_is_a_timeout():
     with pytest.raises(TimeoutError):
         mathematics.equal(r"9^{9^{9}}", "x", GradeOptions(deadline=0.3))
     assert mathematics.equal("x+x", "2x")
+
+
+def test_waiting_for_a_worker_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    take = symbolic._Pool._take
+
+    def late(pool: symbolic._Pool) -> symbolic._Worker:
+        time.sleep(0.6)
+        return take(pool)
+
+    mathematics.equal("x+x", "2x")  # a worker is ready
+    monkeypatch.setattr(symbolic._Pool, "_take", late)
+    pair = "((x+1)^2, (x+2)^2, (x+3)^2)", "(x^2+2x+1, x^2+4x+4, x^2+6x+9)"
+    assert mathematics.equal(*pair, GradeOptions(deadline=1.5))
 
 
 # ------------------------------------------------------------------------------------------------------------ MATH-500

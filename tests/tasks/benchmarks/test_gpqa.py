@@ -10,7 +10,7 @@ import pytest
 from tyler.tasks.answers.choices import letter
 from tyler.tasks.benchmarks.gpqa import LETTERS, TASK, order, problem
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Outcome
+from tyler.tasks.problem import Outcome, Verdict
 from tyler.tasks.task import GradeOptions
 
 
@@ -358,6 +358,11 @@ def test_hostile_answers_are_read_at_once_and_choose_nothing(answer):
     start = time.process_time()
     assert outcome(answer, "D") is not Outcome.CORRECT
     assert time.process_time() - start < 0.5
+
+
+def test_of_an_answer_the_letter_is_kept_and_no_text_of_an_option():
+    assert TASK.verdict(r"\boxed{A) SECRET right}", "A", GradeOptions()) == Verdict(Outcome.CORRECT, "A")
+    assert TASK.verdict(r"\boxed{SECRET right}", "A", GradeOptions()) == Verdict(Outcome.UNPARSABLE, None)
 
 
 def test_a_row_becomes_a_prompt_with_options_and_the_letter_of_the_correct_one():

@@ -57,6 +57,8 @@ def fenced(code: str, language: str = "python") -> str:
         (f"Maybe {fenced(WRONG)}\n</think>\n{fenced(RIGHT)}", RIGHT),
         (f"1. So:\n   ```python\n   {RIGHT.replace(chr(10), chr(10) + '   ')}\n   ```", RIGHT),
         (fenced(RIGHT, "py"), RIGHT),
+        (fenced(f'{RIGHT}\n    """\n    ```\n    a block in the docstring\n    ```\n    """'),
+         f'{RIGHT}\n    """\n    ```\n    a block in the docstring\n    ```\n    """'),
         (fenced("n = 0\nfor x in xs:\n    n += x\nreturn n"),
          PROMPT + "    n = 0\n    for x in xs:\n        n += x\n    return n\n"),
         (RIGHT, RIGHT),

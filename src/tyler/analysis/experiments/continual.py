@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 BASE = "0 base"
 MARKERS = "os^D"
+"""One a method, for whoever does not tell the colours apart."""
 Shares = dict[tuple[str, str], float]
 """Per cent right, by step and domain."""
-"""One a method, for whoever does not tell the colours apart."""
 
 
 def entries(scale: Scale) -> list[Entry]:

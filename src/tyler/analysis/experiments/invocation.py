@@ -47,7 +47,7 @@ def entries(scale: Scale) -> list[Entry]:
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """For every task, and every family of problems of a task that has several: calls, shares and curves."""
     found = []
-    for one in measured:
+    for one in (entry for entry in measured if entry.records):
         families = sorted({family for record in one.found for family in record["families"]})
         for family in (None, *families) if len(families) > 1 else (None,):
             found += [{"column": one.entry.column, "family": family, **told(one, family, name)} for name in OPERATORS]

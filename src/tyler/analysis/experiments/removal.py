@@ -46,11 +46,12 @@ def texts_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
     """New failures by kind, for each operator and task over all seeds that both models have."""
-    whole = {one.entry.column: one for one in measured if one.entry.row == WHOLE}
+    there = [one for one in measured if one.records]
+    whole = {one.entry.column: one for one in there if one.entry.row == WHOLE}
     return {
         "failures": [
             {"row": one.entry.row, "column": one.entry.column, **induced(whole[one.entry.column], one)}
-            for one in measured
+            for one in there
             if one.entry.row != WHOLE and one.entry.column in whole
         ]
     }

@@ -218,15 +218,27 @@ def bracketed(text: str) -> tuple[str, str, str] | None:
 
 
 _MATRIX = re.compile(
-    r"\\begin ?\{([pb]?)matrix\}(.*)\\end ?\{\1matrix\}|\\begin ?\{array\} ?\{[^{}]*\}(.*)\\end ?\{array\}"
+    r"\\begin ?\{([pb]?)matrix\}(.*)\\end ?\{\1matrix\}|\\begin ?\{array\} ?\{[^{}]*\}(.*)\\end ?\{array\}|"
+    r"\\begin ?\{smallmatrix\}(.*)\\end ?\{smallmatrix\}"
 )
+_ENVIRONMENT = re.compile(r"\\begin ?\{(cases|[vVB]matrix|aligned)\}(.*)\\end ?\{\1\}")
 
 
 def matrix(text: str) -> list[list[str]] | None:
     """The entries of a matrix by row, or None where `text` is none."""
     array = bracketed(text)
     found = _MATRIX.fullmatch(array[1] if array and array[1].startswith(r"\begin") else text)
-    if found is None or (body := found[2] if found[2] is not None else found[3]).count(r"\begin"):
+    if found is None or (body := next(group for group in found.groups()[1:] if group is not None)).count(r"\begin"):
         return None
+    return _rows(body)
+
+
+def environment(text: str) -> tuple[str, list[list[str]]] | None:
+    """Name and entries by row of what stands in rows and is no matrix: cases, a determinant, lines of formulas."""
+    found = _ENVIRONMENT.fullmatch(text)
+    return None if found is None or found[2].count(r"\begin") else (found[1], _rows(found[2]))
+
+
+def _rows(body: str) -> list[list[str]]:
     rows = [row for row in split(body, re.compile(r"\\row(?![A-Za-z])")) if row]
     return [split(row, re.compile("&")) for row in rows]

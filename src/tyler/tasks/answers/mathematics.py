@@ -38,7 +38,7 @@ import unicodedata
 
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.answers.latex import bracketed, compact, depths, matrix, split, tidy
+from tyler.tasks.answers.latex import bracketed, compact, depths, environment, matrix, split, tidy
 from tyler.tasks.answers.numerals import number, quantity, same_numeral, same_parts
 from tyler.tasks.answers.relations import (
     COMMA,
@@ -69,6 +69,8 @@ def equal(answer: str, gold: str, options: GradeOptions = _DEFAULT) -> bool:
     has unbalanced brackets; TimeoutError when `options.deadline` passes. Nothing is ever evaluated as a program.
     """
     expected = _readable(gold, UnreadableGoldError)
+    if (choice := _choice(expected)) and len(answer) <= _MAX_LENGTH and _choice(tidy(answer), explained=True) == choice:
+        return True  # before brackets are read: that of `B) 12` has no other
     given = _readable(answer, UnreadableAnswerError)
     return _Comparison(time.monotonic() + options.deadline).same(given, expected)
 
@@ -138,7 +140,7 @@ class _Comparison:
         if given is None and expected is None:
             return None
         if given is None or expected is None:
-            return False
+            return None if relation(answer) and relation(gold) else False
         if given.name and expected.name and given.name != expected.name:
             return False
         return (
@@ -148,10 +150,19 @@ class _Comparison:
         )
 
     def _matrices(self, answer: str, gold: str) -> bool | None:
+        """Matrices, cases and determinants, entry by entry; None where neither side is one."""
+        named, other = environment(right_side(answer)), environment(right_side(gold))
+        if named or other:
+            return (
+                named is not None and other is not None and named[0] == other[0] and self._entries(named[1], other[1])
+            )
         given, expected = _matrix(right_side(answer)), _matrix(right_side(gold))
         if given is None and expected is None:
             return None
-        if given is None or expected is None or [*map(len, given)] != [*map(len, expected)]:
+        return given is not None and expected is not None and self._entries(given, expected)
+
+    def _entries(self, given: list[list[str]], expected: list[list[str]]) -> bool:
+        if [*map(len, given)] != [*map(len, expected)]:
             return False
         return all(all(map(self.same, *rows)) for rows in zip(given, expected, strict=True))
 
@@ -205,7 +216,10 @@ class _Comparison:
         given, expected = _expression(answer), _expression(gold)
         if given is None or expected is None:
             return False
-        return symbolic.equal(given, expected, self.until - time.monotonic(), how=how)
+        return symbolic.equal(given, expected, self.until - time.monotonic(), how=how, waited=self._extend)
+
+    def _extend(self, seconds: float) -> None:
+        self.until += seconds
 
     def _unordered(self, answers: list[str], golds: list[str]) -> bool:
         """Whether each gold part is matched by an answer part of its own."""
@@ -359,13 +373,25 @@ def _words(answer: str, gold: str) -> bool | None:
     return _as_text(answer) == _as_text(gold)
 
 
+_ENVIRONMENT = re.compile(r"\\(?:begin|end) ?\{[A-Za-z*]+\}")
+_PUNCTUATION = re.compile(
+    r"(?<=[A-Za-z]{3})-(?=[A-Za-z]{2})|(?<=[A-Za-z]{2})-(?=[A-Za-z]{3})|(?<=[A-Za-z]{3}) - (?=[A-Za-z]{3})|"
+    r"(?<=[A-Za-z])\.(?![0-9])|(?<=[A-Za-z]{2})'(?=[A-Za-z])|\""
+)
+"""Between and in words; a minus sign, a decimal point and a prime say something."""
+_LETTERS_MULTIPLIED = re.compile(r"-? ?[A-Za-z](?:(?: | ?\\cdot )[A-Za-z])+")
+
+
 def _is_text(text: str) -> bool:
-    bare = _COMMAND.sub(" ", text)
+    """Whether `text` has a word of four letters, or is letters and what stands between words."""
+    bare = _COMMAND.sub(" ", _ENVIRONMENT.sub(" ", text))
     return re.search("[A-Za-z]{4,}", bare) is not None or re.fullmatch(r"[A-Za-z .']{2,}", text) is not None
 
 
 def _as_text(text: str) -> str:
-    return re.sub(r"[\s.'\"-]+", " ", text).strip().casefold()
+    """`text` without case and the punctuation of words; single letters with spaces between them are one product."""
+    words = re.sub(r"\s+", " ", _PUNCTUATION.sub(" ", text)).strip().casefold()
+    return re.sub(r" ?\\cdot | ", "", words) if _LETTERS_MULTIPLIED.fullmatch(words) else words
 
 
 def _expression(text: str) -> str | None:

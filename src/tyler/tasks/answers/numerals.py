@@ -13,7 +13,7 @@ _DECIMAL = r"-?[0-9]*\.?[0-9]+"
 _FRACTION = re.compile(rf"(-?) ?\\frac\{{({_DECIMAL})\}}\{{({_DECIMAL})\}}")
 _MIXED = re.compile(r"(-?) ?([0-9]+) ?(?:\\frac\{([0-9]+)\}\{([0-9]+)\}|(?<= )([0-9]+) ?/ ?([0-9]+))")
 _SCIENTIFIC = re.compile(r"(?:([^\\]+?) ?\\cdot ?|(-?) ?)10\^\{(-?[0-9]{1,3})\}")
-_REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\overline ?(?:\{ ?([0-9]+) ?\}|([0-9]))")
+_REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\(?:overline|bar) ?(?:\{ ?([0-9]+) ?\}|([0-9]))")
 
 
 def number(text: str) -> Fraction | None:
@@ -67,7 +67,8 @@ _VETOED = re.compile(
     r"and|or|not|to|is|are|no|over|times|plus|minus|if|for|more|than|less|most|least|fewer|wrong|incorrect|"
     r"false|unknown|none|never|nothing|maybe|perhaps|probably|possibly|approximately|approx|about|nearly|"
     r"almost|roughly|st|nd|rd|th|tens|hundreds|thousands|millions|billions|dozen|dozens|score|scores|half|"
-    r"halves|third|thirds|fourth|fourths|fifth|fifths|tenth|tenths|squared|cubed|factorial|base|mod"
+    r"halves|third|thirds|fourth|fourths|fifth|fifths|sixth|sixths|seventh|sevenths|eighth|eighths|ninth|ninths|tenth|"
+    r"tenths|hundredth|hundredths|thousandth|thousandths|squared|cubed|factorial|base|mod|negative|positive|point"
 )
 """Words that change a number, deny it or doubt it: none of them is part of a unit."""
 
@@ -125,7 +126,7 @@ _BASES = [
     "fifteen", "sixteen",
 ]  # fmt: skip
 _BASE_NAME = rf"\(?(?:base )? ?([0-9]+|{'|'.join(_BASES)})\)?"
-_BASE = re.compile(rf"\(?([0-9A-Za-z.]+)\)? ?(?:_\{{ ?{_BASE_NAME} ?\}}|(?=\(?base ){_BASE_NAME})")
+_BASE = re.compile(rf"\(?([0-9A-Za-z.]+)\)? ?(?:_\{{ ?{_BASE_NAME} ?\}}|(?:in )?(?=\(?base ){_BASE_NAME})")
 
 
 def same_numeral(answer: str, gold: str) -> bool | None:

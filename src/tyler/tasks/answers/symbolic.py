@@ -14,11 +14,15 @@ import select
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 How = Literal["=", "0", ">"]
 """What is asked: the same value, or the same up to a constant factor, or up to a positive one."""
+Waited = Callable[[float], None]
+"""Is told the seconds that a question waited for a worker."""
 _MATH_VERIFY = "m"
 
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
@@ -99,10 +103,12 @@ class _Pool:
         self.idle: list[_Worker] = []
         self.free = threading.BoundedSemaphore(os.cpu_count() or 1)
 
-    def ask(self, how: str, answer: str, gold: str, seconds: float) -> bool:
+    def ask(self, how: str, answer: str, gold: str, seconds: float, waited: Waited = lambda seconds: None) -> bool:
         """The verdict of a worker. Raises TimeoutError; RuntimeError where no worker will start."""
+        asked = time.monotonic()
         with self.free:
             worker = self._take()
+            waited(time.monotonic() - asked)
             try:
                 verdict = worker.ask(how, answer, gold, seconds)
             except TimeoutError:
@@ -147,15 +153,16 @@ atexit.register(lambda: _pool.end())
 os.register_at_fork(after_in_child=_start_anew)
 
 
-def equal(answer: str, gold: str, deadline: float, *, how: How = "=") -> bool:
+def equal(answer: str, gold: str, deadline: float, *, how: How = "=", waited: Waited = lambda seconds: None) -> bool:
     """Whether two LaTeX expressions without `$` have the same value; False too where one cannot be read.
 
-    May be called from any thread; starting the first worker takes a second or two and does not count. Raises
-    TimeoutError after `deadline` seconds, or when the memory allowed runs out.
+    May be called from any thread; waiting for a worker, of which the first takes a second or two to start, does not
+    count, and `waited` is told how long it was. Raises TimeoutError after `deadline` seconds, or when the memory
+    allowed runs out.
     """
     if deadline <= 0:
         raise TimeoutError("no time is left for the comparison")
-    return _pool.ask(how, answer, gold, deadline)
+    return _pool.ask(how, answer, gold, deadline, waited)
 
 
 def math_verify(completion: str, gold: str, deadline: float) -> bool | None:

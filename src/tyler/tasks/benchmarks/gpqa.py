@@ -8,12 +8,13 @@ The authors ask that no example be shown in plain text, so there is none here, a
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import permutations
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.choices import letter
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
+from tyler.tasks.problem import Problem, Verdict
 from tyler.tasks.task import GradeOptions, Source, Task, boxed
 
 LETTERS = "ABCD"
@@ -65,6 +66,15 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     return chosen == gold
 
 
+_boxed = boxed(equal)
+
+
+def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
+    """The verdict on the last box, of which the letter is kept and no more: the option's text may stand beside it."""
+    found = _boxed(completion, gold, options)
+    return replace(found, answer=None if found.answer is None else letter(found.answer, LETTERS))
+
+
 TASK = Task(
     name="gpqa",
     title="GPQA-Diamond",
@@ -79,7 +89,7 @@ TASK = Task(
         )
     },
     problem=problem,
-    verdict=boxed(equal),
+    verdict=verdict,
     private=True,
     aliases=("gpqadiamond",),
 )

@@ -131,11 +131,16 @@ def _blocks(text: str) -> list[tuple[str, str]] | None:
     for fence in _FENCE.finditer(text):
         if opened is None:
             opened = fence
-        elif not fence["language"] and len(fence["marks"]) >= len(opened["marks"]):
+        elif not fence["language"] and len(fence["marks"]) >= len(opened["marks"]) and not _is_inside(fence, opened):
             content = text[opened.end() : fence.start()].strip("\n")
             blocks.append((opened["language"], _dedent(content, opened["indent"])))
             opened = None
     return blocks if opened is None else None
+
+
+def _is_inside(fence: re.Match[str], opened: re.Match[str]) -> bool:
+    """Whether a fence is indented like code in the block, such as one in a docstring, and closes nothing."""
+    return len(fence["indent"].expandtabs(4)) >= len(opened["indent"].expandtabs(4)) + 4
 
 
 def _dedent(content: str, indent: str) -> str:

@@ -269,7 +269,7 @@ def truth(text: str) -> bool | None:
 
 
 _RELATION = re.compile(r"\\(?:approx|simeq|equiv)(?![A-Za-z])|[≈≃=]")
-_MODULO = re.compile(r" ?(?:\\pmod ?\{[^{}]*\}|\\(?:b?mod) ?\{?[0-9]+\}?|\(mod [0-9]+\))$")
+_MODULO = re.compile(r" ?(?:\\pmod ?(?:\{[^{}]*\}|[0-9]+)|\\(?:b?mod) ?\{?[0-9]+\}?|\(mod [0-9]+\))$")
 
 
 def numbers(text: str) -> list[Fraction] | None:
@@ -345,7 +345,7 @@ _MATRIX = re.compile(
 _TRANSPOSED = re.compile(r"(?<=[\])}]) ?\^ ?\{? ?(?:T|\\top|\\mathsf ?\{? ?T ?\}?|\\intercal) ?\}?$")
 _THOUSANDS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,]*[0-9])")
 _BOTH_SIGNS = re.compile(r"\\pm(?![A-Za-z])")
-_SEPARATOR = re.compile(r"[,;&]|(?<=[\s}])and(?=[\s\\])")
+_SEPARATOR = re.compile(r"[,;&](?:\s*(?:\\text ?\{ ?and ?\}|and(?=[\s\\])))?|(?<=[\s}])and(?=[\s\\])")
 
 
 def listed(text: str) -> list[list[Fraction]] | None:
