@@ -60,7 +60,7 @@ def section(name: str, field: FieldInfo) -> str:
 
 
 def rows_of(prefix: str, owner: Any) -> Iterator[str]:
-    """The rows of a section, those of the sections inside it behind their key."""
+    """The rows of a section, those of the sections inside it after their key."""
     for name, field in owner.model_fields.items():
         key, nested = f"{prefix}.{name}", section_in(field.annotation)
         if nested is None:

@@ -15,7 +15,7 @@ from tyler.runs.atomic_files import atomic_write
 FOLDER = Path("docs/results/reproduction-mini")
 BEGINNING = """# The paper's experiments on mini: tables
 
-What to see:
+In brief:
 
 - Every table of `tyler reproduce all --scale mini`; [what follows](reproduction.md) says it in words, with the figures.
 - Each comes from the records in `docs/results/reproduction-mini` alone, and is there as LaTeX and CSV too.

@@ -90,7 +90,7 @@ HEADER = (
 )
 BEGINNING = """# The study on SmolLM2-135M: tables
 
-What to see:
+In brief:
 
 - One row is a model under one way of decoding; [what follows](smollm2.md) says it in words. Answers are greedy.
 - k counts right answers, of the first 500 test problems or 300 for development, one k for each seed (42 where there is
@@ -99,7 +99,7 @@ What to see:
   sign test over the problems on which the two differ.
 - Intervals of a row are Wilson's; answers of several seeds to one problem count as alike.
 - Calls, visible tokens and latents are means per answer; "in a box" is the share of answers that could be read; seconds
-  are of one thread of a shared processor and rank no method's speed.
+  are of one thread of a shared processor and do not rank the methods' speed.
 
 Written by `python scripts/study_smollm2.py report`.
 """

@@ -17,7 +17,7 @@ class Allocations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.peak = 0
-        """The most bytes that were alive at once, behind an operation."""
+        """The most bytes that were alive at once, after an operation."""
         self._at_most = 0
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
 

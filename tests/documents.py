@@ -20,7 +20,7 @@ STEP = re.compile(
     r'^```(?P<language>python|bash|yaml(?= title="))(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```',
     re.MULTILINE | re.DOTALL,
 )
-"""A block that a reader would type: python, commands, or a file with its title. Any other word behind the language
+"""A block that a reader would type: python, commands, or a file with its title. Any other word after the language
 (`python no-run`) makes it a block that is only read."""
 
 SHELL = """
@@ -56,7 +56,7 @@ def steps(text: str, page: str) -> Iterator[Step]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of each call of `tyler` in a block of bash, those behind torchrun and accelerate included.
+    """The arguments of each call of `tyler` in a block of bash, those after torchrun and accelerate included.
 
     Raises CalledProcessError where bash does not know a program, or cannot read the block.
     """
@@ -116,6 +116,6 @@ def follow(text: str, page: str, more: Mapping[str, str] | None = None) -> None:
 
 
 def tyler_lines(text: str) -> list[str]:
-    """The lines of a block that call `tyler`, by itself or behind a launcher; a line that continues is one line."""
+    """The lines of a block that call `tyler`, by itself or after a launcher; a line that continues is one line."""
     lines = text.replace("\\\n", " ").splitlines()
     return [line for line in lines if re.match(r"(?:tyler|torchrun|accelerate)\s", line)]

@@ -130,7 +130,7 @@ def target_logprobs(
 
 
 def training_blocks(model: MemGen, prompt_ids: Sequence[int], targets: Sequence[int]) -> dict[int, str]:
-    """The prompt boundary and the first K places behind a delimiter."""
+    """The prompt boundary and the first K places after a delimiter."""
     blocks, count = {0: "prompt"}, 0
     for place in range(1, len(targets)):
         if ends_in_delimiter(model, [*prompt_ids, *targets[:place]]) and count < model.settings.max_insertions:

@@ -34,7 +34,7 @@ class Answer:
     latents: list[Tensor] = field(default_factory=list)
     text: str = ""
     finish_reason: str = ""
-    held: list[int] = field(default_factory=list)  # tokens that were committed again behind each call's latents
+    held: list[int] = field(default_factory=list)  # tokens that were committed again after each call's latents
 
 
 def decode(model: Tyler, request: Request) -> Answer:
@@ -182,7 +182,7 @@ def scheduled(model: Tyler, request: Request) -> Answer:
 
     A call at visible position b puts the latents, synthesized from the context before token b, in front of token b.
     When b was sampled before the call was certain (O_p is invoked for a structure, and only what follows its opening
-    token tells whether it is one), b and what came after it are held, and committed again behind the latents.
+    token tells whether it is one), b and what came after it are held, and committed again after the latents.
     """
     prompt = embed(model, list(request.prompt_ids))
     none = [False] * len(model.operators)

@@ -123,7 +123,7 @@ NUMBERS = (
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_page_of_numbers_begins_with_five_lines_that_say_what_to_see(name: str, root: Path) -> None:
     text = (root / "docs" / f"{name}.md").read_text()
-    opening = re.search(r"^What to see[^\n]*:\n\n((?:- .*\n(?:  .*\n)*)+)", text, re.MULTILINE)
+    opening = re.search(r"^In brief[^\n]*:\n\n((?:- .*\n(?:  .*\n)*)+)", text, re.MULTILINE)
     assert opening and len(re.findall(r"^- ", opening[1], re.MULTILINE)) == 5
     assert text[: opening.start()].count("\n\n") <= 2, "it stands at the top"
 

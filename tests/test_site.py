@@ -43,7 +43,7 @@ def test_every_exported_name_is_in_the_api_reference(root: Path) -> None:
     assert {"Engine", "Request", "Sampling", "Trajectory", "Learned", "Forced"} <= generated
 
 
-@pytest.mark.skipif(not find_spec("mkdocs"), reason="mkdocs is not installed: pip install 'tyler-reasoning[docs]'")
+@pytest.mark.skipif(not find_spec("mkdocs"), reason="mkdocs is not installed: pip install 'path/to/tyler[docs]'")
 def test_the_site_builds_without_a_dead_link_and_loads_nothing_from_elsewhere(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=root, capture_output=True, text=True)

@@ -113,7 +113,7 @@ def test_stage1_refuses_to_go_on_from_what_is_no_stage1(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a stage2 model; Stage 1 goes on from a Stage 1 model"):
         stage1.run(load_config("mini", short()), start="mini-tyler", output=tmp_path / "run")
     config = load_config("mini", short("stage1.latents=constant"))
-    with pytest.raises(ValueError, match="start from new operators; leave start away"):
+    with pytest.raises(ValueError, match="start from new operators; leave start out"):
         stage1.run(config, start="mini-tyler", output=tmp_path / "run")
 
 

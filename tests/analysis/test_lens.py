@@ -134,7 +134,7 @@ def test_what_takes_a_blocks_place_is_what_its_name_says(model: Tyler, typed: li
     assert any(torch.equal(found["other problem"], one) for one in others["state"])
     context = before(model, answer, index)
     procedure = synthesized(model.synthesizer.decoder(), model.heads["procedure"], context)
-    assert torch.equal(found["other operator"], procedure), "the operator behind it in the model's order"
+    assert torch.equal(found["other operator"], procedure), "the operator after it in the model's order"
     again = replacements(model, answer, index, others, torch.Generator().manual_seed(0))
     assert all(torch.equal(found[name], again[name]) for name in found)
     assert found["untrained"].shape == latents.shape and not torch.allclose(found["untrained"], latents, atol=0.1)

@@ -39,7 +39,7 @@ def printed(source: str, label: str) -> list[list[float]]:
 
 
 def numbers_of(row: str) -> list[float]:
-    """Those of the cells behind a row's name."""
+    """Those of the cells after a row's name."""
     row = re.sub(r"\\(rowcolor|cellcolor|textcolor)\{[^}]*\}", "", row.rstrip("\\ "))
     row = row.replace(r"$\downarrow$", "-").replace(r"$\uparrow$", "")
     found = []

@@ -1,4 +1,4 @@
-"""Replay without one invocation: the answer is the same up to it, and the model's own behind it."""
+"""Replay without one invocation: the answer is the same up to it, and the model's own after it."""
 
 from __future__ import annotations
 

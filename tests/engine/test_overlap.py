@@ -127,7 +127,7 @@ def test_the_next_step_is_launched_before_the_last_is_known(monkeypatch: pytest.
     in_flight = [told[:place].count("launch") - told[:place].count("arrived") for place in range(len(told))]
     waits = [there for there, what in zip(in_flight, told, strict=True) if what == "arrived"]
     assert waits[:-1] == [2] * (len(waits) - 1), "the host waits only while another step is in flight"
-    assert told.count("launch") == 20, "and no step is launched behind the last"
+    assert told.count("launch") == 20, "and no step is launched after the last"
 
 
 @pytest.mark.parametrize("router", [Forced({4: ("global",)}), Forced({1: ("global", "state"), 9: ("procedure",)})])

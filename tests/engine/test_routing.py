@@ -173,12 +173,12 @@ CROSSING = [
     ["1. ", "a\n\n\\(", "x", "\\)"],
     ["We.", "\n\n```", "python\n", "x", "\n```", "\n\n$", "y", "$"],
 ]
-"""Tokens that end a step and open a structure at once: O_s belongs behind them, O_p in front."""
+"""Tokens that end a step and open a structure at once: O_s belongs after them, O_p in front."""
 
 
 @pytest.mark.parametrize("pieces", CROSSING)
 def test_calls_come_in_the_order_of_their_positions(pieces: list[str]) -> None:
-    """Else a call would cut latents out of the context that were placed behind its position."""
+    """Else a call would cut latents out of the context that were placed after its position."""
     calls = calls_in(start(AtBoundaries()), pieces)
     positions = [call.position for call in calls]
     assert positions == sorted(positions)

@@ -121,13 +121,13 @@ def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Rep
     assert (ours[0], sum(ours)) == (True, 2)
     for index, said in enumerate(theirs):
         report = changed(report, index, math_verify=said)
-    assert warnings([report]) == ["Scripted Reasoner: math-verify says otherwise of 0 of 4 answers; it accepts 1, we 1"]
+    assert warnings([report]) == ["Scripted Reasoner: math-verify disagrees on 0 of 4 answers; it accepts 1, we 1"]
     differing = changed(report, 0, math_verify=False)
     assert warnings([differing]) == [
-        "Scripted Reasoner: math-verify says otherwise of 1 of 4 answers (p0); it accepts 0, we 1"
+        "Scripted Reasoner: math-verify disagrees on 1 of 4 answers (p0); it accepts 0, we 1"
     ]
-    assert "math-verify says otherwise of 1 of 4" in markdown([differing])
-    assert "math-verify says otherwise of 1 of 4" in html([differing], "x")
+    assert "math-verify disagrees on 1 of 4" in markdown([differing])
+    assert "math-verify disagrees on 1 of 4" in html([differing], "x")
 
 
 def test_records_from_before_math_verify_was_asked_are_read(report: Report, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_operators_are_counted_where_they_stand_in_the_answer(report: Report) ->
     assert views.tenth_of(0, 0) == 0
     (place,) = view([report])["places"]
     assert [sum(part["share"] for part in one["parts"]) for one in place["bins"]] == [0] * 9 + [100]
-    assert place["highest"] == 2.0, "10 calls in 5 answers, all behind their two tokens"
+    assert place["highest"] == 2.0, "10 calls in 5 answers, all after their two tokens"
 
 
 def test_rows_are_headed_by_what_they_are(report: Report) -> None:

@@ -264,7 +264,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "model.gguf", random_model("qwen3"))
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert "pip install 'tyler-reasoning[gguf]'" in refusal(path)
+    assert "pip install 'path/to/tyler[gguf]'" in refusal(path)
 
 
 def test_a_quantisation_that_cannot_be_undone_is_refused_by_name(

@@ -37,7 +37,7 @@ SOFT_THINKING = {
     "no thought": (soft_thinking.Settings(soft_steps=0), Sampling()),
     "gumbel": (soft_thinking.Settings(gumbel=True, max_topk=5, temperature=1.0), Sampling(seed=3)),
     "gumbel, few kept": (soft_thinking.Settings(gumbel=True, top_p=0.5, top_k=6), Sampling(seed=4)),
-    "sampled behind the thought": (soft_thinking.Settings(soft_steps=4), Sampling(0.6, top_k=30, seed=5)),
+    "sampled after the thought": (soft_thinking.Settings(soft_steps=4), Sampling(0.6, top_k=30, seed=5)),
     "marker": (soft_thinking.Settings(answer_marker="e", temperature=1.0), Sampling()),
 }
 SWIREASONING = {

@@ -188,7 +188,7 @@ TURNS = TURNS.replace("<|assistant|>", "<|start|>assistant\n")
 
 
 def labels_of_the_release(model: SoftCot, problem: Problem, number: int) -> tuple[list[int], list[int]]:
-    """The ids of a whole chat and its labels: all from two behind the token that follows the thoughts."""
+    """The ids of a whole chat and its labels: all from two after the token that follows the thoughts."""
     words = model.backbone.tokenizer
     text = f"{problem.prompt}\n\nBox it.\n\nHints:\n<|box_start|>{'<eos>' * number}<|box_end|>"
     turns = [{"role": "user", "content": text}, {"role": "assistant", "content": problem.solution}]

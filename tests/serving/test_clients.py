@@ -134,7 +134,7 @@ def test_completions_continue_texts_and_tokens_as_they_are(served: Served, model
 
 
 def test_the_log_likelihoods_of_an_echo_are_those_of_our_own_harness(served: Served, model: Tyler) -> None:
-    """As lm-eval's local-completions asks for them, and reads them: the tokens behind the context but the last."""
+    """As lm-eval's local-completions asks for them, and reads them: the tokens after the context but the last."""
     pairs = [(tiny.ids(tiny.LONG), tiny.ids(" so we add")), (tiny.ids("x"), tiny.ids(tiny.MEDIUM))]
     ours = TylerLM(model, router="never")._loglikelihood_tokens([(None, *pair) for pair in pairs], disable_tqdm=True)
     body = {"model": NAME, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}

@@ -18,9 +18,7 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs playwright: pip install 'tyler-reasoning[browser]'"
-)
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'path/to/tyler[browser]'")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra browser")
 Browser, Page, Request, Route = playwright.Browser, playwright.Page, playwright.Request, playwright.Route
 expect = playwright.expect

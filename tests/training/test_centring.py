@@ -113,7 +113,7 @@ def test_what_cannot_be_centred_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="shard_layers needs latents=computed or constant"):
         Stage1Config(latents="centred", shard_layers=True)
     config = load_config("mini", SHORT)
-    with pytest.raises(ValueError, match="start from new operators; leave start away"):
+    with pytest.raises(ValueError, match="start from new operators; leave start out"):
         stage1.run(config, output=tmp_path / "run", start="mini-tyler")
 
 

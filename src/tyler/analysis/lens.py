@@ -4,7 +4,7 @@ Four questions, all teacher-forced on the answer that the model gave, so that no
 
 1. What can be read from it? The likeliest tokens at the policy's states at the latent positions, softmax(W_U h), and
    the embeddings nearest to the injected vectors. Control: the same with another problem's block in its place.
-2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))), the loss of log p(y) over the tokens behind the block and over the
+2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))), the loss of log p(y) over the tokens after the block and over the
    boxed answer, and the tokens that flip, with z' each of `replacements.REPLACEMENTS`.
 3. How much of the answer does it carry into another problem? Control: noise of the same norm.
 4. After how many of its latents does the answer stay? Control: so many of another problem's.
@@ -51,11 +51,11 @@ class Readout:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a replacement changes of the tokens behind a block.
+    """What a replacement changes of the tokens after a block.
 
     `divergence` is the mean KL per token in nats, `loss` the fall of their summed log-probability, `flipped` the share
     of tokens that would no longer be the likeliest. `answer_loss` and `answer_flipped` are of the tokens in the box
-    alone: the fall of their log-probability, and whether any of them flips. None where no box stands behind the block.
+    alone: the fall of their log-probability, and whether any of them flips. None where no box follows the block.
     """
 
     divergence: float
@@ -83,8 +83,8 @@ class Carried:
 class Reading:
     """One block of one answer; or, under the name `TOGETHER` and with effects alone, all of its blocks at once.
 
-    `readable` is the share of its latents of which one of the likeliest tokens stands behind the block and in few other
-    answers, `enough` the fewest of its latents, from the first, with which every token behind it stays the likeliest
+    `readable` is the share of its latents of which one of the likeliest tokens follows the block and in few other
+    answers, `enough` the fewest of its latents, from the first, with which every token after it stays the likeliest
     one it was. `..._other` are the same of another problem's block, in this one's place; `enough_other` is None where
     all of it is too little.
     """
@@ -148,7 +148,7 @@ def read_together(
 ) -> Reading:
     """The effects of replacing all blocks of an answer at once: one block may stand in for another.
 
-    They are of the tokens behind the first block, by the replacements that every block has and that need no synthesis.
+    They are of the tokens after the first block, by the replacements that every block has and that need no synthesis.
     """
     elsewhere = blocks_of(others)
     each = [
@@ -222,7 +222,7 @@ def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effec
 
 
 def enough(gap: Gap, truth: Rescored, latents: Float[Tensor, "latents dim"]) -> int | None:
-    """The fewest of some latents in a block's place with which every token behind stays the likeliest; None if none."""
+    """The fewest of some latents in a block's place with which every token after stays the likeliest; None if none."""
     parts = [latents[:count] for count in range(len(latents) + 1)]
     for count, found in enumerate(gap.filled(parts)):
         if effect(truth, found).flipped == 0:

@@ -22,7 +22,7 @@ DECODED = (
     "Differences of shares, paired by problem. Teacher forcing holds an answer on its way by its own words; decoded "
     "again it may go another from its first token."
 )
-LOSSES = "log p lost by the tokens behind, in nats"
+LOSSES = "log p lost by the tokens that follow, in nats"
 Rows = list[tuple[str, ...]]
 """A table, its heads first."""
 
@@ -31,7 +31,7 @@ Rows = list[tuple[str, ...]]
 
 
 def loss_rows(readings: Sequence[Reading]) -> Rows:
-    """A row for each block: what each replacement costs the tokens behind it."""
+    """A row for each block: what each replacement costs the tokens after it."""
     found: Rows = [("block", "at", *REPLACEMENTS)]
     for one in readings:
         losses = [number(one.effects[name].loss) if name in one.effects else NOTHING for name in REPLACEMENTS]
@@ -106,7 +106,7 @@ def answer_page(name: str, question: str, answer: Trajectory, readings: Sequence
             "effects": effect_rows(one),
             "notes": [
                 f"Latents that can be read as what follows here and in few other answers: {readable_of(one)}",
-                f"Enough for every token behind it to stay the likeliest: {enough_of(one)}",
+                f"Enough for every token after it to stay the likeliest: {enough_of(one)}",
                 f"Moved towards other problems' answers, in nats: {carried_of(one)}",
             ],
         }

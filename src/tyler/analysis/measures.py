@@ -42,7 +42,7 @@ def texts(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions
 def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
     """The same, and seconds to the microsecond of answers that are decoded one after the other on a warm engine.
 
-    A clock starts when the engine begins with an answer: behind tokenisation, before grading.
+    A clock starts when the engine begins with an answer: after tokenisation, before grading.
     """
     reasoner.solve(problems[:WARMING])
     report = evaluate(reasoner, problems, options=options, show=True)

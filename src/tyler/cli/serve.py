@@ -89,7 +89,7 @@ def serve(
         raise ValueError(f"--replicas {listening.replicas}; it must be 1 or more")
     router, memory = router_of(decoding.router), decoding.bytes
     if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
-        raise ValueError("tyler serve needs more packages: pip install 'tyler-reasoning[serve]'")
+        raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
     from tyler.reasoners import registry
     from tyler.serving import server
     from tyler.serving.settings import ServerSettings

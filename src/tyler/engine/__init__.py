@@ -14,7 +14,7 @@ detokenizer.py    text from tokens, as they come
 scheduler.py      which requests wait, are admitted or are preempted
 batch.py          the rows of a step
 context.py        x_t: embeddings, positions and the two readers of them
-ragged.py         rows behind each other in one buffer, on a CPU
+ragged.py         rows one after another in one buffer, on a CPU
 paged.py          rows in pages, on a GPU
 fused_decoder.py  the forward pass that decoding runs
 packing.py        weights as a CPU multiplies few rows by them fastest

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 
 class Branch:
-    """`actions` of V' that a row repeats, and whether it is past the invocation behind them.
+    """`actions` of V' that a row repeats, and whether it is past the invocation after them.
 
-    Under a learned router operators are among the repeated actions, and barred for one decision behind them. A fixed
+    Under a learned router operators are among the repeated actions, and barred for one decision after them. A fixed
     router calls its operators by itself: the row repeats the tokens, and its call of that number is not made.
     """
 
@@ -41,7 +41,7 @@ class Branch:
             self._left_out = True
 
     def leaves_out(self, calls: int) -> bool:
-        """Whether a fixed router's call behind `calls` others is the one that is not made; it is so once."""
+        """Whether a fixed router's call after `calls` others is the one that is not made; it is so once."""
         if self._learned or self._left_out or calls != self._calls:
             return False
         self._left_out = True

@@ -252,14 +252,14 @@ class Engine:
         return late or len(parked) == len(self.rows)
 
     def _hold_back(self, slot: int) -> list[int]:
-        """Take the tokens behind the call's position out of the context: a structure's opening token waits."""
+        """Take the tokens after the call's position out of the context: a structure's opening token waits."""
         held, start = self.rows[slot].hold_back()
         if held:
             self.batch.forget(slot, start)
         return held
 
     def _synthesize(self, parked: range) -> list[Float[Tensor, "latents dim"]]:
-        """Stage Q_k behind x_t, read both with the synthesizer, project the query positions, forget the queries."""
+        """Stage Q_k after x_t, read both with the synthesizer, project the query positions, forget the queries."""
         self.batch.share_prompts(parked)
         heads = [self.heads[self.rows[slot].call.operator] for slot in parked]  # type: ignore[union-attr]
         for slot, head in zip(parked, heads, strict=True):
@@ -293,7 +293,7 @@ class Engine:
     def _score_held(
         self, parked: range, held: list[list[int]], hidden: Float[Tensor, "rows seq dim"], counts: list[int]
     ) -> None:
-        """Record log p of the held tokens where they now stand, behind the latents."""
+        """Record log p of the held tokens where they now stand, after the latents."""
         for index, (slot, tokens) in enumerate(zip(parked, held, strict=True)):
             if tokens:
                 before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]

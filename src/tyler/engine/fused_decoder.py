@@ -96,7 +96,7 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class FusedLinear:
-    """x W^T + b for one weight, or for several that lie behind each other in memory."""
+    """x W^T + b for one weight, or for several that lie one after another in memory."""
 
     weight: Float[Tensor, "outputs inputs"]
     transposed: Float[Tensor, "inputs outputs"]

@@ -2,7 +2,7 @@
 
 While no row starts, ends or calls an operator, a step follows from what the device holds. The engine therefore launches
 a step before it has seen what the one before decided, and learns of it while the device works. What turns out to be in
-vain is dropped: a row that ended or called is skipped when the step lands, and whatever was written behind its context
+vain is dropped: a row that ended or called is skipped when the step lands, and whatever was written after its context
 is overwritten. The caches are in pages (`paged.py`), so that memory stays where it is while rows come, grow and go,
 and a CUDA device records the program of each number of rows and pages once, as a graph, and replays it.
 """
@@ -44,7 +44,7 @@ class InFlightStep:
         logprobs: Float[Tensor, "rows"],
         operator_probs: Float[Tensor, "rows operators"],
     ) -> None:
-        """Start the way to the host, behind what the device was given so far."""
+        """Start the way to the host, after what the device was given so far."""
         self.rows = len(actions)
         self._actions[: self.rows].copy_(actions, non_blocking=True)
         self._logprobs[: self.rows].copy_(logprobs, non_blocking=True)
@@ -108,7 +108,7 @@ class OverlapScheduler:
 
     @torch.no_grad()
     def launch(self, rows: Sequence[RequestState], in_flight: int) -> InFlightStep:
-        """Start a step of the first rows, behind `in_flight` others that have not landed: none or one."""
+        """Start a step of the first rows, after `in_flight` others that have not landed: none or one."""
         with self._device_guard():
             if not in_flight:
                 self._load(rows)

@@ -31,7 +31,7 @@ faster with four rows than with one, two or three, for which oneDNN has other co
 class PackedWeight:
     """The packed copy of a weight, made again when what it was made of has been written since (`Tensor._version`).
 
-    `parts` are the tensors whose writes count: those that lie behind each other in `weight`.
+    `parts` are the tensors whose writes count: those that lie one after another in `weight`.
     """
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"], parts: Sequence[Tensor]) -> None:

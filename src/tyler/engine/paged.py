@@ -1,7 +1,7 @@
 """Caches in pages, for a device that the host should neither wait for nor keep waiting.
 
 A row holds as many pages as its positions take, wherever they lie: memory follows the lengths that rows really have,
-and no row moves when another joins, grows or ends. The new positions of a pass lie packed behind each other and are
+and no row moves when another joins, grows or ends. The new positions of a pass lie packed one after another and are
 filled up to one of few sizes, so that a pass of that size is recorded once and replayed.
 """
 
@@ -143,7 +143,7 @@ class PagedContext(Context):
 
 
 def with_pages(states: Tensor, count: int, dim: int) -> Tensor:
-    """Pages, with as many of zeros behind them as are missing."""
+    """Pages, with as many of zeros after them as are missing."""
     shape, there = list(states.shape), states.shape[dim]
     if there == count:
         return states
@@ -378,7 +378,7 @@ def attention_for(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, 
 def difference(
     heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, counts: Sequence[int]
 ) -> float:
-    """How far `flash` is from `gathered` for rows that have so many queries behind contexts of several lengths."""
+    """How far `flash` is from `gathered` for rows that have so many queries after contexts of several lengths."""
     source = torch.Generator(device).manual_seed(0)
     make = functools.partial(torch.randn, generator=source, dtype=dtype, device=device)
     keys, values = (make(2 * len(counts) + 1, PAGE, kv_heads, head_dim) for _ in range(2))

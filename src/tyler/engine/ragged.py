@@ -1,4 +1,4 @@
-"""Context and caches whose rows lie behind each other in one buffer, which is fastest on a CPU."""
+"""Context and caches whose rows lie one after another in one buffer, which is fastest on a CPU."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class AttentionMetadata:
 
 
 class RaggedReader(Reader):
-    """A reader whose rows lie behind each other, all with the capacity of the context."""
+    """A reader whose rows lie one after another, all with the capacity of the context."""
 
     def __init__(self, decoder: PreTrainedModel, context: RaggedContext) -> None:
         super().__init__(decoder, context)

@@ -69,7 +69,7 @@ class Request:
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
         if self.sampler is not None and self.branch is not None:
-            raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch away")
+            raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch out")
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ class RequestState:
         self.logprobs.append(logprob)
 
     def hold_back(self) -> tuple[list[int], int]:
-        """Take back the visible tokens behind the call's position, to be committed again after the latents.
+        """Take back the visible tokens after the call's position, to be committed again after the latents.
 
         Returns them and the context length before them (0 where there are none).
         """

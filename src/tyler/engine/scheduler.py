@@ -16,13 +16,13 @@ from tyler.engine.sizes import PAGE
 class Scheduler:
     """The requests that wait for a place in the batch, in their order.
 
-    A row takes memory for as far as it may reach within a step: `longest_action` positions behind where it stands.
+    A row takes memory for as far as it may reach within a step: `longest_action` positions after where it stands.
     """
 
     def __init__(self, batch: Batch, longest_action: int) -> None:
         self.waiting: deque[RequestState] = deque()
         self._batch, self._memory = batch, batch.memory
-        # One position behind an action, two where a step is launched ahead of the next.
+        # One position after an action, two where a step is launched ahead of the next.
         self._beyond = longest_action + (1 if batch.overlap is None else 2)
 
     def check(self, request: Request) -> None:

@@ -22,7 +22,7 @@ from tyler.engine.sampling import Sampling, choose
 @dataclass(frozen=True)
 class Choice:
     """One row's step: the token to record, its log-probability, whether the vector read is another (`soft`), and
-    whether the answer ends behind it."""
+    whether the answer ends after it."""
 
     token: int
     logprob: float

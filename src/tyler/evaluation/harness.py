@@ -37,7 +37,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 except ImportError as error:
     raise ImportError(
-        f"tyler.evaluation.harness needs lm-evaluation-harness ({error}); pip install 'tyler-reasoning[lm-eval]'"
+        f"tyler.evaluation.harness needs lm-evaluation-harness ({error}); pip install 'path/to/tyler[lm-eval]'"
     ) from error
 
 logger = logging.getLogger(__name__)

@@ -158,7 +158,7 @@ def heading(reports: Sequence[Report]) -> str:
 
 
 def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Of problems with several answers: pass@k and maj@k with their intervals, behind a row that names them.
+    """Of problems with several answers: pass@k and maj@k with their intervals, after a row that names them.
 
     Empty where every problem has one answer.
     """
@@ -215,7 +215,7 @@ def second_opinion(report: Report) -> str | None:
         return None
     differing = [record for record in asked if record.math_verify is not record.correct]
     return (
-        f"{report.name}: math-verify says otherwise of {len(differing)} of {len(asked)} answers"
+        f"{report.name}: math-verify disagrees on {len(differing)} of {len(asked)} answers"
         + (f" ({', '.join(record.id for record in differing[:5])})" if differing else "")
         + f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
     )

@@ -154,7 +154,7 @@ def open_reader(path: Path) -> GGUFReader:
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError as error:
-        raise ValueError(f"{path} needs the package gguf: pip install 'tyler-reasoning[gguf]'") from error
+        raise ValueError(f"{path} needs the package gguf: pip install 'path/to/tyler[gguf]'") from error
     with path.open("rb") as file:
         if (magic := file.read(4)) != b"GGUF":
             raise ValueError(f"{path} is no GGUF file: it begins with {magic!r} instead of b'GGUF'")

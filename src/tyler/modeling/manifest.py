@@ -155,8 +155,7 @@ def read_manifest(path: Path, keys: Collection[str], later: Mapping[str, int] | 
     format = content.get("format")
     if type(format) is not int or not 1 <= format <= FORMAT:
         raise CheckpointError(
-            f"{path} has format {format!r}, and this version of tyler reads up to {FORMAT}; "
-            "upgrade with `pip install -U tyler-reasoning`"
+            f"{path} has format {format!r}, and this version of tyler reads up to {FORMAT}; upgrade tyler"
         )
     since = {DIGESTS: SEALED_SINCE, **(later or {})}
     check_keys(path, content, {"format", "versions", *keys, *(key for key in since if format >= since[key])})

@@ -298,7 +298,7 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
 
 
 def calibration_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
-    """Psi's start, behind a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
+    """Psi's start, after a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
     state of every decision is kept in float32, and the policy reads answers without gradient: embeddings, residual
     stream, its norm and a layer's output, 4 e d n, and the larger of gate, its activation and up, 3 e i n, and the
     logits of one chunk.

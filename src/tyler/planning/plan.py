@@ -378,7 +378,7 @@ def assumptions(config: Config, lengths: Lengths, devices: Sequence[Device]) -> 
     for device in devices:
         rate = device.rate(dtype_on(config, device)) / TERA
         yield (
-            f"{device.name}: counted on are {device.bandwidth / GB:.4g} GB/s, {rate:.3g} TFLOP/s and "
+            f"{device.name}: assuming {device.bandwidth / GB:.4g} GB/s, {rate:.3g} TFLOP/s and "
             f"{device.launch * 1e3:.2g} ms to start a layer; {device.source}."
         )
 

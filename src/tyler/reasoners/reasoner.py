@@ -45,7 +45,7 @@ class AnswerSettings:
     def check_without_operators(self, name: str) -> None:
         """Raise ValueError where something is said about operators to a method that has none."""
         if self.budget is not None or self.router is not None:
-            raise ValueError(f"{name} has no operators to route; leave budget and router away")
+            raise ValueError(f"{name} has no operators to route; leave budget and router out")
 
 
 class AnsweringModel(Protocol):

@@ -133,7 +133,7 @@ def _reinforced(metrics: Metrics, budget: int | None) -> list[Panel]:
         Panel("Invocations, sampled", "per rollout", _calls(metrics, "stage2/invocations"), line=within),
         Panel("Invocations, greedy", "per answer", _calls(metrics, "greedy/invocations", mark=True), line=within),
         Panel(
-            "Blocks behind delimiters",
+            "Blocks after delimiters",
             "per answer",
             (
                 Curve("memgen_grpo/insertions", "sampled"),

@@ -155,7 +155,7 @@ MEMGEN_GRPO = Metrics(
         "memgen_grpo/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing",
         "memgen_grpo/visible_tokens": "visible tokens per answer",
         "memgen_grpo/latents": "latents per answer, the prompt's included",
-        "memgen_grpo/insertions": "blocks behind delimiters per answer",
+        "memgen_grpo/insertions": "blocks after delimiters per answer",
         "memgen_grpo/consultations": "times that the trigger was asked per answer",
         "memgen_grpo/agreed": "share of its answers that were yes",
         "memgen_grpo/loss": "L_GRPO of the step's last update",
@@ -170,7 +170,7 @@ MEMGEN_GRPO = Metrics(
         "memgen_grpo/greedy_accuracy": (
             "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
         ),
-        "memgen_grpo/greedy_insertions": "blocks behind delimiters per greedy answer",
+        "memgen_grpo/greedy_insertions": "blocks after delimiters per greedy answer",
     },
     trains="MemGen GRPO",
     loop=None,

@@ -1,7 +1,7 @@
 """Where metrics are shown during a run, by accelerate's trackers, and how a resumed run is found again.
 
 metrics.jsonl is the record; a tracker is a view of it, and no run stops because its view is gone. The packages are
-extras (`pip install tyler-reasoning[wandb]`) and imported only where a config names them (`tracking.tool`).
+extras (`pip install 'path/to/tyler[wandb]'`) and imported only where a config names them (`tracking.tool`).
 """
 
 from __future__ import annotations

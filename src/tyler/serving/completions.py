@@ -166,7 +166,7 @@ def envelope(id: str, created: int, model: str) -> dict[str, Any]:
 async def choice(
     service: Service, body: CompletionRequest, index: int, prompt: Continued, answer: Answer
 ) -> dict[str, Any]:
-    """One continuation, behind its prompt where that is echoed."""
+    """One continuation, after its prompt where that is echoed."""
     found: dict[str, Any] | None = None
     if body.logprobs is not None:
         work = partial(score_answer, trajectory=answer.done, top=body.logprobs)

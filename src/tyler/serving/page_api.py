@@ -57,7 +57,7 @@ class Origin(Strict):
 
 
 class PageQuestion(Asked):
-    """`POST /api/answers`: a question, or an answer without the invocation that stands behind `branch.actions`."""
+    """`POST /api/answers`: a question, or an answer without the invocation that follows `branch.actions`."""
 
     question: str | None = None
     branch: Origin | None = None

@@ -27,7 +27,7 @@ def only(*allowed: object) -> AfterValidator:
     def check(value: object) -> object:
         if value not in allowed:
             shown = " or ".join(repr(one) for one in allowed if one is not None)
-            raise ValueError(f"not supported by this server; send {shown or 'null'}, or leave it away")
+            raise ValueError(f"not supported by this server; send {shown or 'null'}, or leave it out")
         return value
 
     return AfterValidator(check)

@@ -1,4 +1,4 @@
-"""log p of a prompt's tokens and of what was decoded behind it, with the most probable alternatives.
+"""log p of a prompt's tokens and of what was decoded after it, with the most probable alternatives.
 
 One pass over the whole context, latents replayed, with the decoder that decodes: the numbers are those of decoding, and
 those of `tyler.evaluation.harness`, up to rounding.

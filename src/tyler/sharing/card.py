@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tyler.evaluation.reports import interval, percent
@@ -67,7 +68,7 @@ def usage(manifest: Manifest, repo: str) -> str:
     adapters = " and ".join(f"`{adapter}/`" for adapter in manifest.adapters)
     return f"""
 ```sh
-pip install tyler-reasoning
+pip install path/to/tyler   # the package tyler-reasoning, from its repository
 tyler solve {repo} "What is 12 + 30?"
 ```
 
@@ -99,6 +100,11 @@ def how_trained(training: Training | None) -> Iterator[str]:
     yield f"\nMade with {packages}" + (f" on {training.device}." if training.device else ".")
 
 
+def router_name(told: object) -> str:
+    """A router of an evaluation's settings, without what its class says already."""
+    return re.sub(r",? ?learned=(?:True|False)|\(learned=(?:True|False)\)", "", str(told))
+
+
 def measured(results: Sequence[Result]) -> Iterator[str]:
     """A table of what evaluations of these weights found."""
     if not results:
@@ -117,7 +123,7 @@ def measured(results: Sequence[Result]) -> Iterator[str]:
             f"{report.mean(lambda record: record.visible_tokens):.1f}",
             f"{report.mean(lambda record: record.latents):.1f}",
             f"{report.mean(lambda record: len(record.invocations)):.2f}",
-            f"`{method.get('router')}`",
+            f"`{router_name(method.get('router'))}`",
             "none" if method.get("budget") is None else str(method["budget"]),
         )
         yield f"| {' | '.join(cells)} |"

@@ -1,7 +1,7 @@
 """What a message says never becomes a control token.
 
 A tokenizer finds its control tokens (`<|im_end|>`) by their text, wherever that stands: a problem that spells one would
-end its own turn. So a message is cut behind the first character of every control token that it spells, and the parts of
+end its own turn. So a message is cut after the first character of every control token that it spells, and the parts of
 the prompt are encoded one by one: the same text, in ordinary tokens. Text that spells none is encoded whole, as ever.
 """
 

@@ -241,7 +241,7 @@ def trained_operators(config: Config, start: Path | str) -> Tyler:
     """The model of another Stage 1, whose operators go on learning. Raises ValueError for any other."""
     if config.stage1.shard_layers or config.stage1.latents != "computed":
         raise ValueError(
-            "stage1.shard_layers and stage1.latents other than computed start from new operators; leave start away"
+            "stage1.shard_layers and stage1.latents other than computed start from new operators; leave start out"
         )
     model = Tyler.from_pretrained(
         str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device

@@ -1,6 +1,6 @@
 """Figure efficiency-summary and table efficiency-overhead: what an answer costs, in seconds and in tokens.
 
-Answers are decoded one at a time on a warm engine, and timed from behind tokenisation to before grading.
+Answers are decoded one at a time on a warm engine, and timed between tokenisation and grading.
 """
 
 from __future__ import annotations

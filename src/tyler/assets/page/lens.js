@@ -69,14 +69,14 @@ function signed(value) {
 
 function meaning(reading) {
   const blocks = reading.controls === 1 ? "1 block" : `${reading.controls} blocks`;
-  return `Of the tokens behind it, teacher-forced. What noise or another problem's block does too is not due to this block. Means and others come from ${blocks} of other answers${reading.controls ? "" : ", so there are none"}.`;
+  return `Of the tokens after it, teacher-forced. What noise or another problem's block does too is not due to this block. Means and others come from ${blocks} of other answers${reading.controls ? "" : ", so there are none"}.`;
 }
 
 function enough(reading) {
   const { enough: count, num_latents: all } = reading;
-  if (count === 0) return "Even without it every token behind it stays the likeliest.";
+  if (count === 0) return "Even without it every token after it stays the likeliest.";
   const first = count === 1 ? `The first of its ${all} latents is` : `The first ${count} of its ${all} latents are`;
-  return `${first} enough for every token behind it to stay the likeliest.`;
+  return `${first} enough for every token after it to stay the likeliest.`;
 }
 
 /** What blocks of other problems carry into this answer; nothing where it was not measured. */

@@ -60,7 +60,7 @@ class MemGenEngine(Engine):
     def _weave(
         self, rows: Int[Tensor, "..."], positions: Int[Tensor, "rows seq"], embeds: Float[Tensor, "rows seq dim"]
     ) -> Float[Tensor, "rows seq dim"]:
-        """r2w(X); the queries, which lie behind the context, are fed as they are."""
+        """r2w(X); the queries, which lie after the context, are fed as they are."""
         lengths = torch.tensor(self.context.lengths, device=embeds.device)
         return torch.where((positions < lengths[rows])[..., None], self.weaver.map_inputs(embeds), embeds)
 

@@ -58,7 +58,7 @@ class Learner:
     recorded: Callable[[Rollout], list[list[float]]]
     """Log-probabilities of the learned actions, as sampled."""
     replay: Callable[[MemGen, Rollout, Sequence[int], float, bool], Float[Tensor, "batch actions"]]
-    """The same under the present weights, with gradients; what it holds behind a row's actions is ignored.
+    """The same under the present weights, with gradients; what it holds after a row's actions is ignored.
 
     Its last arguments are the places of the answers, the temperature, and whether activations are computed again
     in the backward pass.
@@ -244,7 +244,7 @@ def train(
 def greedy_metrics(
     model: MemGen, development: Sequence[Problem], config: MemGenGrpoConfig, decoding: DecodingConfig
 ) -> dict[str, float]:
-    """Greedy accuracy and blocks behind delimiters on development problems."""
+    """Greedy accuracy and blocks after delimiters on development problems."""
 
     def answer(problems: Sequence[Problem]) -> list[Trajectory]:
         longest, slots, memory = config.max_new_tokens, decoding.slots, decoding.memory

@@ -350,7 +350,7 @@ class MemGenReasoner:
 
 
 def num_insertions(trajectory: Trajectory) -> int:
-    """Blocks behind delimiters: what K limits. The block after the prompt is not one of them."""
+    """Blocks after delimiters: what K limits. The block after the prompt is not one of them."""
     return sum(invocation.operator == INFERENCE for invocation in trajectory.invocations)
 
 

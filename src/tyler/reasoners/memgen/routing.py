@@ -1,4 +1,4 @@
-"""Where MemGen may insert latents: after the prompt, and behind delimiters."""
+"""Where MemGen may insert latents: after the prompt, and after delimiters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ends_in_delimiter(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) ->
 def training_insertions(
     tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], target_ids: Sequence[int], max_insertions: int
 ) -> tuple[Insertion, ...]:
-    """Where blocks go in a trace: at the prompt's end, and behind the first `max_insertions` delimiters."""
+    """Where blocks go in a trace: at the prompt's end, and after the first `max_insertions` delimiters."""
     ids = [*prompt_ids, *target_ids]
     behind = (
         place
@@ -44,7 +44,7 @@ def training_insertions(
 
 @dataclass(frozen=True)
 class AtDelimiters:
-    """One block after the prompt, not counted, and at most `max_insertions` behind delimiters.
+    """One block after the prompt, not counted, and at most `max_insertions` after delimiters.
 
     `asks` says whether the trigger is active: then it decides at every delimiter, and after the prompt where
     `asks_at_prompt`, greedily at `temperature` 0 and else by sampling. Inactive, it always says yes.
@@ -103,4 +103,4 @@ class DelimiterSchedule:
         return call
 
     def settled(self) -> int:
-        return EVERYTHING  # a block goes behind all tokens that are there
+        return EVERYTHING  # a block goes after all tokens that are there

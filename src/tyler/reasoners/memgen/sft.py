@@ -44,7 +44,7 @@ def settings_of(config: MemGenConfig) -> Settings:
 
 
 def example_of(model: MemGen, trace: Trace) -> Example:
-    """A trace with blocks at the prompt's end and behind its first K delimiters."""
+    """A trace with blocks at the prompt's end and after its first K delimiters."""
     insertions = training_insertions(
         model.backbone.tokenizer, trace.prompt_ids, trace.target_ids, model.settings.max_insertions
     )

@@ -46,7 +46,7 @@ class Consultation:
 def decide(logits: Float[Tensor, "2"], temperature: float, random: np.random.Generator) -> tuple[int, float]:
     """A decision and its log-probability: the larger logit (NO at a tie) at temperature 0, else one uniform number's.
 
-    The number falls into [0, p(NO)) or behind it. At temperature 0 the log-probability is that at temperature 1.
+    The number falls into [0, p(NO)) or after it. At temperature 0 the log-probability is that at temperature 1.
     """
     logprobs = (logits.cpu().double() / (temperature or 1.0)).log_softmax(dim=-1)
     greedy = temperature == 0

@@ -242,7 +242,7 @@ def padding(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def markers(tokenizer: PreTrainedTokenizerBase, placeholder: int) -> tuple[int, int]:
-    """The tokens in front of and behind the thoughts; the placeholder where the tokenizer has no such pair."""
+    """The tokens before and after the thoughts; the placeholder where the tokenizer has no such pair."""
     vocabulary = tokenizer.get_vocab()
     for begin, end in MARKERS:
         if begin in vocabulary and end in vocabulary:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned behind it."""
+    """A problem with its tokenized prompt, which has places for thoughts, and the tokens that are learned after it."""
 
     problem: Problem
     prompt_ids: list[int]
@@ -49,7 +49,7 @@ class Example:
 
 
 def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: bool) -> Example:
-    """A problem as a training example. With `learn_header` its targets begin where the release's labels do: behind the
+    """A problem as a training example. With `learn_header` its targets begin where the release's labels do: after the
     end marker and the token that ends the user's turn, so with the header of the assistant's turn.
 
     Raises ValueError for a problem without a solution.

@@ -49,7 +49,7 @@ def boxed_answer(completion: str) -> str | None:
 
 
 def boxed_span(completion: str) -> tuple[int, int] | None:
-    """Where the boxed answer stands in a completion: its first character, and the one behind its last."""
+    """Where the boxed answer stands in a completion: its first character, and the one after its last."""
     text = after_thought(completion)
     inside = [box.end() for box in _BOX.finditer(text)]
     if not inside:

@@ -50,7 +50,7 @@ def _verified_solution(row: Row) -> str | None:
 
 
 def _after_thought(generation: str) -> str:
-    """The text behind the thought; "" where the thought never ends."""
+    """The text after the thought; "" where the thought never ends."""
     if "<think>" in generation and _END_OF_THOUGHT not in generation:
         return ""
     return generation.rpartition(_END_OF_THOUGHT)[2].strip()
