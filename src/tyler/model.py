@@ -88,6 +88,7 @@ class Tyler:
         return cls(backbone, operators, synthesizer, policy, synthesizer.mapping(), prompt, "backbone")
 
     @classmethod
+    @torch.inference_mode(False)  # weights outlive the caller's inference mode
     def from_pretrained(
         cls,
         location: str | Path,

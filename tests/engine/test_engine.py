@@ -321,6 +321,36 @@ def test_a_stop_string_ends_the_answer_and_is_never_shown(router: Never | Learne
     assert split >= 3, "some stop strings must lie over several tokens"
 
 
+def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> None:
+    model = tiny.tyler("qwen2")
+    asked = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
+    free, request = next(
+        (answer, request)
+        for answer, request in zip(run(model, asked), asked, strict=True)
+        if answer.invocations and answer.num_visible > 8 and len(answer.text) > answer.invocations[0].offset > 3
+    )
+    (call,) = free.invocations
+    stop = free.text[call.offset - 3 : call.offset + 1] + "\x00"  # what may become it waits when the call is made
+    told = [type(event) for event in events_of(model, [replace(request, stop=stop)])]
+    assert told.index(InvocationEvent) == call.position and told.count(InvocationEvent) == 1
+
+
+def test_a_request_that_is_refused_leaves_those_before_it_undecoded() -> None:
+    engine = tiny.tyler("qwen2").engine()
+    unknown = replace(ask(tiny.SHORT), prompt_ids=[10**6])
+    with pytest.raises(ValueError, match="tokens from 1000000 to 1000000, and the model's are from 0 to"):
+        engine.stream([ask(tiny.SHORT), unknown])
+    assert not engine.waiting and not engine.rows
+
+
+def test_who_stops_listening_to_an_engine_leaves_nothing_in_it() -> None:
+    engine = tiny.tyler("qwen2").engine(slots=1)
+    events = engine.stream([ask(tiny.SHORT, router=Never()), ask(tiny.MEDIUM, router=Never())])
+    next(events)
+    events.close()
+    assert not engine.waiting and not engine.rows
+
+
 def test_text_that_may_become_a_stop_string_waits() -> None:
     model = tiny.tyler("qwen2")
     request = ask(tiny.ODD, router=Never(), sampling=Sampling(1.0, seed=0))

@@ -17,9 +17,10 @@ from tyler.engine.fair_lock import FairLock
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.shared_engine import DecodingError, SharedEngine
+from tyler.engine.shared_engine import Call, DecodingError, SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
+from tyler.modeling.lora import LoraSettings
 
 SOME = ["greedy", "sampled, budget 3", "boundaries, sampled", "top-k and top-p", "forced", "never"]
 
@@ -95,6 +96,38 @@ def test_callers_in_several_threads_share_batches_and_get_what_they_get_alone(mo
 
     in_threads([*(lambda case=case: ask_for(case) for case in SOME), stream])
     assert len(engines) == 1 and max(rows) > 1
+
+
+def test_an_end_that_another_thread_brings_between_two_looks_is_not_lost(
+    model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, request = SharedEngine(model.engine), ask(tiny.SHORT, router=Never(), max_new_tokens=3)
+    looks, others, here = Call.done.fget, threading.Event(), threading.get_ident()  # type: ignore[attr-defined]
+
+    def last_steps() -> None:
+        while shared.step():
+            pass
+        others.set()
+
+    def looked(call: Call) -> bool:
+        if threading.get_ident() == here and not late.is_alive() and not others.is_set():
+            late.start()  # its caller has seen nothing arrive, and is about to see whether it is done
+            others.wait(0.5)
+        return bool(looks(call))
+
+    late, expected = threading.Thread(target=last_steps), alone(model, request)
+    monkeypatch.setattr(Call, "done", property(looked))
+    assert same(shared.run([request])[0], expected)
+    late.join()
+
+
+def test_a_model_that_first_answered_in_inference_mode_answers_outside_as_well() -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    model.policy.add_lora(LoraSettings(rank=2))
+    router = Forced({0: ("global",)})
+    with torch.inference_mode():
+        inside = model.solve("x", router=router, max_new_tokens=4)
+    assert same(model.solve("x", router=router, max_new_tokens=4), inside)
 
 
 def test_a_call_decodes_at_most_as_many_as_it_asks_for_and_keeps_their_order(model: Tyler) -> None:

@@ -22,7 +22,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
-from tyler.modeling.lora import lora_layers
+from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.modeling.manifest import BackboneRecord
 from tyler.modeling.projections import siblings
 from tyler.runs.run import Run
@@ -306,6 +306,34 @@ def test_a_file_cut_in_half_is_refused_by_name(file: str, copy: Path, backbones:
     content = (copy / file).read_bytes()
     (copy / file).write_bytes(content[: len(content) // 2])
     assert str(copy / file) in refusal(copy, backbones)
+
+
+def test_float16_is_refused_for_what_it_is(saved: Path, backbones: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"in float16 it cannot be told .*; load it in bfloat16 or float32"):
+        Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3"), dtype="float16")
+
+
+def test_a_stage_that_would_lose_the_policys_lora_is_not_saved(tmp_path: Path) -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    with pytest.raises(ValueError, match="which it would lose as one of stage 'stage1'"):
+        model.at_stage("stage1").save_pretrained(tmp_path / "x")
+    model.policy.lora = None
+    with pytest.raises(ValueError, match="lacks the policy's LoRA as one of stage 'stage2'"):
+        model.at_stage("stage2").save_pretrained(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> None:
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
+    theta = {name: tensor.clone() for name, tensor in model.backbone.model.state_dict().items()}
+    for modules in (("q_proj", "v_proj"), ("o_proj",)):
+        model.policy.add_lora(LoraSettings(rank=2, target_modules=modules))
+        with torch.no_grad():
+            for layer in lora_layers(model.policy.lora).values():
+                layer.lora_B["default"].weight.normal_()
+        decoder = model.policy.decoder()
+    assert all(torch.equal(tensor, theta[name]) for name, tensor in model.backbone.model.state_dict().items())
+    assert torch.equal(decoder.layers[0].self_attn.q_proj.weight, theta["model.layers.0.self_attn.q_proj.weight"])
 
 
 def test_another_backbone_is_refused_by_both_fingerprints(saved: Path, backbones: Path, tmp_path: Path) -> None:

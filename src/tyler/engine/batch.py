@@ -139,7 +139,7 @@ class Batch:
     def leave(self, slot: int) -> None:
         """Let a row go; the last one takes its place. What is not finite must not stay behind: 0 times NaN is NaN."""
         if self.rows[slot].error is not None:
-            for reader in (self.policy_reader, self.synthesis_reader):
+            for reader in self.readers:
                 reader.wipe(slot)
         self.swap(slot, len(self.rows) - 1)
         self.rows.pop()
@@ -160,7 +160,7 @@ class Batch:
     def swap(self, first: int, second: int) -> None:
         """Exchange two rows."""
         if first != second:
-            assert not self.in_flight, "a step in step knows its rows by their places"
+            assert not self.in_flight, "a step in flight knows its rows by their places"
             self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
             self.hidden[[first, second]] = self.hidden[[second, first]]
             self.context.swap(first, second)

@@ -49,14 +49,26 @@ class Branch:
 
 
 def check_branch(
-    actions: Sequence[int], vocab_size: int, num_operators: int, ends: Collection[int], budget: int | None
+    actions: Sequence[int],
+    vocab_size: int,
+    offered: Sequence[bool],
+    learned: bool,
+    ends: Collection[int],
+    budget: int | None,
 ) -> None:
-    """Raise ValueError for actions that no answer can begin with."""
+    """Raise ValueError for actions that no answer can begin with; `offered` are the policy's operators, where the
+    router is learned."""
+    end = vocab_size + len(offered)
     for action in actions:
-        if not 0 <= action < vocab_size + num_operators or action in ends:
+        if not 0 <= action < end or action in ends:
             raise ValueError(
                 f"branch holds {action}; it may hold tokens below {vocab_size} that end no answer, and operators below "
-                f"{vocab_size + num_operators}"
+                f"{end}"
+            )
+        if learned and action >= vocab_size and not offered[action - vocab_size]:
+            raise ValueError(
+                f"branch invokes operator {action - vocab_size}, which this model does not offer: it was removed; "
+                "branch from an answer without it"
             )
     calls = sum(action >= vocab_size for action in actions)
     if budget is not None and calls > budget:

@@ -1,4 +1,4 @@
-"""CudaGraphDispatcher over fixed memory, recorded once and replayed: CUDA graphs, where there are some.
+"""Programs over fixed memory, recorded once and replayed: CUDA graphs, where there are some.
 
 A recording holds kernels and addresses and nothing of Python. It stays true as long as the memory stays where it is.
 """
@@ -33,7 +33,7 @@ class Recorder(Protocol):
 
 
 class Unrecorded:
-    """CudaGraphDispatcher run as they are, step by step."""
+    """Programs run as they are, step by step."""
 
     def first(self, program: Program) -> None:
         program()
@@ -46,7 +46,7 @@ class Unrecorded:
 
 
 class CudaGraphs:
-    """CudaGraphDispatcher are recorded as CUDA graphs that share one pool: none runs while another does.
+    """Programs are recorded as CUDA graphs that share one pool: none runs while another does.
 
     Its methods are called with the device as the current one.
     """
@@ -117,7 +117,7 @@ KEPT = 64
 
 
 class CudaGraphDispatcher:
-    """CudaGraphDispatcher by what they compute, recorded when they come again and again."""
+    """Programs by what they compute, recorded when they come again and again."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

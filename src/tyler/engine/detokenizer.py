@@ -49,7 +49,8 @@ class IncrementalDetokenizer(Sequence[str]):
 
     @property
     def text(self) -> str:
-        return self._decode(self.tokens).rstrip("\ufffd")
+        whole = self._decode(self.tokens)
+        return "".join(self) if whole.endswith("\ufffd") else whole
 
 
 def token_spans(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ knows (`overlap.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -23,6 +24,7 @@ from tyler.engine.branch import Branch, check_branch
 from tyler.engine.checks import check_sizes
 from tyler.engine.decisions import LmHead, decide, logits_of
 from tyler.engine.fair_lock import SoleUser
+from tyler.engine.fused_decoder import has_fixed_angles
 from tyler.engine.overlap import InFlightStep
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
@@ -63,6 +65,7 @@ class Engine:
     graphs. Results do not depend on any of the four.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         backbone: Backbone,
@@ -77,6 +80,8 @@ class Engine:
         ahead: bool | None = None,
     ) -> None:
         check_sizes(slots, coalesce, memory)
+        if not has_fixed_angles(backbone.decoder):  # angles follow the longest row: each is read by itself
+            slots = 1
         self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
         self.synthesizer = synthesizer
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
@@ -107,12 +112,17 @@ class Engine:
 
         `streamed` says whether tokens are reported as they come, or only the end. `coalesce` is how long its own calls
         may wait, where it is not the engine's. Raises PromptTooLong (a ValueError) when the prompt does not fit the
-        model's context, and ValueError when the answer never fits `memory`.
+        model's context, and ValueError for tokens that the model does not have and when the answer never fits `memory`.
         """
         if len(request.prompt_ids) > (limit := longest_prompt(self.backbone, self.heads)):
             raise PromptTooLong(
                 f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
                 f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
+            )
+        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocab_size:
+            raise ValueError(
+                f"the prompt has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}, and the model's "
+                f"are from 0 to {self._vocab_size - 1}; encode it with the model's own tokenizer"
             )
         self.scheduler.check(request)
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
@@ -120,22 +130,32 @@ class Engine:
         index, self._submitted = self._submitted, self._submitted + 1
         branch = None
         if request.branch is not None:
-            check_branch(request.branch, self._vocab_size, len(offered), self._eos_ids, request.budget)
+            learned = request.router.learned
+            check_branch(request.branch, self._vocab_size, offered, learned, self._eos_ids, request.budget)
             branch = Branch(request.branch, self._vocab_size, request.router.learned)
         return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce, branch)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
-        for request in requests:
-            self.add_request(request)
-        while self.waiting or self.rows:
-            yield from checked(self.step())
+        return self._decoded([self.prepare(request) for request in requests])
 
     def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
         """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        self.waiting += [self.prepare(request, streamed=False) for request in requests]
-        while self.waiting or self.rows:
-            yield from (event for event in checked(self.step()) if isinstance(event, FinishEvent))
+        events = self._decoded([self.prepare(request, streamed=False) for request in requests])
+        return (event for event in events if isinstance(event, FinishEvent))
+
+    def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
+        """Decode until nothing is left. Where that fails, or nobody listens any more, these rows go."""
+        self.waiting += rows
+        try:
+            while self.waiting or self.rows:
+                yield from checked(self.step())
+        finally:
+            left = [row for row in (*self.waiting, *self.rows) if row in rows]
+            for row in left:
+                self.abort(row.index)
+            while any(row in self.waiting or row in self.rows for row in left):
+                self.step()
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
@@ -143,13 +163,17 @@ class Engine:
         finished = {event.index: event.trajectory for event in self.as_completed(requests)}
         return [finished[first + offset] for offset in range(len(requests))]
 
+    @torch.inference_mode(False)  # buffers outlive the caller's inference mode
+    @torch.no_grad()
     def step(self) -> list[Event]:
         """Admit waiting requests, serve operator calls that are due, let every running row act once.
 
         Raises RuntimeError while another thread takes a step.
         """
         with self._sole_user:
-            events: list[Event] = [*self._act_once()]
+            events: list[Event] = []
+            for row, served in self._act_once():
+                (row.told_later if row.streamed else events).append(served)
             events += [event for row in self.rows if row.streamed for event in row.emit()]
             events += self._retire()
             self._read_running()
@@ -181,14 +205,14 @@ class Engine:
         """The modules whose LoRAs it decodes with."""
         return [self.policy, self.synthesizer]
 
+    @torch.inference_mode(False)
     def refresh(self) -> bool:
         """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
         readers = self.batch.readers  # of the adapted modules, as far as they have been needed
         return all([one.decoder() is reader.decoder for one, reader in zip(self.adapted, readers, strict=False)])
 
-    @torch.no_grad()
-    def _act_once(self) -> list[InvocationEvent]:
-        """A step up to the point where every running row has acted; the calls that were served."""
+    def _act_once(self) -> list[tuple[RequestState, InvocationEvent]]:
+        """A step up to the point where every running row has acted; the calls that were served, with their rows."""
         self._admit()
         served = self._serve()
         self._decide()
@@ -209,7 +233,7 @@ class Engine:
 
     # -- serve ---------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> list[InvocationEvent]:
+    def _serve(self) -> list[tuple[RequestState, InvocationEvent]]:
         """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows, once their calls are due."""
         self._park_scheduled()
         parked = self.batch.arrange()
@@ -233,7 +257,7 @@ class Engine:
             self._wait_for_device()
         self._park_scheduled()
         share = served[0].synthesis_seconds - before
-        return [InvocationEvent(row.index, row.invocations[-1], share, row.reported) for row in served]
+        return [(row, InvocationEvent(row.index, row.invocations[-1], share, row.reported)) for row in served]
 
     def _park_scheduled(self) -> None:
         """Park the rows in which a fixed schedule places an operator at or before the present position."""
@@ -298,8 +322,11 @@ class Engine:
             if tokens:
                 before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]
                 logits = logits_of(self.lm_head, before, [self.rows[slot]] * len(tokens))
-                chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens]
-                self.rows[slot].logprobs[-len(tokens) :] = chosen.tolist()
+                chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens].tolist()
+                self.rows[slot].logprobs[-len(tokens) :] = chosen
+                any(self.rows[slot].is_lost(one, "the logits of tokens after a call") for one in chosen)
+            if self.rows[slot].finish_reason == "length" and not hidden[index, counts[index] - 1].isfinite().all():
+                self.rows[slot].is_lost(math.nan, "the hidden states after a call")
 
     # -- decide --------------------------------------------------------------------------------------------------
 
@@ -330,9 +357,9 @@ class Engine:
         return running[-1] == len(running) - 1 and all(self.rows[slot].request.sampler is None for slot in running)
 
     def _decide_ahead(self, running: int) -> None:
-        """Land the step in step, or a first one, with the next already launched unless a row is about to end.
+        """Land the step in flight, or a first one, with the next already launched unless a row is about to end.
 
-        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in step.
+        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in flight.
         """
         overlap = self.batch.overlap
         assert overlap is not None
@@ -361,7 +388,7 @@ class Engine:
             self._finish_if_full(slot)
 
     def _drain(self) -> bool:
-        """Land what is in step, if anything is."""
+        """Land what is in flight, if anything is."""
         overlap = self.batch.overlap
         if overlap is None or overlap.in_flight is None:
             return False

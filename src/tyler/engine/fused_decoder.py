@@ -55,7 +55,7 @@ def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @fused
 def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
-    """x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded as transformers rounds it."""
+    """x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded once; transformers rounds before the gain too."""
     wide = x.float()
     normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide).mul_(gain)
     return normal if x.dtype == normal.dtype else normal.to(x.dtype)

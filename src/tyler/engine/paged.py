@@ -289,6 +289,7 @@ class PagedReader(Reader):
         self._block_table[: len(rows)] = self.pages.block_table[rows.start : rows.stop]
         of, at = self._layout[: len(owners)], self._layout[size : size + len(owners)]
         self._fed[0, : len(owners)] = self.inputs(of, at)
+        self._fed[0, len(owners) : size] = 0  # what an answer left there may not be finite
         # FlashAttention takes no longer for a wider table, and one width is one program.
         width = self._block_table.shape[1] if self.attention is flash else doubled(pages_for(max(ends)))
         spread = self._spread(firsts, counts)  # sent before the device works, which it would wait for
@@ -335,7 +336,9 @@ def gathered(queries: Tensor, keys: Tensor, values: Tensor, metadata: PagedAtten
         attn_mask=mask[:, None],
         enable_gqa=True,
     )
-    return attended[owner, :, within]
+    found = attended[owner, :, within]
+    # What only fills the pass up has the last row's attention, and its keys go where every row's empty columns point.
+    return found.masked_fill((packed >= starts[-1])[:, None, None], 0)
 
 
 def flash(queries: Tensor, keys: Tensor, values: Tensor, metadata: PagedAttentionMetadata) -> Tensor:

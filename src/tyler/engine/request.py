@@ -62,6 +62,7 @@ class Request:
         check_whole("max_new_tokens", self.max_new_tokens, 1, "it must be a whole number, at least 1")
         if self.budget is not None:
             check_whole("budget", self.budget, 0, "it must be a whole number, 0 or more, or None for no cap")
+            object.__setattr__(self, "budget", int(self.budget))
         if not isinstance(self.sampling, Sampling):
             raise ValueError(f"sampling={self.sampling!r}; {A_SAMPLING}")
         check_router(self.router)

@@ -1,4 +1,4 @@
-"""A request in step: what it has done, and what it waits for."""
+"""A request that is being answered: what it has done, and what it waits for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.branch import Branch
 from tyler.engine.detokenizer import IncrementalDetokenizer
-from tyler.engine.request import Event, FinishEvent, Request, TokenEvent
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
 
 
 class RequestState:
-    """One request in step: what it has done, and what it waits for."""
+    """One request that is being answered: what it has done, and what it waits for."""
 
     def __init__(
         self,
@@ -32,9 +32,8 @@ class RequestState:
         branch: Branch | None,
     ) -> None:
         self.index, self.request, self.schedule = index, request, schedule
-        self.offered = (
-            offered  # operators that are actions of the policy: none under a fixed router, never a removed one
-        )
+        # Operators that are actions of the policy: none under a fixed router, never a removed one.
+        self.offered = offered
         self.streamed = streamed  # whether its tokens are reported as they come
         self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
         self.branch = branch  # of a request that begins with another answer's actions
@@ -53,7 +52,8 @@ class RequestState:
         self.call: Call | None = None  # parked: waits for this operator call
         self.call_logprob = 0.0
         self.waited = 0
-        self.emitted = 0
+        self.emitted = 0  # visible tokens that were told of
+        self.told_later: list[InvocationEvent] = []  # calls after tokens that were not
         self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
         self.saved_context: Tensor | None = None  # the context of a preempted row, until it resumes
         self.finish_reason = ""
@@ -152,15 +152,27 @@ class RequestState:
         """Finish when the visible text contains a stop string; only the text's tail is searched."""
         if not self.request.stop or not len(self.visible):
             return
-        text = "".join(self.visible)
         new = len(self.visible[len(self.visible) - 1])
-        found = [text.find(stop, max(0, len(text) - new - len(stop) + 1)) for stop in self.request.stop]
+        tail = self._tail(new + max(map(len, self.request.stop)) - 1)
+        found = [tail.find(stop, max(0, len(tail) - new - len(stop) + 1)) for stop in self.request.stop]
         if any(position >= 0 for position in found):
-            self.stopped_at = min(position for position in found if position >= 0)
+            before = sum(map(len, self.visible)) - len(tail)
+            self.stopped_at = before + min(position for position in found if position >= 0)
             self.finish_reason = "stop"
 
+    def _tail(self, length: int) -> str:
+        """The end of the visible text: its last tokens, of so many characters or more, where there are so many."""
+        pieces, found = list[str](), 0
+        for index in reversed(range(len(self.visible))):
+            if found >= length:
+                break
+            pieces.append(self.visible[index])
+            found += len(pieces[-1])
+        return "".join(reversed(pieces))
+
     def emit(self) -> list[Event]:
-        """Events for the visible tokens that can no longer be held back or cut off by a stop string."""
+        """Events for the visible tokens that can no longer be held back or cut off by a stop string, and for the calls
+        between them."""
         certain = min(
             len(self.visible), self.schedule.settled(), self.call.position if self.call else len(self.visible)
         )
@@ -169,13 +181,21 @@ class RequestState:
         elif self.request.stop:
             certain = min(certain, self._before_partial_stop())
         events: list[Event] = []
+        start = 0 if self.stopped_at is None else sum(len(self.visible[index]) for index in range(self.emitted))
         for index in range(self.emitted, certain):
+            events += self._calls_up_to(index)
             text = self.visible[index]
-            if self.stopped_at is not None:
-                text = text[: max(0, self.stopped_at - sum(len(self.visible[before]) for before in range(index)))]
-            events.append(TokenEvent(self.index, self.visible.tokens[index], text, self._reported_at(index)))
+            kept = text if self.stopped_at is None else text[: max(0, self.stopped_at - start)]
+            events.append(TokenEvent(self.index, self.visible.tokens[index], kept, self._reported_at(index)))
+            start += len(text)
         self.emitted = max(self.emitted, certain)
-        return events
+        return events + self._calls_up_to(self.emitted)
+
+    def _calls_up_to(self, position: int) -> list[InvocationEvent]:
+        """The calls that can be told of once so many visible tokens have been."""
+        told = [event for event in self.told_later if event.invocation.position <= position]
+        self.told_later = self.told_later[len(told) :]
+        return told
 
     def _reported_at(self, index: int) -> tuple[float, ...]:
         """p(operator) where a visible token was chosen."""
@@ -185,18 +205,18 @@ class RequestState:
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
-        text = "".join(self.visible)
+        tail = self._tail(max(map(len, self.request.stop)) - 1)
         overlap = max(
             (
                 size
                 for stop in self.request.stop
-                for size in range(1, min(len(stop), len(text) + 1))
-                if text.endswith(stop[:size])
+                for size in range(1, min(len(stop), len(tail) + 1))
+                if tail.endswith(stop[:size])
             ),
             default=0,
         )
-        kept, end = len(self.visible), len(text)
-        while kept and end > len(text) - overlap:
+        kept, end = len(self.visible), len(tail)
+        while kept and end > len(tail) - overlap:
             kept -= 1
             end -= len(self.visible[kept])
         return kept

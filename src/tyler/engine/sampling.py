@@ -44,6 +44,8 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}; it must be above 0 and at most 1 (off)")
         check_whole("seed", self.seed, 0, "it must be a whole number, 0 or more")
+        for name, plain in (("temperature", float), ("top_k", int), ("top_p", float), ("seed", int)):
+            object.__setattr__(self, name, plain(getattr(self, name)))  # numpy's numbers are written otherwise
 
     @property
     def greedy(self) -> bool:

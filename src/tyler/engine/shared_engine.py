@@ -118,11 +118,12 @@ class SharedEngine:
                     yield from checked([arrived.popleft()])
                 if errors:
                     raise DecodingError(errors[0])
-                if call.done:
-                    return
                 with self._turn():
-                    if not arrived and not call.done:
-                        self._step()
+                    if arrived or errors:  # told by whoever had the lock since this thread looked
+                        continue
+                    if call.done:
+                        return
+                    self._step()
         finally:
             self.end(call)
 
@@ -215,9 +216,11 @@ class SharedEngine:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """The lock, and afterwards what those left behind who found it taken."""
-        with self._lock:
-            yield
-        self._sweep()
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._sweep()
 
     def _sweep(self) -> None:
         """Take out the calls that were ended, unless somebody has the lock: he does it.
@@ -242,8 +245,8 @@ class SharedEngine:
             return engine if engine.batch.memory == memory else None
         if engine is None or engine.batch.memory != memory or engine.batch.slots < slots:
             self._engine = None  # its memory goes before the new one's comes
-            self._engine = engine = self._build(slots=max(slots, self.slots), memory=memory)
-            self._watch = engine.watch()
+            engine = self._build(slots=max(slots, self.slots), memory=memory)
+            self._engine, self._watch = engine, engine.watch()
         return engine
 
     def _take_new_weights(self, engine: Engine, watch: WeightWatch) -> None:

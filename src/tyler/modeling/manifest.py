@@ -99,8 +99,18 @@ class BackboneRecord:
         """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.
 
         Weights in the recorded dtype must be the same to the bit; in another they must be the same in bfloat16, which
-        is all that is left of them in one of the two.
+        is all that is left of them in one of the two. What float16 leaves of them tells nothing of the others.
         """
+        if (
+            self.dtype is not None
+            and self.dtype != dtype_name(backbone)
+            and "float16" in (self.dtype, dtype_name(backbone))
+        ):
+            raise CheckpointError(
+                f"{folder} was trained on backbone {self.id!r} in {self.dtype}, and in {dtype_name(backbone)} it "
+                f"cannot be told whether {backbone.id!r} has the same weights; load it in "
+                f"{self.dtype if self.dtype == 'float16' else 'bfloat16 or float32'}"
+            )
         if self.dtype is None:
             same, found = old_fingerprint(backbone.model) == self.fingerprint, old_fingerprint(backbone.model)
         elif self.dtype == dtype_name(backbone):

@@ -30,6 +30,7 @@ class Policy(nn.Module):
     def add_lora(self, settings: LoraSettings) -> None:
         """Give the policy its own LoRA eta, starting equal to the backbone."""
         self.lora = add_lora(self._folded.backbone, settings)
+        self._folded = Folded(self._folded.backbone)  # a view is of one adapter
 
     @property
     def head(self) -> Float[Tensor, "vocab dim"]:
