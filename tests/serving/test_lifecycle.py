@@ -11,10 +11,13 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx2
 import pytest
 import torch
+from prometheus_client import Counter as Counter_
 from tests import tiny
 from tests.processes import Started
 from tests.serving.served import NAME, Served, serving
@@ -24,6 +27,9 @@ from tyler.engine.request import Event
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
+from tyler.serving.errors import ClientGone
+from tyler.serving.guard import Guard
+from tyler.serving.settings import ServerSettings
 
 LONG = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 180, "tyler": {"router": "never"}}
 SHORT = LONG | {"max_tokens": 2}
@@ -171,6 +177,46 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
             time.sleep(0.05)
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
         assert served.metric("request_failed_total") == 3
+
+
+def test_an_abort_that_fails_does_not_end_the_engines_thread(model: Tyler) -> None:
+    def fails() -> None:
+        raise RuntimeError("out of memory")
+
+    with serving(model) as served:
+        served.service.dispatcher._jobs.put(fails)
+        until = time.monotonic() + 20
+        while served.get("/health/ready").status_code != 200 or not served.service.dispatcher._jobs.empty():
+            assert time.monotonic() < until, "it is ready again before long"
+            time.sleep(0.05)
+        assert served.post("/v1/chat/completions", SHORT).status_code == 200
+        served.service.dispatcher._jobs.put(None)  # as if the thread had died
+        served.service.dispatcher._thread.join(timeout=10)
+        assert served.get("/health/ready").status_code == 503
+
+
+def test_a_client_that_leaves_a_stream_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async def left(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("response already started") from ClientGone()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        pass
+
+    settings = ServerSettings()
+    metrics = SimpleNamespace(requests=Counter_("r", "requests", ["route", "status"], registry=None))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/v1/models",
+        "headers": [(b"host", b"localhost")],
+        "client": None,
+    }
+    asyncio.run(Guard(left, settings, metrics)(scope, receive, send))
+    assert not caplog.records
 
 
 # ------------------------------------------------------------------------------------------------ the end

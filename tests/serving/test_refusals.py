@@ -43,6 +43,8 @@ def test_a_field_that_is_not_supported_is_named(path: str, served: Served) -> No
     assert (error["type"], error["code"]) == ("invalid_request_error", "unsupported_field")
     nested = error_of(served.post(path, PATHS[path] | {"tyler": {"depth": 3}}), 400)
     assert nested["param"] == "tyler.depth"
+    for name in ("top-p", "Temperature", "str"):  # which look like the names of types
+        assert error_of(served.post(path, PATHS[path] | {name: 1}), 400)["param"] == name
 
 
 REFUSED = [
@@ -127,6 +129,12 @@ def test_a_completion_that_does_not_say_is_no_longer_than_the_server_allows(mode
         asked = {name: value for name, value in TEXT.items() if name != "max_tokens"}
         found = short.post("/v1/completions", asked | {"tyler": {"budget": 0}}).json()
         assert found["usage"]["completion_tokens"] <= 4
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_refused_at_the_start(port: int) -> None:
+    with pytest.raises(ValueError, match=f"port={port}; it must be from 0"):
+        ServerSettings(port=port)
 
 
 def test_a_key_that_no_header_can_carry_is_refused_at_the_start() -> None:
@@ -225,13 +233,18 @@ def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, mo
     for host in ("localhost:1234", "127.0.0.1", "[::1]:80"):
         assert served.get("/v1/models", headers={"Host": host}).status_code == 200
     page = {"Origin": "https://evil.example"}
-    assert "--allow-origin" in error_of(served.get("/v1/models", headers=page), 403)["message"]
+    for origin in (page, {"Origin": "http://["}):
+        assert "--allow-origin" in error_of(served.get("/v1/models", headers=origin), 403)["message"]
     own = served.get("/v1/models", headers={"Origin": served.url})
     assert own.status_code == 200 and "access-control-allow-origin" not in own.headers
     with serving(model, hosts=("tyler.example",), origins=("https://page.example",)) as open_one:
         assert open_one.get("/v1/models", headers={"Host": "tyler.example"}).status_code == 200
         allowed = open_one.get("/v1/models", headers={"Origin": "https://page.example"})
         assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+        asked = {"Origin": "https://page.example", "Access-Control-Request-Headers": "authorization, x-stainless-os"}
+        with httpx2.Client(base_url=open_one.url) as client:
+            preflight = client.options("/v1/chat/completions", headers=asked)
+        assert preflight.headers["access-control-allow-headers"] == "authorization, x-stainless-os"
         error_of(open_one.get("/v1/models", headers=page), 403)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 import psutil
@@ -23,7 +24,7 @@ from tyler.engine.routing import AtBoundaries
 from tyler.model import Tyler
 from tyler.serving import fleet
 from tyler.serving.replicas import Replica, plans
-from tyler.serving.router import KEPT_SECONDS, Router, create_app, merged, ordered, prompt_of
+from tyler.serving.router import KEPT_SECONDS, Router, create_app, merged, ordered, prompt_of, target_of
 from tyler.serving.server import Server, listen
 from tyler.serving.settings import ServerSettings
 
@@ -228,6 +229,25 @@ def test_only_the_prompts_of_a_replica_that_left_move() -> None:
     after = [ordered(replicas[:3], prompt)[0].number for prompt in prompts]
     assert all(old == new for old, new in zip(before, after, strict=True) if old != 3)
     assert all(60 < before.count(number) < 140 for number in range(4)), "and they are spread"
+
+
+@pytest.mark.parametrize("path", ["/page/../v1/models", "/page/%2e%2e/v1/models", "/page/..%2fmetrics", "/page/x/../y"])
+def test_no_spelling_of_a_path_gets_past_the_key(path: str) -> None:
+    settings = ServerSettings(name=NAME, api_key="secret")
+    told: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": unquote(path), "raw_path": path.encode(), "query_string": b"a=b"}
+    scope |= {"headers": [(b"host", b"127.0.0.1")], "client": None, "scheme": "http", "root_path": "", "state": {}}
+    asyncio.run(create_app(Router([], settings, KEY))(scope, receive, send))
+    assert told[0]["status"] == 401
+    replica = SimpleNamespace(url="http://127.0.0.1:5")
+    assert str(target_of(replica, scope)) == f"http://127.0.0.1:5{path}?a=b", "passed on letter by letter"
 
 
 def test_a_connection_to_a_replica_is_left_before_the_replica_closes_it() -> None:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
 
 import httpx2
 import psutil
@@ -18,6 +19,7 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 from tyler.serving.event_stream import EventStream
+from tyler.serving.server import Unwaiting
 from tyler.serving.settings import ServerSettings
 
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
@@ -178,6 +180,26 @@ def test_who_does_not_read_a_stream_is_let_go() -> None:
     stream = EventStream(events(), close, ServerSettings(read_seconds=0.1))
     asyncio.run(asyncio.wait_for(stream({"type": "http"}, receive, send), 10))
     assert closed == [True] and len(sent) == 4
+
+
+def test_a_connection_whose_rest_nobody_reads_is_cut_off() -> None:
+    told: list[str] = []
+    transport = SimpleNamespace(
+        write=lambda data: told.append("written"),
+        is_closing=lambda: "closed" in told,
+        close=lambda: told.append("closed"),
+        abort=lambda: told.append("cut off"),
+    )
+
+    async def close() -> None:
+        closing = Unwaiting(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
+        closing.write(b"x")
+        closing.close()
+        closing.close()
+        await asyncio.sleep(0.2)
+
+    asyncio.run(close())
+    assert told == ["written", "closed", "closed", "cut off"]
 
 
 def test_a_text_that_no_context_holds_is_refused_before_it_becomes_tokens(served: Served) -> None:

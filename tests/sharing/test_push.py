@@ -177,6 +177,28 @@ def test_the_card_tells_how_it_was_made_and_measured_and_nothing_private(publish
         assert private not in sent, private
 
 
+def test_of_an_evaluation_that_is_not_finished_nothing_is_published(
+    published: Hub, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = evaluated(run, weights_of(run)) / "records.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    push.run(str(run), REPO)
+    assert "No evaluation of exactly these weights" in published.repos[REPO].files()["README.md"].decode()
+    assert "or not finished" in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match="holds no evaluation"):
+        push.run(str(run), REPO, evaluations=(run / "nowhere",))
+
+
+def test_the_card_says_how_answers_were_drawn(published: Hub, run: Path) -> None:
+    settings = evaluated(run, weights_of(run)) / "settings.json"
+    told = json.loads(settings.read_text()) | {"sampling": {"temperature": 0.7}, "samples": 2}
+    told["problems"] = {"gsm8k": "2, sha256 0123456789abcdef"}
+    settings.write_text(json.dumps(told))
+    push.run(str(run), REPO)
+    card = published.repos[REPO].files()["README.md"].decode()
+    assert "temperature 0.7, 2 answers each, up to 64 actions" in card and "greedy" not in card.lower()
+
+
 def test_a_checkpoint_that_stands_alone_says_that_its_records_are_missing(the_hub: Hub) -> None:
     push.run("mini-tyler", REPO)
     card = the_hub.repos[REPO].files()["README.md"].decode()

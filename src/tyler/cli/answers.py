@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from tyler.engine.presentation import sign
+from tyler.engine.presentation import escaped, sign
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.trajectory import Trajectory
 
@@ -21,7 +21,9 @@ def print_answer(events: Iterable[Event]) -> Trajectory | None:
     for event in events:
         match event:
             case TokenEvent():
-                console.print(Text(event.text), end="")
+                # Control characters that a model wrote are shown on a terminal, and not obeyed.
+                console.file.write(escaped(event.text) if console.is_terminal else event.text)
+                console.file.flush()
             case InvocationEvent(invocation=invocation):
                 console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):

@@ -94,6 +94,9 @@ def serve(
     from tyler.serving import server
     from tyler.serving.settings import ServerSettings
 
+    if logging.log is not None:
+        with open(logging.log, "ab"):  # before anything is loaded: what cannot be written is said now
+            pass
     key = listening.api_key_file
     settings = ServerSettings(
         host=listening.host,

@@ -7,6 +7,7 @@ The figures of GPUs are those of their data sheets, for dense products; what pro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 GB = 10**9
@@ -87,7 +88,7 @@ def device_named(name: str) -> Device:
         memory, bandwidth, rate = (float(number) for number in name.split(","))
     except ValueError:
         memory = bandwidth = rate = 0.0
-    if not min(memory, bandwidth, rate) > 0:
+    if not all(0 < number < math.inf for number in (memory, bandwidth, rate)):
         raise ValueError(
             f"there is no device {name!r}; known are {', '.join(KNOWN)}; {THIS!r} measures this machine, and any other "
             "is three numbers above 0, its memory in GB, bandwidth in GB/s and bf16 TFLOP/s: --device 96,1792,250"

@@ -62,7 +62,8 @@ class Deployment:
         Raises ValueError, with the error's JSON, for a request that is refused.
         """
         told: asyncio.Queue[Message] = asyncio.Queue()
-        task = asyncio.create_task(asked(self.app, path, body, told))  # type: ignore[attr-defined]
+        key = self.app.state.service.settings.api_key  # type: ignore[attr-defined]
+        task = asyncio.create_task(asked(self.app, path, body, told, key))  # type: ignore[attr-defined]
         task.add_done_callback(lambda _: told.put_nowait({"type": "end"}))
         try:
             refused = False
@@ -79,8 +80,8 @@ class Deployment:
                 await task
 
 
-async def asked(app: Any, path: str, body: bytes, told: asyncio.Queue[Message]) -> None:
-    """One POST request to an ASGI application by hand; `told` gets what it sends."""
+async def asked(app: Any, path: str, body: bytes, told: asyncio.Queue[Message], key: str | None = None) -> None:
+    """One POST request to an ASGI application by hand, with the key where there is one; `told` gets what it sends."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
@@ -90,6 +91,7 @@ async def asked(app: Any, path: str, body: bytes, told: asyncio.Queue[Message]) 
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     headers.append((b"content-length", str(len(body)).encode()))
+    headers += [(b"authorization", f"Bearer {key.strip()}".encode())] if key is not None else []
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -119,6 +119,11 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
+    @property
+    def ready(self) -> bool:
+        """Whether steps can be taken."""
+        return self.healthy and self._thread.is_alive()
+
     async def close(self) -> None:
         """Stop after the present step."""
         self._jobs.put(None)
@@ -202,7 +207,10 @@ class Dispatcher:
                 return True
             if job is None:
                 return False
-            job()
+            try:
+                job()
+            except Exception as error:  # what aborts a call may take a step, and fail as any
+                self._note_failure(error)
             self._send()
             wait = False
 
@@ -234,7 +242,8 @@ class Dispatcher:
 
     def _note_failure(self, error: Exception) -> None:
         self.healthy = False
-        logging.getLogger(__name__).error("the engine failed; a new one is made", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        logging.getLogger(__name__).error("the engine failed (%s); a new one is made", reason, exc_info=error)
 
     def _try_again(self) -> None:
         """Answer a question of its own with a new engine; a server that can is ready again."""

@@ -72,7 +72,11 @@ def engine_failed(reason: str) -> ApiError:
 def of_validation(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
     wrong = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that came closest
-    place = shortened(".".join(str(part) for part in wrong["loc"] if not BRANCH.fullmatch(str(part))))
+    *before, last = map(str, wrong["loc"])
+    named = [part for part in before if not BRANCH.fullmatch(part)]
+    if wrong["type"] == "extra_forbidden" or not BRANCH.fullmatch(last):  # a client's own field may look like a type
+        named.append(last)
+    place = shortened(".".join(named))
     if wrong["type"] == "json_invalid":
         detail = wrong.get("ctx", {}).get("error", "")
         return ApiError(400, f"the body is not valid JSON: {detail}", code="invalid_json")

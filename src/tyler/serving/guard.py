@@ -22,7 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tyler.serving import page
-from tyler.serving.errors import ApiError
+from tyler.serving.errors import ApiError, ClientGone
 from tyler.serving.settings import ServerSettings
 
 OPEN = ("/health/live", "/health/ready")
@@ -84,7 +84,10 @@ class Guard:
         try:
             await self._app(scope, receive, send)
         except Exception as error:
-            logger.exception("request failed")
+            if isinstance(error.__cause__, ClientGone):
+                return  # in the middle of a stream, which nobody reads any more
+            id = scope["state"]["request_id"]
+            logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
             if send.status == NO_ANSWER:
                 await ApiError(500, f"the server failed: {type(error).__name__}").response()(scope, receive, send)
 
@@ -95,7 +98,7 @@ class Guard:
         if not answers_to(self._settings, name_of(f"//{host}")):
             raise ApiError(403, f"the host {host[:100]!r} is none of this server's; start it with --allow-host")
         origin = headers.get("origin")
-        if origin is None or origin in self._settings.origins or urlsplit(origin).netloc == host:
+        if origin is None or origin in self._settings.origins or place_of(origin) == host:
             return
         raise ApiError(403, f"pages of {origin[:100]!r} may not ask this server; start it with --allow-origin")
 
@@ -116,7 +119,10 @@ class Guard:
         return {
             "access-control-allow-origin": origin,
             "access-control-allow-methods": "GET, POST",
-            "access-control-allow-headers": "authorization, content-type, x-request-id",
+            "access-control-allow-headers": headers.get(
+                "access-control-request-headers", "authorization, content-type"
+            ),
+            "access-control-expose-headers": "x-request-id, retry-after",
             "vary": "origin",
         }
 
@@ -216,6 +222,14 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def place_of(origin: str) -> str:
+    """Host and port of an origin; empty where it cannot be read."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def name_of(address: str) -> str:

@@ -41,7 +41,7 @@ HEADERS = {
 
 def is_open(path: str) -> bool:
     """Whether a path is one of the page's files, which need no key."""
-    return path == "/" or path.startswith("/page/")
+    return path == "/" or (path.startswith("/page/") and path.removeprefix("/page/") in contents())
 
 
 def routes() -> APIRouter:

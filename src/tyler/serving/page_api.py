@@ -247,12 +247,16 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
     if body.invocation >= answer.num_invocations:
         message = f"the answer has {answer.num_invocations} invocations, and {body.invocation} is none of their numbers"
         raise ApiError(400, message, param="invocation")
-    others = await controls.beside(answer)
     operator = answer.invocations[body.invocation].operator
     source = torch.Generator().manual_seed(0)
-    reading = await service.dispatcher.between_steps(
-        lambda engine: read_block(model, answer, body.invocation, others, source)
-    )
+    service.open += 1  # a server that ends waits for it as for an answer
+    try:
+        others = await controls.beside(answer)
+        reading = await service.dispatcher.between_steps(
+            lambda engine: read_block(model, answer, body.invocation, others, source)
+        )
+    finally:
+        service.open -= 1
     return {**reading.to_dict(), "controls": len(blocks_of(others).get(operator, ()))}
 
 

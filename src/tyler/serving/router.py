@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
 
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -20,7 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
+from yarl import URL
 
+from tyler.serving import page
 from tyler.serving.errors import ApiError, ClientGone
 from tyler.serving.event_stream import cancelled, data, until_disconnect
 from tyler.serving.guard import Guard
@@ -138,8 +141,10 @@ class Router:
     async def _asked(self, replica: Replica, request: Request, body: bytes, send: Send, *, may_refuse: bool) -> bool:
         """Pass a replica's answer on; False where it is full and another may be asked."""
         headers = {name: value for name, value in request.headers.items() if name not in OWN_HEADERS}
-        headers |= {"Authorization": f"Bearer {self._key}", "x-request-id": request.state.request_id}
-        target = f"{replica.url}{request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
+        headers["x-request-id"] = request.state.request_id
+        if not page.is_open(request.url.path):  # who asks for the page's files has shown no key
+            headers["Authorization"] = f"Bearer {self._key}"
+        target = target_of(replica, request.scope)
         async with self.session.request(request.method, target, data=body or None, headers=headers) as answer:
             if answer.status == 429 and may_refuse:
                 return False
@@ -179,6 +184,15 @@ class Router:
             ):
                 return await answer.text()
         return ""
+
+
+def target_of(replica: Replica, scope: Scope) -> URL:
+    """The replica's address of what was asked for, letter by letter: the guard has looked at just this path."""
+    path = scope.get("raw_path") or quote(scope["path"]).encode()
+    query = scope.get("query_string", b"")
+    return URL(
+        f"{replica.url}{path.decode('latin-1')}" + (f"?{query.decode('latin-1')}" if query else ""), encoded=True
+    )
 
 
 def started(answer: aiohttp.ClientResponse) -> Message:

@@ -10,7 +10,7 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -125,7 +125,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, Unwaiting(transport, self.loop, self.idle_seconds)))
         self._await_request()
 
     def on_response_complete(self) -> None:
@@ -144,6 +144,23 @@ class ImpatientProtocol(HttpToolsProtocol):
     def _close_if_silent(self) -> None:
         if self.cycle is self._answered:  # no request since
             self.transport.close()
+
+
+class Unwaiting:
+    """A transport whose closing does not wait for ever: who reads nothing of what is still to be sent is cut off."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._transport, self._loop, self._seconds = transport, loop, seconds
+        self.write = transport.write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close once everything is sent, or after a while."""
+        if not self._transport.is_closing():
+            self._loop.call_later(self._seconds, self._transport.abort)
+        self._transport.close()
 
 
 def protocol(idle_seconds: float) -> type[ImpatientProtocol]:
@@ -182,7 +199,8 @@ def announce(settings: ServerSettings, listening: socket.socket, what: str = "")
     if settings.api_key is None and not is_local(settings.host):
         print(f"tyler: {settings.host} is open to the network without an API key (--api-key-file)", file=sys.stderr)
     port = listening.getsockname()[1]
-    print(f"serving {settings.name}{what} at http://{settings.host}:{port}/v1, Ctrl-C ends it", flush=True)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"serving {settings.name}{what} at http://{host}:{port}/v1, Ctrl-C ends it", flush=True)
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -190,13 +208,16 @@ def listen(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error
 
 
 def key_in(path: Path) -> str:
     """The API key that a file holds. Raises ValueError for an empty one."""
-    key = path.read_text().strip()
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text; write the API key into it") from error
     if not key:
         raise ValueError(f"{path} is empty; write the API key into it")
     return key

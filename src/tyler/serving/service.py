@@ -64,7 +64,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether new requests are welcome."""
-        return self.dispatcher.healthy and not self.draining
+        return self.dispatcher.ready and not self.draining
 
     # -- from fields to requests ---------------------------------------------------------------------------------
 
@@ -133,6 +133,7 @@ class Service:
         """
         if n > self.settings.slots:
             raise ApiError(400, f"n={n}; this server gives up to {self.settings.slots} answers", param="n")
+        self.check_room(n)  # before the work of making it
         try:
             first = await asyncio.to_thread(make)
         except ValueError as error:

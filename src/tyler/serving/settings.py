@@ -49,10 +49,12 @@ class ServerSettings:
         for setting in ("slots", "max_new_tokens", "max_body", "log_bytes", "log_files"):
             if getattr(self, setting) < 1:
                 raise ValueError(f"{setting}={getattr(self, setting)}; it must be 1 or more")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port={self.port}; it must be from 0 (any that is free) to 65535")
         if self.max_queue < 0:
             raise ValueError(f"max_queue={self.max_queue}; it must be 0 or more")
         if self.api_key is not None and not self.api_key.strip():
-            raise ValueError("the API key is empty; write one into the file, or leave --api-key-file away")
+            raise ValueError("the API key is empty; write one into the file, or leave --api-key-file out")
         if self.api_key is not None and not self.api_key.isascii():
             raise ValueError("the API key has characters that no header can carry; write one of ASCII into the file")
 

@@ -19,9 +19,9 @@ WHAT = {
 }
 
 LIMITS = (
-    "An interval is a 95% Wilson interval over the problems of one evaluation. It does not cover another training "
+    "An interval is a 95% interval over the problems of one evaluation. It does not cover another training "
     "seed, another prompt or other problems.",
-    "Answers are greedy, and one without a finished box counts as wrong.",
+    "An answer without a finished box counts as wrong.",
     "Latents are not text: nobody can read from them why an answer came about. Where answers must be auditable, log "
     "`trajectory.invocations`.",
     "The adapters and operators belong to exactly the backbone above; with other weights loading is refused.",
@@ -127,7 +127,8 @@ def measured(results: Sequence[Result]) -> Iterator[str]:
             "none" if method.get("budget") is None else str(method["budget"]),
         )
         yield f"| {' | '.join(cells)} |"
-    yield "\nTokens, latents and calls are means per answer. The problems, by hash:\n"
+    yield "\nTokens, latents and calls are means per answer. The problems, by hash, and how they were answered:\n"
     yield from (
-        f"- {result.report.name}: {result.problems}, up to {result.max_new_tokens} actions" for result in results
+        f"- {result.report.name}: {result.problems}; {result.sampling}, up to {result.max_new_tokens} actions"
+        for result in results
     )

@@ -63,7 +63,7 @@ def run(
     with staged(folder, published) as copy:
         others = write_card(copy, folder, model, manifest, published, repo, evaluations)
         for other in others:
-            print(f"left out, since it is of other weights or another model: {other}")
+            print(f"left out, since it is of other weights, or not finished: {other}")
         check_private(copy, folder)
         if dry_run:
             show(copy, repo)

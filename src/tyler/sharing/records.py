@@ -52,6 +52,8 @@ class Result:
     problems: str
     method: Mapping[str, Any]
     max_new_tokens: int
+    sampling: str
+    """How answers were drawn, in words."""
 
 
 def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
@@ -131,23 +133,37 @@ def read_json(path: Path) -> Any:
 
 
 def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[Result], list[Path]]:
-    """The results in evaluation folders, by task, and the folders that are of other weights.
+    """The results in evaluation folders, by task, and the folders that are left out: of other weights, or unfinished.
 
-    `weights` are the hashes that evaluations may have been kept under.
+    `weights` are the hashes that evaluations may have been kept under. Raises FileNotFoundError for a folder that holds
+    no evaluation.
     """
     found: list[Result] = []
     others: list[Path] = []
     for folder in folders:
-        settings = read_json(folder / SETTINGS) or {}
-        if settings.get("weights") not in weights:
+        records, settings = read_records(folder), read_json(folder / SETTINGS) or {}
+        if settings.get("weights") not in weights or len(records) < number_asked(settings):
             others.append(folder)
             continue
-        records = read_records(folder)
         for task, problems in settings["problems"].items():
             report = Report(find_task(task).title, tuple(one for one in records if one.task == task))
             if report.records:
-                found.append(Result(report, problems, settings["method_settings"], settings["max_new_tokens"]))
+                most, drawn = settings["max_new_tokens"], sampling_of(settings)
+                found.append(Result(report, problems, settings["method_settings"], most, drawn))
     return found, others
+
+
+def number_asked(settings: Mapping[str, Any]) -> int:
+    """How many answers an evaluation has once it is finished."""
+    problems = sum(int(str(told).partition(",")[0]) for told in settings["problems"].values())
+    return problems * int(settings.get("samples", 1))
+
+
+def sampling_of(settings: Mapping[str, Any]) -> str:
+    """How an evaluation drew its answers."""
+    temperature, samples = settings.get("sampling", {}).get("temperature", 0.0), settings.get("samples", 1)
+    drawn = f"temperature {temperature:g}" if temperature else "greedy"
+    return f"{drawn}, {samples} answers each" if samples > 1 else drawn
 
 
 def evaluations_of(model: Path) -> list[Path]:
