@@ -17,6 +17,7 @@ from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.evaluation.harness import TylerLM
 from tyler.model import Tyler
+from tyler.serving.scoring import token_bytes
 
 SAID = [{"role": "user", "content": tiny.ODD}]
 SAMPLED = {"model": NAME, "messages": SAID, "max_tokens": 24, "temperature": 1.0, "seed": 6}
@@ -111,7 +112,8 @@ def test_log_probabilities_of_a_chat_are_those_it_was_decoded_with(served: Serve
     kept = [(action, value) for action, value in zip(answer.actions, answer.logprobs, strict=True)]
     shown = [value for action, value in kept if action < model.backbone.vocab_size]
     assert [one.logprob for one in found.logprobs.content] == pytest.approx(shown, abs=1e-5)
-    assert "".join(one.token for one in found.logprobs.content) == answer.text
+    whole = bytes(byte for one in found.logprobs.content for byte in one.bytes)
+    assert whole.decode("utf-8", "replace") == answer.text
     for one in found.logprobs.content:
         best = [other.logprob for other in one.top_logprobs]
         assert len(best) == 3 and best == sorted(best, reverse=True) and one.logprob <= best[0] + 1e-4
@@ -238,3 +240,18 @@ def test_curl_gets_a_stream_that_ends_with_done(served: Served, model: Tyler) ->
     assert events[-1] == "[DONE]" and all(line.startswith("data: ") for line in lines if line)
     found = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-1]]
     assert "".join(found) == expected(model).text
+
+
+def test_a_token_inside_a_character_is_named_by_its_bytes(served: Served) -> None:
+    tokenizer = served.service.tokenizer
+    ids = tokenizer("é", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 2 and b"".join(token_bytes(tokenizer, id) for id in ids) == "é".encode()
+    body = {"model": NAME, "prompt": "é", "echo": True, "logprobs": 5, "max_tokens": 1}
+    (choice,) = served.post("/v1/completions", body).json()["choices"]
+    told = choice["logprobs"]
+    assert told["tokens"][:2] == ["bytes:\\xc3", "bytes:\\xa9"] and told["text_offset"][:3] == [0, 0, 1]
+    assert len(told["top_logprobs"][1]) == 5, "alternatives do not share a name"
+    chat = SAMPLED | {"logprobs": True, "top_logprobs": 5}
+    for one in served.openai.chat.completions.create(**chat).choices[0].logprobs.content:
+        for other in one.top_logprobs:
+            assert other.token != one.token or other.logprob == one.logprob, "one number for one token"

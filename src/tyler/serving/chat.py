@@ -15,8 +15,7 @@ from tyler.serving.answers import Answer, mark
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.event_stream import DONE, EventStream, data, unless_disconnected
 from tyler.serving.schema import ChatMessage, ChatRequest, text_of
-from tyler.serving.scoring import Scored, score_answer
-from tyler.serving.scoring import text_of as token_text
+from tyler.serving.scoring import Scored, byte_level, name_of, score_answer, token_bytes, token_text
 from tyler.serving.service import Exchange, Service
 from tyler.tasks.prompts import Message
 
@@ -114,11 +113,15 @@ async def logprobs(service: Service, answer: Answer, top: int) -> dict[str, Any]
 def token_logprobs(service: Service, scored: Scored) -> dict[str, Any]:
     """One token as chats have it."""
 
-    def entry(text: str, logprob: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    tokenizer = service.tokenizer
 
-    others = [entry(token_text(service.tokenizer, token), logprob) for token, logprob in scored.top]
-    return entry(scored.text, scored.logprob) | {"top_logprobs": others}
+    def entry(text: str, encoded: bytes, logprob: float | None) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(encoded)}
+
+    others = [entry(token_text(tokenizer, id), token_bytes(tokenizer, id), logprob) for id, logprob in scored.top]
+    own = None if scored.token is None else byte_level(tokenizer, scored.token)
+    encoded = scored.text.encode() if own is None else own
+    return entry(name_of(tokenizer, scored), encoded, scored.logprob) | {"top_logprobs": others}
 
 
 # -- a stream --------------------------------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from tyler.serving.chat import parts
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.event_stream import DONE, EventStream, data, unless_disconnected
 from tyler.serving.schema import USUAL_TOKENS, CompletionRequest
-from tyler.serving.scoring import Scored, score_answer, score_prompt
-from tyler.serving.scoring import text_of as token_text
+from tyler.serving.scoring import Scored, name_of, score_answer, score_prompt, token_text
 from tyler.serving.service import Exchange, Service
 
 MOST_PROMPTS = 512
@@ -192,7 +191,7 @@ def logprobs(service: Service, scored: Sequence[Scored]) -> dict[str, Any]:
         end += len(one.text) if one.token is not None else 0
     tops = [{token_text(service.tokenizer, token): logprob for token, logprob in reversed(one.top)} for one in scored]
     return {
-        "tokens": [one.text for one in scored],
+        "tokens": [name_of(service.tokenizer, one) for one in scored],
         "token_logprobs": [one.logprob for one in scored],
         "top_logprobs": [top if one.logprob is not None else None for one, top in zip(scored, tops, strict=True)],
         "text_offset": offsets,

@@ -13,12 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.engine import Engine
 from tyler.engine.sampling import masked_logits
 from tyler.engine.sizes import positions_at_once
 from tyler.engine.trajectory import Trajectory, replay_context
+
+BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
+"""The bytes that letters of a byte-level token stand for."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ def score_answer(engine: Engine, trajectory: Trajectory, top: int) -> list[Score
     found = []
     for action, logprob, others in zip(trajectory.actions, trajectory.logprobs, alternatives, strict=True):
         if action < vocab:
-            found.append(Scored(action, next(texts), logprob, others))
+            # One number for one token: the pass over the whole context rounds otherwise than decoding did.
+            told = tuple((token, logprob if token == action else other) for token, other in others)
+            found.append(Scored(action, next(texts), logprob, told))
         else:
             call = next(calls)
             found.append(Scored(None, f"⟨{call.operator} ×{call.num_latents}⟩", logprob, others))
@@ -99,9 +105,34 @@ def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     detokenizer, special = IncrementalDetokenizer(tokenizer), set(tokenizer.all_special_ids)
     detokenizer.tokens.extend(ids)
     texts = list(detokenizer)
-    return [text_of(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
+    return [token_text(tokenizer, id) if id in special else text for id, text in zip(ids, texts, strict=True)]
 
 
-def text_of(tokenizer: PreTrainedTokenizerBase, id: int) -> str:
-    """One token alone."""
-    return str(tokenizer.decode([id]))
+def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
+    """The bytes of a byte-level token, which may begin or end inside a character; None for a token of another kind."""
+    letters = str(tokenizer.convert_ids_to_tokens(id))
+    return bytes(BYTES[letter] for letter in letters) if all(letter in BYTES for letter in letters) else None
+
+
+def token_text(tokenizer: PreTrainedTokenizerBase, id: int) -> str:
+    r"""One token alone; bytes that are no text as OpenAI writes them, "bytes:\xe3\x82"."""
+    found = byte_level(tokenizer, id)
+    if found is None:
+        return str(tokenizer.decode([id]))
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes:
+    """The bytes of one token alone."""
+    found = byte_level(tokenizer, id)
+    return token_text(tokenizer, id).encode() if found is None else found
+
+
+def name_of(tokenizer: PreTrainedTokenizerBase, scored: Scored) -> str:
+    """What a token is called, as among its alternatives: itself, or its text in the answer where it says less."""
+    if scored.token is None or byte_level(tokenizer, scored.token) is None:
+        return scored.text
+    return token_text(tokenizer, scored.token)
