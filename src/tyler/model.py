@@ -169,7 +169,10 @@ class Tyler:
         return replace(self, heads=dict(heads))
 
     def at_stage(self, stage: str) -> Tyler:
-        """The same weights as the outcome of another stage. Raises ValueError for a stage that is none."""
+        """The same weights as the outcome of another stage. Raises ValueError for a stage that is none.
+
+        One that comes before the policy's LoRA is saved without it.
+        """
         if stage not in checkpoint.STAGES:
             raise ValueError(f"stage {stage!r} is none of: {', '.join(checkpoint.STAGES)}")
         return replace(self, stage=stage)

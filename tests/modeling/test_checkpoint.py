@@ -313,14 +313,14 @@ def test_float16_is_refused_for_what_it_is(saved: Path, backbones: Path) -> None
         Tyler.from_pretrained(str(saved), backbone=str(backbones / "qwen3"), dtype="float16")
 
 
-def test_a_stage_that_would_lose_the_policys_lora_is_not_saved(tmp_path: Path) -> None:
+def test_a_stage_is_saved_with_the_policys_lora_where_it_has_trained_one(tmp_path: Path) -> None:
     model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
-    with pytest.raises(ValueError, match="which it would lose as one of stage 'stage1'"):
-        model.at_stage("stage1").save_pretrained(tmp_path / "x")
+    model.at_stage("stage1").save_pretrained(tmp_path / "stage1")
+    assert not (tmp_path / "stage1" / "policy").exists()
     model.policy.lora = None
-    with pytest.raises(ValueError, match="lacks the policy's LoRA as one of stage 'stage2'"):
-        model.at_stage("stage2").save_pretrained(tmp_path / "x")
-    assert not (tmp_path / "x").exists()
+    with pytest.raises(ValueError, match="the policy has no LoRA, and a model of stage 'stage2' has trained one"):
+        model.at_stage("stage2").save_pretrained(tmp_path / "stage2")
+    assert not (tmp_path / "stage2").exists()
 
 
 def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> None:

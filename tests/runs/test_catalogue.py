@@ -26,7 +26,9 @@ def train(path: Path, steps: int, loop: str = "stage1") -> Path:
 
 def evaluation(path: Path, answers: int, asked: int, samples: int = 1) -> Path:
     path.mkdir(parents=True)
-    lines = [{"task": "mini", "outcome": "correct" if place else "wrong"} for place in range(answers)]
+    lines = [
+        {"task": "mini", "id": f"p{place}", "outcome": "correct" if place else "wrong"} for place in range(answers)
+    ]
     (path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "settings.json").write_text(json.dumps({"problems": {"mini": f"{asked}, sha256 x"}, "samples": samples}))
     return path

@@ -61,7 +61,7 @@ def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) 
 
 def fresh(dropout: float = 0.0) -> Tyler:
     """A model of its own as Stage 2 meets it: a trained synthesizer, a new eta (B = 0), psi to be calibrated."""
-    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage1")
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"]).at_stage("stage2")
     with torch.random.fork_rng():
         torch.manual_seed(3)
         model.policy.add_lora(LoraSettings(rank=4, alpha=8, dropout=dropout))

@@ -23,7 +23,8 @@ def chat(
     """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
 
     Args:
-        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
+        model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
+            fetch), a folder, a GGUF file or a Hub id.
         device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
     """
     router, bound, sampling = decoding.routed, loading.bytes, decoding.sampling

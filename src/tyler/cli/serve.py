@@ -82,7 +82,8 @@ def serve(
     """Serve a model over HTTP: chats, completions and responses as OpenAI's clients ask for them, and metrics.
 
     Args:
-        model: A saved model, Tyler's or a baseline's, or a plain backbone: a folder or a Hub id.
+        model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
+            fetch), a folder, a GGUF file or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
     """
     if listening.replicas < 1:

@@ -110,17 +110,20 @@ def is_checkpoint(folder: Path) -> bool:
 def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Policy, *, half: bool = False) -> None:
     """Write a complete checkpoint into `folder`, which is created; existing files of a checkpoint are replaced.
 
-    `half` rounds every tensor to float16. Raises ValueError where one has numbers that float16 cannot hold, and where
-    eta and the stage do not go together; nothing is written then.
+    `half` rounds every tensor to float16. Eta is written where the stage has trained it. Raises ValueError where a
+    number is too large for float16, and where a stage that trains eta has none; nothing is written then.
     """
-    if (policy.lora is not None) != ("policy" in manifest.adapters):
-        held = "has a LoRA of the policy, which it would lose" if policy.lora is not None else "lacks the policy's LoRA"
-        raise ValueError(f"the model {held} as one of stage {manifest.stage!r}; give it the stage it is of (at_stage)")
+    has_policy = "policy" in manifest.adapters
+    if has_policy and policy.lora is None:
+        raise ValueError(
+            f"the policy has no LoRA, and a model of stage {manifest.stage!r} has trained one; give it the stage it is "
+            "of (at_stage)"
+        )
     if half:
         check_half(trained_tensors(synthesizer, policy))
     folder.mkdir(parents=True, exist_ok=True)
     save_lora(synthesizer.lora, folder / "synthesizer", manifest.backbone.id)
-    if policy.lora is not None:
+    if has_policy and policy.lora is not None:
         save_lora(policy.lora, folder / "policy", manifest.backbone.id)
     else:
         shutil.rmtree(folder / "policy", ignore_errors=True)

@@ -98,5 +98,5 @@ def _normalised(text: str) -> str:
 
 
 TASK = Task(
-    name="jsonl", title="a file of one's own", sources={}, problem=problem, verdict=boxed(equal), latex=as_written
+    name="jsonl", title="your own problems", sources={}, problem=problem, verdict=boxed(equal), latex=as_written
 )
