@@ -100,6 +100,7 @@ def test_null_in_a_file_takes_away_a_section_that_may_be_null_and_no_other(write
     assert load_config("mini").data.development is not None
     path = write("extends: mini\ndata: {development: null}\ngrpo:\n")
     assert load_config(path).data.development is None
+    assert load_config("mini", ["data={development: null}"]).data.development is None
     assert load_config(path).grpo == load_config("mini").grpo
 
 

@@ -19,7 +19,7 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 from tyler.serving.event_stream import EventStream
-from tyler.serving.server import Unwaiting
+from tyler.serving.server import ImpatientTransport
 from tyler.serving.settings import ServerSettings
 
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
@@ -182,24 +182,42 @@ def test_who_does_not_read_a_stream_is_let_go() -> None:
     assert closed == [True] and len(sent) == 4
 
 
-def test_a_connection_whose_rest_nobody_reads_is_cut_off() -> None:
+@pytest.mark.parametrize("left, looks", [([9, 9], 1), ([9, 5, 2, 2], 3)], ids=["reads nothing", "reads slowly"])
+def test_a_connection_whose_rest_nobody_reads_is_cut_off(left: list[int], looks: int) -> None:
     told: list[str] = []
     transport = SimpleNamespace(
         write=lambda data: told.append("written"),
-        is_closing=lambda: "closed" in told,
         close=lambda: told.append("closed"),
         abort=lambda: told.append("cut off"),
+        get_write_buffer_size=lambda: left.pop(0) if len(left) > 1 else left[0],
     )
 
     async def close() -> None:
-        closing = Unwaiting(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
+        closing = ImpatientTransport(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
         closing.write(b"x")
         closing.close()
         closing.close()
+        while "cut off" not in told:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(close(), 30))
+    assert told == ["written", "closed", "closed", "cut off"] and len(left) == 1
+
+
+def test_a_connection_that_ended_is_not_looked_at_again() -> None:
+    told: list[str] = []
+    transport = SimpleNamespace(
+        write=None, close=lambda: None, abort=lambda: told.append("cut off"), get_write_buffer_size=lambda: 0
+    )
+
+    async def close() -> None:
+        closing = ImpatientTransport(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
+        closing.close()
+        closing.lost()
         await asyncio.sleep(0.2)
 
     asyncio.run(close())
-    assert told == ["written", "closed", "closed", "cut off"]
+    assert not told
 
 
 def test_a_text_that_no_context_holds_is_refused_before_it_becomes_tokens(served: Served) -> None:

@@ -191,12 +191,13 @@ def test_of_an_evaluation_that_is_not_finished_nothing_is_published(
 
 def test_the_card_says_how_answers_were_drawn(published: Hub, run: Path) -> None:
     settings = evaluated(run, weights_of(run)) / "settings.json"
-    told = json.loads(settings.read_text()) | {"sampling": {"temperature": 0.7}, "samples": 2}
+    told = json.loads(settings.read_text()) | {"samples": 2}
+    told["sampling"] = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "seed": 3}
     told["problems"] = {"gsm8k": "2, sha256 0123456789abcdef"}
     settings.write_text(json.dumps(told))
     push.run(str(run), REPO)
     card = published.repos[REPO].files()["README.md"].decode()
-    assert "temperature 0.7, 2 answers each, up to 64 actions" in card and "greedy" not in card.lower()
+    assert "temperature 0.7, seed 3, 2 answers each, up to 64 actions" in card and "greedy" not in card.lower()
 
 
 def test_a_checkpoint_that_stands_alone_says_that_its_records_are_missing(the_hub: Hub) -> None:

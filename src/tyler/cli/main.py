@@ -134,7 +134,7 @@ def push(
         dry_run: Check everything, print the files and the card, and send nothing.
         backbone: The Hub id of a backbone that was a folder here; it must have the same weights.
         evaluation: A folder of `tyler eval` whose results go into the card, besides those in RUN-eval beside the run.
-            May be repeated; one of other weights is left out.
+            May be repeated; one of other weights, or not finished, is left out.
         revision: A branch to publish to; by default main.
     """
     from tyler.sharing import push

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
 from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, router_of
 from tyler.evaluation.options import Loading
+
+if TYPE_CHECKING:
+    from tyler.serving.settings import ServerSettings
 
 Several = Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")]
 
@@ -88,36 +91,13 @@ def serve(
     """
     if listening.replicas < 1:
         raise ValueError(f"--replicas {listening.replicas}; it must be 1 or more")
-    router, memory = router_of(decoding.router), decoding.bytes
+    router = router_of(decoding.router)
     if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
     from tyler.reasoners import registry
     from tyler.serving import server
-    from tyler.serving.settings import ServerSettings
 
-    if logging.log is not None:
-        with open(logging.log, "ab"):  # before anything is loaded: what cannot be written is said now
-            pass
-    key = listening.api_key_file
-    settings = ServerSettings(
-        host=listening.host,
-        port=listening.port,
-        api_key=None if key is None else server.key_in(key),
-        name=name or Path(model).name,
-        slots=decoding.slots,
-        memory=memory,
-        max_queue=decoding.max_queue,
-        max_new_tokens=decoding.max_new_tokens,
-        max_body=listening.max_body,
-        drain_seconds=listening.drain_seconds,
-        hosts=listening.allow_host,
-        origins=listening.allow_origin,
-        invocations=decoding.invocations,
-        log=logging.log,
-        log_text=logging.log_text,
-        log_bytes=logging.log_bytes,
-        log_files=logging.log_files,
-    )
+    settings = settings_of(name or Path(model).name, listening, decoding, logging)
     load: dict[str, Any] = {
         "location": model,
         "method": decoding.method,
@@ -135,3 +115,33 @@ def serve(
         fleet.run(load, settings, listening.replicas)
     else:
         server.run(registry.load(**load), settings)
+
+
+def settings_of(name: str, listening: Listening, decoding: Decoding, logging: Logging) -> ServerSettings:
+    """The server's settings. Raises ValueError for what is none, and OSError for a log that cannot be written."""
+    from tyler.serving import server
+    from tyler.serving.settings import ServerSettings
+
+    if logging.log is not None:
+        with open(logging.log, "ab"):  # before anything is loaded: what cannot be written is said now
+            pass
+    key = listening.api_key_file
+    return ServerSettings(
+        host=listening.host,
+        port=listening.port,
+        api_key=None if key is None else server.key_in(key),
+        name=name,
+        slots=decoding.slots,
+        memory=decoding.bytes,
+        max_queue=decoding.max_queue,
+        max_new_tokens=decoding.max_new_tokens,
+        max_body=listening.max_body,
+        drain_seconds=listening.drain_seconds,
+        hosts=listening.allow_host,
+        origins=listening.allow_origin,
+        invocations=decoding.invocations,
+        log=logging.log,
+        log_text=logging.log_text,
+        log_bytes=logging.log_bytes,
+        log_files=logging.log_files,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.logs import quietly
+from tyler.cli.logs import is_first_process, quietly
 from tyler.cli.options import ConfigName, Overrides, SomeFolder, SomeNumber, load_settings
 from tyler.reasoners.trainers import TRAINERS
 
@@ -153,7 +152,7 @@ def _carry_out(
     with quietly(quiet):
         logger.info("%s, in %s: loading ...", title, output)
         train()
-        if os.environ.get("RANK", "0") == "0":  # of several processes the first one writes the run
+        if is_first_process():  # which writes the run
             _draw(title, output)
         for line in _closing(title, output, following):
             logger.info("%s", line)

@@ -24,9 +24,9 @@ PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
 
 CHANGEABLE = (
-    *("checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.coalesce", "decoding.memory"),
-    *("*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every"),
-)
+    "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.coalesce", "decoding.memory",
+    "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
+)  # fmt: skip
 """Settings that a resumed run may change: no weight depends on them but by rounding, and by what dropout draws."""
 
 
@@ -146,22 +146,21 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
         value = read_value(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{key}: cannot read the value {text!r} as YAML") from error
-    return _replace_at(settings, key.split("."), value)
+    return _replace_at(settings, (), tuple(key.split(".")), value)
 
 
-def _replace_at(settings: Any, path: list[str], value: Any) -> Any:
-    """A copy of `settings` with `value` at `path`, a section over a section as in a file.
-
-    A number in the path is a place in a list.
-    """
+def _replace_at(settings: Any, place: tuple[str, ...], path: tuple[str, ...], value: Any) -> Any:
+    """A copy of `settings`, which are at `place` in a config, with `value` at `path` below; a section over a section as
+    in a file. A number in the path is a place in a list."""
     if not path:
-        return _merge(settings, value) if isinstance(settings, dict) and isinstance(value, dict) else value
-    first, rest = path[0], path[1:]
+        return _merge(settings, value, place) if isinstance(settings, dict) and isinstance(value, dict) else value
+    first, *rest = path
+    below = (*place, first), tuple(rest)
     if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
-        place = int(first)
-        return [*settings[:place], _replace_at(settings[place], rest, value), *settings[place + 1 :]]
-    below = settings if isinstance(settings, dict) else {}
-    return {**below, first: _replace_at(below.get(first), rest, value)}
+        at = int(first)
+        return [*settings[:at], _replace_at(settings[at], *below, value), *settings[at + 1 :]]
+    section = settings if isinstance(settings, dict) else {}
+    return {**section, first: _replace_at(section.get(first), *below, value)}
 
 
 def _validate(settings: dict[str, Any], source: str) -> Config:

@@ -319,14 +319,15 @@ class Engine:
     ) -> None:
         """Record log p of the held tokens where they now stand, after the latents."""
         for index, (slot, tokens) in enumerate(zip(parked, held, strict=True)):
+            row = self.rows[slot]
             if tokens:
                 before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]
-                logits = logits_of(self.lm_head, before, [self.rows[slot]] * len(tokens))
+                logits = logits_of(self.lm_head, before, [row] * len(tokens))
                 chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens].tolist()
-                self.rows[slot].logprobs[-len(tokens) :] = chosen
-                any(self.rows[slot].is_lost(one, "the logits of tokens after a call") for one in chosen)
-            if self.rows[slot].finish_reason == "length" and not hidden[index, counts[index] - 1].isfinite().all():
-                self.rows[slot].is_lost(math.nan, "the hidden states after a call")
+                row.logprobs[-len(tokens) :] = chosen
+                row.is_lost(sum(chosen), "the logits of tokens after a call")
+            if row.finish_reason == "length" and not hidden[index, counts[index] - 1].isfinite().all():
+                row.is_lost(math.nan, "the hidden states after a call")  # no decision follows that would notice
 
     # -- decide --------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ class ImpatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, Unwaiting(transport, self.loop, self.idle_seconds)))
+        self._impatient = ImpatientTransport(transport, self.loop, self.idle_seconds)
+        super().connection_made(cast(asyncio.Transport, self._impatient))
         self._await_request()
 
     def on_response_complete(self) -> None:
@@ -135,6 +136,7 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._impatience.cancel()
+        self._impatient.lost()
         super().connection_lost(exc)
 
     def _await_request(self) -> None:
@@ -146,21 +148,36 @@ class ImpatientProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class Unwaiting:
+class ImpatientTransport:
     """A transport whose closing does not wait for ever: who reads nothing of what is still to be sent is cut off."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._transport, self._loop, self._seconds = transport, loop, seconds
+        self._look: asyncio.TimerHandle | None = None
         self.write = transport.write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Close once everything is sent, or after a while."""
-        if not self._transport.is_closing():
-            self._loop.call_later(self._seconds, self._transport.abort)
+        """Close once everything is sent, or when nothing of it is read any more."""
         self._transport.close()
+        if self._look is None:
+            self._look_later()
+
+    def lost(self) -> None:
+        """Stop looking: the connection is gone."""
+        if self._look is not None:
+            self._look.cancel()
+
+    def _look_later(self) -> None:
+        self._look = self._loop.call_later(self._seconds, self._cut_off, self._transport.get_write_buffer_size())
+
+    def _cut_off(self, before: int) -> None:
+        if self._transport.get_write_buffer_size() < before:  # slow, and reading
+            self._look_later()
+        else:
+            self._transport.abort()
 
 
 def protocol(idle_seconds: float) -> type[ImpatientProtocol]:
@@ -208,7 +225,7 @@ def listen(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error
 
 

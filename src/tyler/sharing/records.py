@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 
 from tyler.config.files import load_config
 from tyler.config.schema import Config
-from tyler.evaluation.records import RECORDS, SETTINGS, read_records
+from tyler.evaluation.command import sampling_in_words
+from tyler.evaluation.records import RECORDS, read_records
 from tyler.evaluation.reports import Report
 from tyler.modeling.checkpoint import TENSORS, Manifest
+from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
 from tyler.runs.run import CONFIG, ENVIRONMENT, ORIGIN
 from tyler.tasks import find_task
@@ -141,29 +143,20 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
     found: list[Result] = []
     others: list[Path] = []
     for folder in folders:
-        records, settings = read_records(folder), read_json(folder / SETTINGS) or {}
-        if settings.get("weights") not in weights or len(records) < number_asked(settings):
+        if not (folder / RECORDS).is_file():
+            raise FileNotFoundError(f"{folder} holds no evaluation (no {RECORDS}); give a folder of `tyler eval`")
+        run = EvaluationRun(folder)
+        settings, total = run.settings, run.total
+        if settings.get("weights") not in weights or (total is not None and run.step < total):
             others.append(folder)
             continue
+        records = read_records(folder)
         for task, problems in settings["problems"].items():
             report = Report(find_task(task).title, tuple(one for one in records if one.task == task))
             if report.records:
-                most, drawn = settings["max_new_tokens"], sampling_of(settings)
+                most, drawn = settings["max_new_tokens"], sampling_in_words(settings)
                 found.append(Result(report, problems, settings["method_settings"], most, drawn))
     return found, others
-
-
-def number_asked(settings: Mapping[str, Any]) -> int:
-    """How many answers an evaluation has once it is finished."""
-    problems = sum(int(str(told).partition(",")[0]) for told in settings["problems"].values())
-    return problems * int(settings.get("samples", 1))
-
-
-def sampling_of(settings: Mapping[str, Any]) -> str:
-    """How an evaluation drew its answers."""
-    temperature, samples = settings.get("sampling", {}).get("temperature", 0.0), settings.get("samples", 1)
-    drawn = f"temperature {temperature:g}" if temperature else "greedy"
-    return f"{drawn}, {samples} answers each" if samples > 1 else drawn
 
 
 def evaluations_of(model: Path) -> list[Path]:
