@@ -17,7 +17,6 @@ from tyler.analysis.grid import Grid
 from tyler.analysis.interventions import PooledHead, intervene
 from tyler.analysis.measures import spread_of
 from tyler.analysis.studies import smollm2
-from tyler.analysis.training import placed
 from tyler.config.files import load_config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -86,6 +85,38 @@ def test_a_record_recounts_its_answers(grid: Grid) -> None:
 )
 def test_whatever_decides_the_answers_decides_the_name(grid: Grid, other: Cell) -> None:
     assert name_of(other.identity(grid.sources)) != name_of(cell().identity(grid.sources))
+
+
+@pytest.mark.parametrize("method", ["sft", "softcot", "memgen"])
+def test_what_limits_a_trace_decides_the_name_of_what_learns_traces(method: str) -> None:
+    names = {
+        name_of(Training(method, (*SHORT, *more)).identity("mini", 42, Sources({})))
+        for more in ((), ("stage1.max_length=300",), ("stage1.max_length=400",))
+    }
+    assert len(names) == 3
+
+
+@pytest.mark.parametrize("on_overlap", ["drop", "refuse"])
+def test_what_is_learned_decides_the_name_and_what_is_held_out_where_it_is_dropped(
+    tmp_path: Path, on_overlap: str
+) -> None:
+    def write(split: str, solution: str, count: int) -> None:
+        rows = [{"problem": f"What is {one} + 1?", "answer": "1", "solution": solution} for one in range(count)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def name() -> str:
+        held_out = f"data.held_out=[{{task: jsonl, path: {tmp_path}/dev.jsonl}}]"
+        data = ("data.task=jsonl", f"data.path={tmp_path}/train.jsonl", "data.development=null", held_out)
+        training = Training("stage1", (*data, f"data.on_overlap={on_overlap}"))
+        return name_of(training.identity("mini", 42, Sources({"jsonl": str(tmp_path)})))
+
+    names = []
+    for solution, held_out in (("One more.", 2), ("One more.", 2), ("Plus one.", 2), ("Plus one.", 3)):
+        write("train", solution, 30)
+        write("dev", solution, held_out)
+        names.append(name())
+    assert names[0] == names[1] != names[2]
+    assert (names[2] != names[3]) == (on_overlap == "drop")
 
 
 def test_what_only_changes_the_speed_does_not_change_the_name(grid: Grid) -> None:
@@ -233,8 +264,8 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
 
 def test_a_trainings_problems_are_looked_for_where_the_study_has_them() -> None:
     config = load_config("smollm2-135m")
-    found = placed(config, Sources({"mawps": "files"}))
+    found = Sources({"mawps": "files"}).placed(config)
     assert found == ["data.path=files", "data.development.path=files", "evaluation.path=files"]
     resolved = load_config("smollm2-135m", found)
     assert resolved.development_set is not None and str(resolved.development_set.path) == "files"
-    assert placed(config, Sources({})) == []
+    assert Sources({}).placed(config) == []

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from typing import Any
 
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks import Problem, load_problems
+from tyler.tasks.decontamination import Selection, read_held_out, without_any
 
-FORMAT = 1
+FORMAT = 2
 """Of cells and their records; a change makes all cells anew."""
 UNTRAINED = "backbone"
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
@@ -35,7 +37,7 @@ SECTIONS = {
     "stage2": ("lora", "stage2", "grpo", "decoding"),
     **{name: trainer.reads for name, trainer in TRAINERS.items()},
 }
-"""The sections of the config that a method of training reads, besides `backbone` and `data`."""
+"""What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 """Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
@@ -72,11 +74,10 @@ class Training:
         settings = config.model_dump(mode="json")
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
-        read = {section: settings[section] for section in SECTIONS[self.method]}
+        read = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("dtype", "thinking", "instruction")}
         if read.keys() != {"backbone"}:
-            data = config.data
-            read["data"] = sources.digest(Questions(data.task, data.split, data.count, 0, data.seed))
+            read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
         return {"method": self.method, **without(read, FREE)}
 
 
@@ -117,7 +118,7 @@ class Sources:
 
     data: Mapping[str, str]
     fingerprints: dict[tuple[str | None, ...], str] = field(default_factory=dict)
-    digests: dict[Questions, str] = field(default_factory=dict)
+    digests: dict[Questions | tuple[Selection, ...], str] = field(default_factory=dict)
 
     def problems(self, asked: Questions) -> list[Problem]:
         """The problems that are asked, in their order."""
@@ -129,11 +130,39 @@ class Sources:
         place = self.data.get(task)
         return f"{place}/{split}.jsonl" if place is not None and task == "jsonl" else place
 
+    def placed(self, config: Config) -> list[str]:
+        """Overrides that say where the files are of what a config trains on, watches and reports."""
+        found = []
+        if path := self.path(config.data.task, config.data.split):
+            found.append(f"data.path={path}")
+            if config.data.development is not None:
+                found.append(f"data.development.path={path}")
+        if path := self.path(config.evaluation.task, config.evaluation.split):
+            found.append(f"evaluation.path={path}")
+        return found
+
     def digest(self, asked: Questions) -> str:
-        """The hash of the problems that are asked."""
+        """The hash of the problems that are asked: of what a model reads, and what is right."""
         if asked not in self.digests:
-            self.digests[asked] = digest(self.problems(asked))
+            self.digests[asked] = digest(
+                (one.id, one.prompt, one.answer, one.instruction) for one in self.problems(asked)
+            )
         return self.digests[asked]
+
+    def learned(self, config: Config) -> str:
+        """The hash of what the training problems of a config say, without those that it leaves out as held out.
+
+        The config says where its files are (`placed`). Held-out sets are read only where problems are left out: a
+        training that refuses them learns all of its problems, or is not started.
+        """
+        training = config.training_set
+        drops = config.data.on_overlap == "drop"
+        sets = [one for one in config.held_out_sets if drops or one.set_aside is not None]
+        key = (training, *sets)
+        if key not in self.digests:
+            problems = without_any(training.load(), read_held_out(sets))
+            self.digests[key] = digest(one.content() for one in problems)
+        return self.digests[key]
 
     def fingerprint(self, config: Config) -> str:
         """The hash of a config's backbone, which is loaded once."""
@@ -187,11 +216,11 @@ def name_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def digest(problems: Sequence[Problem]) -> str:
-    """A hash of problems: their ids, texts and answers, in their order."""
+def digest(problems: Iterable[tuple[object, ...]]) -> str:
+    """A hash of what problems say, in their order."""
     found = hashlib.sha256()
-    for problem in problems:
-        found.update(json.dumps([problem.id, problem.prompt, problem.answer], ensure_ascii=False).encode())
+    for content in problems:
+        found.update(json.dumps(content, ensure_ascii=False).encode())
     return found.hexdigest()[:16]
 
 

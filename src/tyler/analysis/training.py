@@ -153,7 +153,7 @@ def _config(
     training: Training, preset: str, seed: int, sources: Sources, start: str, models: Path, memory: int | None
 ) -> Config:
     """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
-    more = placed(training.config(preset, seed), sources)
+    more = sources.placed(training.config(preset, seed))
     if memory is not None:
         more.append(f"decoding.memory={memory}")
     if training.start is not None and training.start.method == "merge":
@@ -161,18 +161,6 @@ def _config(
     elif (merged := merged_start(training.start)) is not None:
         more.append(f"backbone.id={models / name_of(merged.identity(preset, seed, sources))}")
     return training.config(preset, seed, more)
-
-
-def placed(config: Config, sources: Sources) -> list[str]:
-    """Overrides that say where the files are of what a config trains on, watches and reports."""
-    found = []
-    if path := sources.path(config.data.task, config.data.split):
-        found.append(f"data.path={path}")
-        if config.data.development is not None:
-            found.append(f"data.development.path={path}")
-    if path := sources.path(config.evaluation.task, config.evaluation.split):
-        found.append(f"evaluation.path={path}")
-    return found
 
 
 def merged_start(start: Training | None) -> Training | None:

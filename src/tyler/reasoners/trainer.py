@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+TRACES = ("operators", "stage1.max_length", "stage1.insertions.max")
+"""What decides which traces `training.traces.load_traces` keeps."""
+
 
 @dataclass(frozen=True)
 class Trainer:
@@ -19,7 +22,7 @@ class Trainer:
     loop: str
     """The section of the config with its steps and batches."""
     reads: tuple[str, ...]
-    """The sections that decide what is learned, besides `backbone` and `data`."""
+    """What decides what is learned, besides `backbone` and `data`: sections, or settings (`stage1.max_length`)."""
     needs_start: bool = False
     """Whether it must start from a trained weaver."""
 

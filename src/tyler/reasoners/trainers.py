@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 
 from tyler import reasoners
-from tyler.reasoners.trainer import Trainer
+from tyler.reasoners.trainer import TRACES, Trainer
 
 PLAIN = {
-    "sft": Trainer("fine-tuning on the traces of Stage 1", "sft:run", "sft", ("lora", "sft")),
+    "sft": Trainer("fine-tuning on the traces of Stage 1", "sft:run", "sft", ("lora", "sft", *TRACES)),
     "grpo": Trainer("Stage 2 on the plain backbone", "grpo:run", "stage2", ("lora", "stage2", "grpo", "decoding")),
 }
 """Of the backbone without operators."""

@@ -118,19 +118,23 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     problems = training.load()
     sets = read_held_out(held_out)
     _announce(sets)
-    kept, left_out = problems, 0
-    for one in sets:
-        overlaps = _overlap(kept, one.questions)
-        if on_overlap == "refuse" and not one.set_aside:
-            _refuse(problems, overlaps)
-        dropped = {overlap.training_id for overlap in overlaps}
-        kept = [problem for problem in kept if problem.id not in dropped]
-        left_out += 0 if one.set_aside else len(dropped)
-    if left_out:
-        logger.info("left out %d of %d training problems: held out", left_out, len(problems))
+    if on_overlap == "refuse":
+        for one in sets:
+            if not one.set_aside:
+                _refuse(problems, _overlap(problems, one.questions))
+    own = without_any(problems, [one for one in sets if one.set_aside])
+    kept = without_any(own, sets)
+    if len(kept) < len(own):
+        logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
         raise ValueError(f"all {len(problems)} training problems are held out for evaluation; train on other problems")
     return kept
+
+
+def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Problem]:
+    """The problems that are in none of the sets."""
+    asked = ((problem, _question(problem)) for problem in problems)
+    return [problem for problem, question in asked if not any(question in one.questions for one in sets)]
 
 
 def load_development(selection: Selection, held_out: Sequence[Selection]) -> list[Problem]:

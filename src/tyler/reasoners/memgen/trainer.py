@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tyler.reasoners.trainer import Trainer
+from tyler.reasoners.trainer import TRACES, Trainer
 
 TRAINERS = {
-    "memgen": Trainer("MemGen's weaver on the traces of Stage 1", "memgen.sft:run", "memgen.weaver", ("memgen",)),
+    "memgen": Trainer(
+        "MemGen's weaver on the traces of Stage 1", "memgen.sft:run", "memgen.weaver", ("memgen", *TRACES)
+    ),
     "memgen-weaver-grpo": Trainer(
         "GRPO of a trained weaver", "memgen.grpo:run_weaver", "memgen.weaver_grpo", ("memgen",), needs_start=True
     ),

@@ -5,5 +5,7 @@ from __future__ import annotations
 from tyler.reasoners.trainer import Trainer
 
 TRAINERS = {
-    "softcot": Trainer("soft thoughts of an assistant in the prompt", "softcot.sft:run", "softcot", ("softcot",)),
+    "softcot": Trainer(
+        "soft thoughts of an assistant in the prompt", "softcot.sft:run", "softcot", ("softcot", "stage1.max_length")
+    ),
 }
