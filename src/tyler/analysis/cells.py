@@ -74,7 +74,7 @@ class Training:
         settings = config.model_dump(mode="json")
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
-        read = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
+        read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
         read["backbone"] = {key: settings["backbone"][key] for key in ("dtype", "thinking", "instruction")}
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
