@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from openai import OpenAI
@@ -22,6 +24,7 @@ from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 NAME = "tiny"
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -49,6 +52,12 @@ class Served:
         """A metric's value, its labels included in the name."""
         lines = self.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"tyler_{name} "))
+
+    def soon(self, work: Coroutine[Any, Any, Found]) -> Future[Found]:
+        """What the server's event loop makes of it."""
+        loop = self.service.dispatcher._loop
+        assert loop is not None
+        return asyncio.run_coroutine_threadsafe(work, loop)
 
     def wait_until_idle(self) -> None:
         """Wait for the engine to have nobody left."""

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,9 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Event
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
+from tyler.engine.shared_engine import DecodingError
 from tyler.model import Tyler
+from tyler.serving.dispatcher import Turn
 from tyler.serving.errors import ClientGone
 from tyler.serving.guard import Guard
 from tyler.serving.settings import ServerSettings
@@ -95,6 +98,56 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_clients_skip(
         extra = {"extra_body": {"tyler": body.pop("tyler")}}
         chunks = list(served.openai.chat.completions.create(**body, **extra))
         assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "length"
+
+
+def test_what_reads_beside_the_engine_leaves_answers_as_much_time_as_it_takes(
+    slow: None, endless: dict, model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = list[Engine](), Engine.step
+    monkeypatch.setattr(Engine, "step", lambda self: steps.append(self) or step(self))
+
+    def work(turn: Turn) -> list[tuple[int, int]]:
+        seen = []
+        for _ in range(3):
+            with turn():
+                before = len(steps)
+                time.sleep(0.2)
+                seen.append((before, len(steps)))
+        return seen
+
+    with serving(model, max_new_tokens=200) as served:
+        client, answer = start(served, endless | {"stream": True})
+        seen = served.soon(served.service.dispatcher.beside_steps(work)).result(timeout=30)
+        answer.close()
+        client.close()
+    assert all(before == after for before, after in seen), "a step was taken within a pass"
+    assert all(later[0] - earlier[1] >= 2 for earlier, later in pairwise(seen)), "answers waited"
+
+
+def test_what_nobody_waits_for_ends_before_its_next_pass(model: Tyler) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work(turn: Turn) -> None:
+        try:
+            for _ in range(1000):
+                with turn():
+                    began.set()
+                    time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with serving(model) as served:
+        waiting = served.soon(served.service.dispatcher.beside_steps(work))
+        assert began.wait(10)
+        waiting.cancel()
+        assert ended.wait(5)
+
+        def fails(turn: Turn) -> None:
+            raise RuntimeError("no room")
+
+        with pytest.raises(DecodingError, match="reading failed: RuntimeError: no room"):
+            served.soon(served.service.dispatcher.beside_steps(fails)).result(timeout=10)
+        assert served.get("/health/ready").status_code == 200
 
 
 def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: Tyler) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from tyler.analysis.interventions import blocks_of
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
-from tyler.analysis.rescoring import Gap, Rescored, boxed_actions, rescore
+from tyler.analysis.rescoring import Gap, Rescored, Turn, boxed_actions, rescore
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 
@@ -119,12 +120,18 @@ def read_blocks(model: Tyler, trajectory: Trajectory, others: Sequence[Trajector
 
 @torch.no_grad()
 def read_block(
-    model: Tyler, trajectory: Trajectory, index: int, others: Sequence[Trajectory], source: torch.Generator
+    model: Tyler,
+    trajectory: Trajectory,
+    index: int,
+    others: Sequence[Trajectory],
+    source: torch.Generator,
+    turn: Turn = nullcontext,
 ) -> Reading:
-    """The lens over one block."""
+    """The lens over one block; the model is run within `turn`, pass by pass."""
     call = trajectory.invocations[index]
-    placed = replacements(model, trajectory, index, blocks_of(others), source)
-    gap = Gap(model, trajectory, index)
+    with turn():
+        placed = replacements(model, trajectory, index, blocks_of(others), source)
+    gap = Gap(model, trajectory, index, turn)
     truth, *answers = gap.filled([trajectory.latents[index], *placed.values()])
     found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
     other, own = found.get("other problem"), distinctive(truth.tokens, others)
@@ -277,7 +284,7 @@ def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) 
 
 def _moves(gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair) -> tuple[float, float, float]:
     (patched,) = gap.filled([donor.latents[pair.block]])
-    whole = Rescored.of(gap.model, donor, pair.block)
+    whole = Rescored.of(gap.model, donor, pair.block, gap.turn)
     own, foreign = gap.trajectory.actions[pair.own], donor.actions[pair.foreign]
 
     def margin(one: Rescored, place: int) -> float:

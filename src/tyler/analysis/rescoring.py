@@ -6,8 +6,10 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -19,8 +21,14 @@ from tyler.engine.trajectory import Trajectory, pack, replay_context
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_span
 
+Part = TypeVar("Part")
+
 ROWS = 8
 """Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
+POSITIONS = 2048
+"""In one pass, but for an answer that has more: of long answers a pass reads fewer."""
+Turn = Callable[[], AbstractContextManager[object]]
+"""What each pass of the model is within: who shares the model with an engine waits there until it takes no step."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +45,9 @@ class Rescored:
     at_block: Float[Tensor, "latents vocab"]
 
     @classmethod
-    def of(cls, model: Tyler, trajectory: Trajectory, index: int) -> Rescored:
+    def of(cls, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> Rescored:
         """One pass over an answer; `index` names the block."""
-        return rescore(model, [(trajectory, index)])[0]
+        return rescore(model, [(trajectory, index)], turn)[0]
 
     def of_action(self, place: int) -> Float[Tensor, " vocab"]:
         """log p over V where an action after the block was decided."""
@@ -53,14 +61,15 @@ class Gap:
     """
 
     @torch.no_grad()
-    def __init__(self, model: Tyler, trajectory: Trajectory, index: int) -> None:
-        self.model, self.trajectory, self.index = model, trajectory, index
+    def __init__(self, model: Tyler, trajectory: Trajectory, index: int, turn: Turn = nullcontext) -> None:
+        self.model, self.trajectory, self.index, self.turn = model, trajectory, index, turn
         embeds, decided_at = self._context(trajectory)
         self._shared = decided_at[trajectory.invocations[index].action]  # but for the last position, which decides
         self._read: Cache | None = None
         if self._shared > 0:
             before = embeds[None, : self._shared]
-            self._read = model.policy.decoder()(inputs_embeds=before, use_cache=True).past_key_values
+            with turn():
+                self._read = model.policy.decoder()(inputs_embeds=before, use_cache=True).past_key_values
 
     @torch.no_grad()
     def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
@@ -68,10 +77,12 @@ class Gap:
         rounding."""
         answers = [with_block(self.trajectory, self.index, block) for block in blocks]
         if self._read is None:
-            return rescore(self.model, [(answer, self.index) for answer in answers])
+            return rescore(self.model, [(answer, self.index) for answer in answers], self.turn)
+        longest = max((num_positions(answer) for answer in answers), default=0) - self._shared
         found = list[Rescored]()
-        for first in range(0, len(answers), ROWS):
-            found += self._filled(answers[first : first + ROWS], self._read)
+        for part in parts(answers, longest):
+            with self.turn():
+                found += self._filled(part, self._read)
         return found
 
     def _filled(self, answers: Sequence[Trajectory], read: Cache) -> list[Rescored]:
@@ -91,16 +102,27 @@ class Gap:
 
 
 @torch.no_grad()
-def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]]) -> list[Rescored]:
+def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]], turn: Turn = nullcontext) -> list[Rescored]:
     """Each answer from its block on, some answers in one pass."""
     found = []
-    for first in range(0, len(asked), ROWS):
-        part = asked[first : first + ROWS]
-        packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
-        hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
-        for row, (trajectory, index) in enumerate(part):
-            found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
+    for part in parts(asked, max((num_positions(answer) for answer, _ in asked), default=0)):
+        with turn():
+            packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
+            hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+            for row, (trajectory, index) in enumerate(part):
+                found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
     return found
+
+
+def parts(answers: Sequence[Part], positions: int) -> Iterator[Sequence[Part]]:
+    """The answers of each pass, in their order; the longest has so many positions."""
+    rows = min(ROWS, max(1, POSITIONS // max(1, positions)))
+    return (answers[first : first + rows] for first in range(0, len(answers), rows))
+
+
+def num_positions(answer: Trajectory) -> int:
+    """The length of an answer's context: its prompt, its visible tokens and its latents."""
+    return len(answer.prompt_ids) + answer.num_visible + answer.num_latents
 
 
 def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, hidden: Tensor) -> Rescored:

@@ -194,6 +194,17 @@ class SharedEngine:
                     return work(engine)
                 self._step()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it nobody takes a step: for what runs the model beside the engine."""
+        with self._turn():
+            yield
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is being answered, as seen in passing."""
+        return bool(self._calls)
+
     def release(self) -> None:
         """Give the engine's memory back, unless somebody is being answered."""
         with self._turn():

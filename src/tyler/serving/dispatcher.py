@@ -11,7 +11,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from tyler.engine.engine import Engine
@@ -20,6 +22,8 @@ from tyler.engine.shared_engine import Call, DecodingError, SharedEngine
 from tyler.serving.metrics import Metrics, Stopwatch
 
 Found = TypeVar("Found")
+Turn = Callable[[], AbstractContextManager[None]]
+"""Within it the engine takes no step."""
 
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
@@ -111,6 +115,7 @@ class Dispatcher:
         self._outbox: list[tuple[Answering, Event | DecodingError]] = []
         self._thread = threading.Thread(target=self._run, name="tyler-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._beside = asyncio.Lock()
 
     # -- in the event loop ---------------------------------------------------------------------------------------
 
@@ -145,6 +150,35 @@ class Dispatcher:
     async def between_steps(self, work: Callable[[Engine], Found]) -> Found:
         """What `work` finds with the engine, which meanwhile takes no step."""
         return await self._in_thread(lambda: self._engine.between_steps(work, self._memory))
+
+    async def beside_steps(self, work: Callable[[Turn], Found]) -> Found:
+        """What `work` finds in a thread of its own, each of whose passes of the model is within the turn it is given.
+
+        After every pass, answers get as much time as it took. One such work is done at a time; whoever is cancelled
+        ends it before its next pass. Raises DecodingError for what goes wrong in it, but for a ValueError.
+        """
+        stopped = threading.Event()
+        async with self._beside:
+            try:
+                return await asyncio.to_thread(work, partial(self._brief_turn, stopped))
+            except ValueError:
+                raise
+            except Exception as error:
+                logging.getLogger(__name__).error("what ran beside the engine failed", exc_info=error)
+                raise DecodingError(f"reading failed: {type(error).__name__}: {error}") from error
+            finally:
+                stopped.set()
+
+    @contextmanager
+    def _brief_turn(self, stopped: threading.Event) -> Iterator[None]:
+        if stopped.is_set():
+            raise InterruptedError("nobody waits for it")
+        with self._engine.paused():
+            began = time.perf_counter()
+            yield
+            took = time.perf_counter() - began
+        if self._engine.busy:
+            stopped.wait(took)
 
     def end(self, answering: Answering) -> None:
         """Abort what is left of a call."""

@@ -252,8 +252,8 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
     service.open += 1  # a server that ends waits for it as for an answer
     try:
         others = await controls.beside(answer)
-        reading = await service.dispatcher.between_steps(
-            lambda engine: read_block(model, answer, body.invocation, others, source)
+        reading = await service.dispatcher.beside_steps(
+            lambda turn: read_block(model, answer, body.invocation, others, source, turn)
         )
     finally:
         service.open -= 1
