@@ -169,8 +169,9 @@ def sources(args: argparse.Namespace) -> Sources:
 
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
-    """The cells of the rows and seeds that were asked for."""
-    cells = smollm2.cells(args.seeds or smollm2.SEEDS)
+    """The cells of the rows and seeds that were asked for; what is not trained has no seed, and is of all."""
+    seeds = {0, *(args.seeds or smollm2.SEEDS)}
+    cells = [cell for cell in smollm2.cells() if cell.unseeded.seed in seeds]
     return [cell for cell in cells if not args.rows or cell.row in args.rows]
 
 
@@ -336,7 +337,7 @@ def main() -> None:
         command.add_argument("--data", type=Path, required=True, help="the folder with the tasks' official files")
         command.add_argument("--work", type=Path, default=Path("runs/smollm2"), help="where models are trained")
         command.add_argument("--rows", nargs="+", default=[], metavar="ROW", required=command is keeping)
-        command.add_argument("--seeds", nargs="+", type=int, help="42 43 44 by default")
+        command.add_argument("--seeds", nargs="+", type=int, choices=smollm2.SEEDS, help="all by default")
     commands.add_parser("status", help="what has been measured")
     commands.add_parser("report", help="write the tables from the records")
     args = parser.parse_args()

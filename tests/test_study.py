@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tyler.analysis import experiments
-from tyler.analysis.cells import name_of
+from tyler.analysis.cells import ACCURACY, SPREAD, name_of
 from tyler.analysis.methods import COLOURS
 from tyler.analysis.records import read as read_records
 from tyler.analysis.scales import SCALES
@@ -127,6 +128,21 @@ def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
     shuffled = {"CoT": rows["CoT"], "SFT": [dict(rows["SFT"][0], ids=IDS[::-1])]}
     with pytest.raises(ValueError, match="SFT and CoT answered different problems"):
         study.paired(shuffled)
+
+
+def test_rows_and_seeds_choose_among_the_cells_of_the_study(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+
+    def chosen(*seeds: int, row: str) -> set[tuple[int, str, str, str]]:
+        cells = study.chosen(argparse.Namespace(seeds=list(seeds), rows=[row]))
+        return {(one.seed, one.questions.task, one.questions.split, one.measure) for one in cells}
+
+    tests = {(43, task, "test", ACCURACY) for task in ("mawps", "svamp")}
+    assert chosen(43, row="Stage 2") == tests, "what one seed is enough for is not asked of the others"
+    assert chosen(42, 43, row="Stage 2") == tests | {(42, *one) for _, *one in tests} | {(42, "mawps", "dev", SPREAD)}
+    assert not chosen(43, row="SoftCoT") and chosen(43, row="Soft-Thinking"), "what is not trained has no seed"
+    assert len(study.chosen(argparse.Namespace(seeds=None, rows=[]))) == len(smollm2.cells())
 
 
 def test_two_records_of_one_seed_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

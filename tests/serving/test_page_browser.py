@@ -17,6 +17,7 @@ import pytest
 from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
+from tyler.reasoners.tyler import TylerReasoner
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'path/to/tyler[browser]'")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra browser")
@@ -171,6 +172,26 @@ def test_two_settings_stand_side_by_side_and_the_step_where_they_part_is_marked(
     expect(page.locator(".answer").nth(1).locator(".status")).to_have_text("It differs from the first step on.")
     boxes = [page.get_by_role("article").nth(place).bounding_box() for place in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+
+
+@pytest.mark.parametrize(
+    "budget, last, most", [(None, "no limit", "no limit"), (2, "2 calls", "10 calls"), (30, "30 calls", "30 calls")]
+)
+def test_the_budget_can_be_what_the_server_is_asked_for(
+    budget: int | None, last: str, most: str, opened: Open
+) -> None:
+    with serving(TylerReasoner(NAME, Tyler.from_pretrained("mini-tyler"), budget=budget)) as served:
+        page = opened(served.url)
+        page.get_by_label("Ask twice").check()
+        slider = page.get_by_role("group", name="B").get_by_label("Budget")
+        expect(slider).to_have_attribute("aria-valuetext", last)
+        slider.focus()
+        page.keyboard.press("End")
+        expect(slider).to_have_attribute("aria-valuetext", most)
+        ask(page)
+        finished(page, 2)
+        told = re.compile(r"^\d calls?$" if budget is None else rf"^\d of {most}$")
+        expect(page.get_by_role("meter").nth(1)).to_have_attribute("aria-valuetext", told)
 
 
 def test_an_answer_is_replayed_without_one_call(mini: Served, opened: Open) -> None:

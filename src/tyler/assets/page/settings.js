@@ -2,7 +2,8 @@
 
 import { el } from "./dom.js";
 
-const NO_LIMIT = 11;
+/** The slider's step beyond 10 calls: what the server allows where it is not told, no limit or more than 10. */
+const BEYOND = 11;
 const ROUTERS = { learned: "the policy", boundaries: "every boundary", "boundaries:0.25": "1 boundary in 4", never: "no operators" };
 
 export class Settings {
@@ -24,13 +25,15 @@ export class Settings {
   }
 
   budget(name) {
-    const start = this.model.budget === null ? NO_LIMIT : Math.min(this.model.budget, NO_LIMIT - 1);
+    const usual = this.model.budget ?? Infinity;
+    const most = usual < BEYOND ? BEYOND - 1 : BEYOND;
     const shown = el("output", {});
-    const range = el("input", { type: "range", id: `${name}-budget`, min: 0, max: NO_LIMIT, step: 1, value: start });
+    const range = el("input", { type: "range", id: `${name}-budget`, min: 0, max: most, step: 1, value: Math.min(usual, most) });
     const tell = () => {
-      const text = Number(range.value) === NO_LIMIT ? "no limit" : range.value;
+      const chosen = Number(range.value) === BEYOND ? usual : Number(range.value);
+      const text = chosen === Infinity ? "no limit" : String(chosen);
       shown.replaceChildren(text);
-      range.setAttribute("aria-valuetext", text === "no limit" ? text : `${text} calls`);
+      range.setAttribute("aria-valuetext", chosen === Infinity ? text : `${text} calls`);
     };
     range.addEventListener("input", tell);
     tell();
@@ -68,8 +71,9 @@ export class Settings {
     const number = (key) => (this.fields[key].value === "" ? undefined : Number(this.fields[key].value));
     const found = { temperature: number("temperature"), top_p: number("top_p"), seed: number("seed"), max_new_tokens: number("max_new_tokens") };
     if (!this.fields.router) return found;
-    const budget = Number(this.fields.budget.value);
-    return { ...found, tyler: { router: this.fields.router.value, ...(budget === NO_LIMIT ? {} : { budget }) } };
+    const chosen = Number(this.fields.budget.value);
+    const budget = chosen === BEYOND ? this.model.budget : chosen;
+    return { ...found, tyler: { router: this.fields.router.value, ...(budget === null ? {} : { budget }) } };
   }
 }
 
