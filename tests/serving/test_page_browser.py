@@ -177,9 +177,7 @@ def test_two_settings_stand_side_by_side_and_the_step_where_they_part_is_marked(
 @pytest.mark.parametrize(
     "budget, last, most", [(None, "no limit", "no limit"), (2, "2 calls", "10 calls"), (30, "30 calls", "30 calls")]
 )
-def test_the_budget_can_be_what_the_server_is_asked_for(
-    budget: int | None, last: str, most: str, opened: Open
-) -> None:
+def test_the_budget_can_be_what_the_server_is_asked_for(budget: int | None, last: str, most: str, opened: Open) -> None:
     with serving(TylerReasoner(NAME, Tyler.from_pretrained("mini-tyler"), budget=budget)) as served:
         page = opened(served.url)
         page.get_by_label("Ask twice").check()
