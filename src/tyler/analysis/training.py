@@ -6,19 +6,19 @@ import json
 import os
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from tyler.analysis.cells import UNTRAINED, Sources, Training, name_of
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.checkpoint import Manifest
+from tyler.modeling.manifest import forget_folders
+from tyler.reasoners.registry import checkpoint_class
 from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.atomic_files import atomic_write, sync_tree
 from tyler.training import merging, stage1, stage2
 
-OWN = ("sft", "grpo", "stage1", "stage2")
-"""Methods whose models are loaded as `Tyler`."""
+MERGE = "merge"
+"""What it makes is as large as the backbone, and is made again from what was merged in no time: it is not kept."""
 DONE = ".done.json"
 """Beside a finished model, under its name: how it was made and the processor seconds that it took."""
 
@@ -57,7 +57,7 @@ def trained(
         spent = _timed(training, config, start, folder)
         atomic_write(done, json.dumps({**_told(training, preset, seed), "seconds": spent}))
     seconds = before + json.loads(done.read_text())["seconds"]
-    if kept is None or training.method not in OWN:
+    if kept is None or training.method == MERGE:
         return str(folder), seconds
     keep(training, preset, seed, sources, models, kept, seconds=seconds)
     return str(kept / name), seconds
@@ -84,16 +84,17 @@ def keep(
     location: str = "",
     seconds: float | None = None,
 ) -> Path:
-    """Put a finished model into `kept` in half precision, so that its cells are answered again without its training.
+    """Put a finished model into `kept`, so that its cells are answered again without its training: in half precision
+    one that is loaded as `Tyler`, another method's as it is.
 
-    `location` names where it is published instead, as `Tyler.from_pretrained` takes it: then nothing but the note is
+    `location` names where it is published instead, as its `from_pretrained` takes it: then nothing but the note is
     written. `seconds` is what its training took, where that is known. Returns the note, which has the hash of the kept
     weights. What stands on a merged model is kept without it, and loads where that was made again: in `models`, seen
     from the same working directory. What is kept already stays as it is. Raises FileNotFoundError for a training that
-    is not finished, ValueError for a kind of model that is not kept, or where the published one is another.
+    is not finished, ValueError for a merged model, which is not kept, or where the published one is another.
     """
-    if training.method not in OWN:
-        raise ValueError(f"a model of {training.method!r} is not kept, only those of {', '.join(OWN)}")
+    if training.method == MERGE:
+        raise ValueError("a merged model is not kept: it is as large as the backbone; keep the model that is merged")
     name = name_of(training.identity(preset, seed, sources))
     folder, note = models / name, kept / f"{name}{DONE}"
     if note.exists():
@@ -102,18 +103,19 @@ def keep(
         raise FileNotFoundError(f"{folder} is not finished; only a finished model is kept: train it first")
     if seconds is None:
         seconds = trained(training, preset, seed, sources, models)[1]
-    halved = kept / f".{name}.partial"
-    weights = halve(folder, halved)
+    copied = kept / f".{name}.partial"
+    weights = copy(folder, copied)
     more = {}
     if location:
         more["location"] = location
-        shutil.rmtree(halved)
+        shutil.rmtree(copied)
         check_published(location, weights, folder)
     else:
-        forget_folder(halved)
+        (manifest,) = copied.glob("*.json")
+        forget_folders(manifest)  # where a merged backbone was is this machine's; its id leads to it from any checkout
         shutil.rmtree(kept / name, ignore_errors=True)  # without its note it is of a keeping that was killed
-        sync_tree(halved)
-        os.replace(halved, kept / name)
+        sync_tree(copied)
+        os.replace(copied, kept / name)
     if (merged := merged_start(training.start)) is not None:
         more["merged"] = str(models / name_of(merged.identity(preset, seed, sources)))
     told = {**_told(training, preset, seed), **more, "weights": weights, "seconds": seconds}
@@ -121,28 +123,24 @@ def keep(
     return note
 
 
-def halve(model: Path, folder: Path) -> str:
-    """Write a model in half precision; the hash of its weights."""
+def copy(model: Path, folder: Path) -> str:
+    """Write a model without its run, one of `Tyler` in half precision; the hash of what is written."""
     shutil.rmtree(folder, ignore_errors=True)
-    Tyler.from_pretrained(model, dtype="float32", device="cpu").save_pretrained(folder, half=True)
+    kind = checkpoint_class(str(model))
+    more = {"half": True} if kind is Tyler else {}
+    kind.from_pretrained(model, dtype="float32", device="cpu").save_pretrained(folder, **more)
     for form in folder.rglob("README.md"):
         form.unlink()  # peft's is a form to be filled in
-    return Tyler.from_pretrained(str(folder)).fingerprint()
+    return str(kind.from_pretrained(str(folder)).fingerprint())
 
 
 def check_published(location: str, weights: str, folder: Path) -> None:
-    """Raise ValueError where a published model is another one than the finished one in half precision."""
-    if (found := Tyler.from_pretrained(location).fingerprint()) != weights:
+    """Raise ValueError where a published model is another one than what would be kept of the finished one."""
+    if (found := checkpoint_class(location).from_pretrained(location).fingerprint()) != weights:
         raise ValueError(
-            f"the model at {location} has the weights {found}, and {folder} in half precision has {weights}; "
+            f"the model at {location} has the weights {found}, and what would be kept of {folder} has {weights}; "
             "give the place of this one"
         )
-
-
-def forget_folder(checkpoint: Path) -> None:
-    """Where a merged backbone was is this machine's; its id leads to it from any checkout."""
-    manifest = Manifest.read(checkpoint)
-    replace(manifest, backbone=replace(manifest.backbone, folder=None)).write(checkpoint)
 
 
 def _told(training: Training, preset: str, seed: int) -> dict[str, object]:

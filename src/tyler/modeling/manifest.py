@@ -147,6 +147,17 @@ def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str])
     path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
+def forget_folders(path: Path) -> None:
+    """Write a manifest again without where its backbones were: they are found by their ids, from where it is read."""
+    content = read_object(path)
+    for value in content.values():
+        if isinstance(value, dict) and {"id", "fingerprint", "folder"} <= value.keys():
+            value["folder"] = None
+    others = {name: digest for name, digest in content[DIGESTS].items() if name != path.name}
+    content[DIGESTS] = {**others, path.name: seal_of({**content, DIGESTS: others})}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def seal_of(content: Mapping[str, Any]) -> str:
     """sha256 of a manifest without its own digest, whatever its layout."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -103,6 +103,13 @@ def kind_of(location: str) -> str | None:
     return next((name for name, own in saved if own is not None and own.recognises(location)), None)
 
 
+def checkpoint_class(location: str) -> Any:
+    """The class that loads what is at a location: that of the method whose checkpoint it is, else `Tyler`."""
+    kind = kind_of(location)
+    saved = None if kind is None else find_method(kind).saved
+    return Tyler if saved is None else saved.model
+
+
 def load(
     location: str,
     method: str | None = None,
