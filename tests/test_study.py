@@ -20,8 +20,8 @@ from tyler.analysis.records import read as read_records
 from tyler.analysis.scales import SCALES
 from tyler.analysis.studies import smollm2
 from tyler.analysis.training import DONE
-from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
+from tyler.reasoners.registry import checkpoint_class
 from tyler.tasks.mini import FAMILIES
 
 TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
@@ -106,8 +106,8 @@ def test_the_models_that_are_kept_load_as_they_were_measured(root: Path) -> None
         told = json.loads(note.read_text())
         if told.get("merged") and not (root / told["merged"]).is_dir():
             continue  # the study makes its backbone again where it is needed
-        model = Tyler.from_pretrained(told.get("location") or str(folder / note.name.removesuffix(DONE)))
-        assert model.fingerprint() == told["weights"]
+        location = told.get("location") or str(folder / note.name.removesuffix(DONE))
+        assert checkpoint_class(location).from_pretrained(location).fingerprint() == told["weights"]
 
 
 def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
