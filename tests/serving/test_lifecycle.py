@@ -27,9 +27,8 @@ from tyler.engine.engine import Engine
 from tyler.engine.request import Event
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.shared_engine import DecodingError
+from tyler.engine.shared_engine import DecodingError, Turn
 from tyler.model import Tyler
-from tyler.serving.dispatcher import Turn
 from tyler.serving.errors import ClientGone
 from tyler.serving.guard import Guard
 from tyler.serving.settings import ServerSettings

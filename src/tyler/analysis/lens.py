@@ -26,7 +26,8 @@ from torch import Tensor
 
 from tyler.analysis.interventions import blocks_of
 from tyler.analysis.replacements import REPLACEMENTS, exchanged, replacements
-from tyler.analysis.rescoring import Gap, Rescored, Turn, boxed_actions, rescore
+from tyler.analysis.rescoring import Gap, Rescored, boxed_actions, rescore
+from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 

@@ -6,8 +6,8 @@ Nothing is decoded again. All passes read an answer as it was given, with other 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 
+from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory, pack, replay_context
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_span
@@ -27,8 +28,6 @@ ROWS = 8
 """Answers in one pass: enough to keep a processor busy, and few beside the rows of an engine."""
 POSITIONS = 2048
 """In one pass, but for an answer that has more: of long answers a pass reads fewer."""
-Turn = Callable[[], AbstractContextManager[object]]
-"""What each pass of the model is within: who shares the model with an engine waits there until it takes no step."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -28,6 +28,8 @@ SLOTS = 64
 """Rows of an engine that is kept, unless a call asks for more: a row that nobody uses costs next to nothing."""
 
 Found = TypeVar("Found")
+Turn = Callable[[], AbstractContextManager[object]]
+"""What a pass over the model is within, where an engine shares the model: meanwhile the engine takes no step."""
 
 
 class DecodingError(RuntimeError):

@@ -12,18 +12,16 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 from tyler.engine.engine import Engine
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
-from tyler.engine.shared_engine import Call, DecodingError, SharedEngine
+from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
 from tyler.serving.metrics import Metrics, Stopwatch
 
 Found = TypeVar("Found")
-Turn = Callable[[], AbstractContextManager[None]]
-"""Within it the engine takes no step."""
 
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
