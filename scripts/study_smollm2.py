@@ -123,6 +123,8 @@ PAIRS = (
     ("On SFT: Stage 1, all boundaries", "SFT, merged"),
     ("On SFT: Stage 2", "SFT, merged"),
     ("Stage 1, all boundaries", "SFT, equal compute"),
+    ("Stage 1, all boundaries", "MemGen"),
+    ("Stage 1, all boundaries", "SoftCoT"),
     *((f"Stage 1, {name}", "Stage 1, all boundaries") for name in ("dense", "wide", "fast", "centred")),
     ("Stage 1, centred", "Stage 1, centred, means"),
     ("GSM8K: SFT", "CoT"),
@@ -132,7 +134,7 @@ PAIRS = (
     ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
 """The comparisons that the study is for, chosen before any of them was measured; those of Stage 2 with its controls
-were added when the first of these had been."""
+were added when the first of these had been, those with MemGen and SoftCoT when both had."""
 
 Found = Mapping[str, Sequence[dict[str, Any]]]
 
