@@ -57,6 +57,7 @@ GROUPS = {
         "Stage 1, wide",
         "Stage 1, fast",
         "Stage 1, centred",
+        "Stage 1, longer",
         "GSM8K: Stage 1",
     ),
     "Stage 1: what they say": (
@@ -123,6 +124,8 @@ PAIRS = (
     ("On SFT: Stage 1, all boundaries", "SFT, merged"),
     ("On SFT: Stage 2", "SFT, merged"),
     ("Stage 1, all boundaries", "SFT, equal compute"),
+    ("Stage 1, longer", "SFT, equal compute"),
+    ("Stage 1, longer", "Stage 1, all boundaries"),
     ("Stage 1, all boundaries", "MemGen"),
     ("Stage 1, all boundaries", "SoftCoT"),
     *((f"Stage 1, {name}", "Stage 1, all boundaries") for name in ("dense", "wide", "fast", "centred")),
@@ -134,7 +137,7 @@ PAIRS = (
     ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
 """The comparisons that the study is for, chosen before any of them was measured; those of Stage 2 with its controls
-were added when the first of these had been, those with MemGen and SoftCoT when both had."""
+were added when the first of these had been, those with MemGen, SoftCoT and the longer Stage 1 later."""
 
 Found = Mapping[str, Sequence[dict[str, Any]]]
 
