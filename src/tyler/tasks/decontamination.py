@@ -118,12 +118,11 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     problems = training.load()
     sets = read_held_out(held_out)
     _announce(sets)
-    if on_overlap == "refuse":
-        for one in sets:
-            if not one.set_aside:
-                _refuse(problems, _overlap(problems, one.questions))
     own = without_any(problems, [one for one in sets if one.set_aside])
-    kept = without_any(own, sets)
+    others = [one for one in sets if not one.set_aside]
+    for one in others if on_overlap == "refuse" else ():
+        _refuse(problems, _overlap(problems, one.questions))
+    kept = without_any(own, others)
     if len(kept) < len(own):
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
@@ -142,8 +141,7 @@ def load_development(selection: Selection, held_out: Sequence[Selection]) -> lis
     problems = selection.load()
     if selection.set_aside is None:
         return problems
-    others = [one.questions for one in read_held_out(held_out) if not one.set_aside]
-    return [problem for problem in problems if not any(_question(problem) in questions for questions in others)]
+    return without_any(problems, [one for one in read_held_out(held_out) if not one.set_aside])
 
 
 def _announce(sets: Sequence[HeldOut]) -> None:
