@@ -11,7 +11,7 @@ import numpy as np
 from tyler.analysis.experiment import Measured, Results, entry_of, in_order
 from tyler.analysis.published import shown
 from tyler.analysis.tables import MISSING, Table
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.statistics import middle95, resampled, wilson
 
 DRAWS = 2000
 
@@ -112,19 +112,18 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
         plain = by_row.get((group, base), {})
         if row != base and plain.keys() == tasks.keys() == asked[group, row]:
             found.append(
-                {"group": group, "row": row, "to": base, **resampled(list(tasks.values()), list(plain.values()))}
+                {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(plain.values()))}
             )
     return found
 
 
-def resampled(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> dict[str, float]:
+def macro_difference(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> dict[str, float]:
     """The difference of two macro averages in points, with its percentile interval."""
-    draw = np.random.default_rng(0)
+    source = np.random.default_rng(0)
     gains = [np.asarray(one) - np.asarray(other) for one, other in zip(ours, plain, strict=True)]
-    means = [gain[draw.integers(len(gain), size=(DRAWS, len(gain)))].mean(axis=1) for gain in gains]
-    low, high = np.quantile(np.mean(means, axis=0), (0.025, 0.975))
+    low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
     middle = fmean(float(gain.mean()) for gain in gains)
-    return {"points": round(100 * middle, 4), "low": round(100 * float(low), 4), "high": round(100 * float(high), 4)}
+    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
 
 
 def difference(results: Results, group: str, row: str) -> str:

@@ -18,6 +18,7 @@ from tyler.analysis.lens import TOGETHER, Effect, Reading, read_blocks, read_tog
 from tyler.analysis.redecoded import differences, kept_answers
 from tyler.analysis.replacements import REPLACEMENTS
 from tyler.engine.routing import Router
+from tyler.evaluation.statistics import middle95, resampled
 from tyler.model import Tyler
 from tyler.runs.progress import bar
 
@@ -282,10 +283,8 @@ def share_kept(blocks: Blocks, seed: int = 0) -> Estimate | None:
     values = np.asarray([(fmean(one), fmean(other)) for one, other in pairs if one])
     if costs is None or costs.verdict != "yes" or not len(values):
         return None
-    draws = np.random.default_rng(seed).integers(len(values), size=(DRAWS, len(values)))
-    sums, whole = values[draws].sum(axis=1), values.sum(axis=0)
-    low, high = np.quantile(1 - sums[:, 0] / sums[:, 1], (0.025, 0.975))
-    return Estimate(float(1 - whole[0] / whole[1]), float(low), float(high), len(values))
+    sums, whole = resampled(values, DRAWS, np.random.default_rng(seed)).sum(axis=1), values.sum(axis=0)
+    return Estimate(float(1 - whole[0] / whole[1]), *middle95(1 - sums[:, 0] / sums[:, 1]), len(values))
 
 
 def _known(of: Sequence[Reading], value: Value) -> list[float]:
@@ -296,6 +295,5 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
     """The mean of some values with its 95% percentile bootstrap interval. Raises ValueError without values."""
     if not values:
         raise ValueError("there is nothing to average")
-    draws = np.random.default_rng(seed).integers(len(values), size=(DRAWS, len(values)))
-    low, high = np.quantile(np.asarray(values)[draws].mean(axis=1), (0.025, 0.975))
-    return Estimate(fmean(values), float(low), float(high), len(values))
+    means = resampled(np.asarray(values), DRAWS, np.random.default_rng(seed)).mean(axis=1)
+    return Estimate(fmean(values), *middle95(means), len(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from tyler.modeling.architectures import FETCHABLE, fetched_folder
+from tyler.modeling.digests import digest_of
 from tyler.runs.atomic_files import sync_tree
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
     print(f"looking for {FETCHABLE[name]} on the Hub", flush=True)
     found = Path(snapshot_download(FETCHABLE[name], allow_patterns=list(HUB_FILES), etag_timeout=HUB_SECONDS))
     weights = found / "model.safetensors"
-    facts = {"origin": "hub", "revision": found.name, "downloaded": {weights.name: sha256(weights)}}
+    facts = {"origin": "hub", "revision": found.name, "downloaded": {weights.name: digest_of(weights)}}
     return found, facts
 
 
@@ -189,16 +189,10 @@ def reason(error: OSError) -> str:
 
 def check_sha256(path: Path, expected: str) -> None:
     """Raise FetchError for a file that is not the one that was pinned."""
-    if (found := sha256(path)) != expected:
+    if (found := digest_of(path)) != expected:
         raise FetchError(
             f"{path.name} has SHA-256 {found}, and {expected} was expected: it is damaged or another file, and not used"
         )
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------- conversion
@@ -231,7 +225,7 @@ def check_reads(name: str, backbone: Backbone) -> None:
 
 def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
     """Write where the model came from, and what it was made into, beside it."""
-    made = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+    made = {file.name: digest_of(file) for file in sorted(folder.iterdir())}
     content = {
         "name": name,
         "model": FETCHABLE[name],

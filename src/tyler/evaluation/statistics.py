@@ -48,6 +48,17 @@ def pass_at(k: int, correct: int, count: int) -> float:
     return 1 - math.comb(count - correct, k) / math.comb(count, k)
 
 
+def resampled(values: np.ndarray, draws: int, source: np.random.Generator) -> np.ndarray:
+    """Bootstrap samples of what was found for each problem: [n, ...] gives [draws, n, ...]."""
+    return values[source.integers(len(values), size=(draws, len(values)))]
+
+
+def middle95(found: np.ndarray) -> tuple[float, float]:
+    """Where the middle 95% of numbers lie: of a statistic of bootstrap samples, its percentile interval."""
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)
+
+
 @dataclass(frozen=True)
 class PairedShares:
     """Two methods on the same problems, several answers each: each problem's share of right answers."""
@@ -80,10 +91,7 @@ class PairedShares:
 
     def interval(self, draws: int = 10_000) -> tuple[float, float]:
         """95% percentile bootstrap interval of the difference over problems, the same at every call."""
-        found = np.asarray(self.differences)
-        picked = np.random.default_rng(0).integers(len(found), size=(draws, len(found)))
-        low, high = np.quantile(found[picked].mean(axis=1), (0.025, 0.975))
-        return float(low), float(high)
+        return middle95(resampled(np.asarray(self.differences), draws, np.random.default_rng(0)).mean(axis=1))
 
     def p_value(self) -> float:
         """Two-sided exact sign test over problems; with one answer each it is McNemar's."""
