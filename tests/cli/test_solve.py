@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ def test_a_terminal_shows_what_a_model_wrote_and_obeys_none_of_it(monkeypatch, c
     assert shown.startswith("\\x1b]0;title\\x07\\x1b[2Jso\\r\\u202e\n")
 
 
+def test_a_pipe_gets_several_answers_as_they_were_written(capsys) -> None:
+    wrote = "def f():\n\treturn 1\r\n\x07bell"
+    answers = [FinishEvent(n, replace(trajectory(0), text=wrote, invocations=())) for n in range(2)]
+    solve._tell(iter(answers), operators=False, alone=False)
+    assert capsys.readouterr().out == f"{wrote}\n{wrote}\n"
+
+
 def test_a_terminal_says_what_is_being_loaded_and_forgets_it(solved, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main.main(ASKED) == 0
@@ -130,6 +138,8 @@ def test_a_terminal_says_what_is_being_loaded_and_forgets_it(solved, monkeypatch
         (["solve", "m", "--input", "a.jsonl"], "--input and --output go together"),
         (["solve", "m", "--input", "a.jsonl", "--output", "b.jsonl", "--json"], "JSON lines anyway"),
         (["solve", "m", "q", "--stream"], "--stream is for --json"),
+        (["solve", "m", "q", "--json", "--show", "never"], "--show is for the text of one QUESTION"),
+        (["solve", "m", "q", "--slots", "0"], "--slots 0: at least 1 is needed"),
         (["solve", "m", "q", "-n", "0"], "at least 1 answer"),
         (["solve", "m", "q", "-n", "2"], "give a --temperature above 0"),
     ],

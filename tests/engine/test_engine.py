@@ -335,6 +335,23 @@ def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> No
     assert told.index(InvocationEvent) == call.position and told.count(InvocationEvent) == 1
 
 
+def test_a_call_within_the_stop_string_stands_at_the_end_of_the_text() -> None:
+    model = tiny.tyler("qwen2")
+    asked = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
+    free, request = next(
+        (answer, request)
+        for answer, request in zip(run(model, asked), asked, strict=True)
+        if answer.invocations and len(answer.text) > answer.invocations[0].offset + 1 > 4
+    )
+    (call,) = free.invocations
+    stop = free.text[call.offset - 3 : call.offset + 2]
+    *events, finish = events_of(model, [replace(request, stop=(stop,))])
+    assert isinstance(finish, FinishEvent) and finish.trajectory.finish_reason == "stop"
+    assert finish.trajectory.text == free.text[: free.text.index(stop)]
+    told = [event.invocation for event in events if isinstance(event, InvocationEvent)]
+    assert told == list(finish.trajectory.invocations) == [replace(call, offset=len(finish.trajectory.text))]
+
+
 def test_a_request_that_is_refused_leaves_those_before_it_undecoded() -> None:
     engine = tiny.tyler("qwen2").engine()
     unknown = replace(ask(tiny.SHORT), prompt_ids=[10**6])

@@ -115,6 +115,19 @@ def test_rows_without_filters_are_untouched_beside_filtered_ones() -> None:
     assert int((filtered[1] > NEVER).sum()) == 2
 
 
+@pytest.mark.parametrize("beside", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)])
+def test_the_unlikeliest_actions_stay_possible_beside_filtered_rows(beside: Sampling) -> None:
+    logits = torch.cat([torch.zeros(1), torch.full((40,), -20.0)]).expand(2, -1)  # in float32 the first is all there is
+    plain, _ = filter_logits(logits, [Sampling(1.0), beside])
+    assert torch.equal(plain, logits[0])
+    assert choose(logits.clone(), [Sampling(1.0), beside], [1 - 2.0**-30, 0.5])[0][0] > 0
+
+
+def test_a_top_k_beyond_every_vocabulary_filters_nothing() -> None:
+    logits = torch.randn(1, 12)
+    assert torch.equal(filter_logits(logits, [Sampling(1.0, top_k=10**30)]), logits)
+
+
 def test_masked_operators_are_impossible_and_the_rest_is_scaled() -> None:
     logits = torch.randn(3, 9)
     before = logits.clone()

@@ -189,6 +189,40 @@ def test_a_call_with_another_bound_waits_for_those_before_it(model: Tyler) -> No
     assert same(last.trajectory, alone(model, CASES["never"])), "it was decoded to its end meanwhile"
 
 
+def test_who_waits_for_another_bound_comes_before_those_who_came_later(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    stream = shared.events([CASES["never"]])
+    next(stream)  # in use, without a bound
+    order: list[str] = []
+
+    def bounded() -> None:
+        shared.run([CASES["greedy"]], memory=10**7)
+        order.append("bounded")
+
+    def later() -> None:
+        while not shared._queue:
+            time.sleep(0.001)
+        shared.run([CASES["greedy"]])
+        order.append("later")
+
+    step = engines[0].step
+    engines[0].step = lambda: time.sleep(0.02) or step()  # type: ignore[method-assign]  # later comes meanwhile
+    in_threads([bounded, later])
+    assert order == ["bounded", "later"] and not shared._queue
+    assert [engine.batch.memory for engine in engines] == [None, 10**7, None]
+    *_, last = stream
+    assert same(last.trajectory, alone(model, CASES["never"]))
+
+
+def test_a_refusal_while_waiting_leaves_nobody_behind_it(model: Tyler) -> None:
+    shared, _, _ = watched(model)
+    stream = shared.events([CASES["never"]])
+    next(stream)
+    with pytest.raises(ValueError, match="memory"):
+        shared.run([CASES["greedy"]], memory=1)
+    assert not shared._queue and same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
+
+
 @torch.no_grad()
 def double(tensor: torch.Tensor) -> None:
     tensor.mul_(2)

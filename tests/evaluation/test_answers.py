@@ -81,6 +81,14 @@ def test_an_interrupt_keeps_what_is_answered_and_says_how_to_resume(
         raise KeyboardInterrupt
 
     run_all = answerer.run
+
+    def stopped(*arguments: Any, **settings: Any) -> None:
+        raise Interrupted("stop", signal.SIGTERM)
+
+    monkeypatch.setattr(Answerer, "run", stopped)
+    with pytest.raises(Interrupted, match=r"0 of 8 answers are in .*; the same command resumes it") as asked:
+        run(answerer, questions)
+    assert asked.value.signum == signal.SIGTERM
     monkeypatch.setattr(Answerer, "run", lambda _, *arguments, **settings: interrupted(*arguments, **settings))
     with pytest.raises(Interrupted, match=r"1 of 8 answers are in .*; the same command resumes it") as caught:
         run(answerer, questions)
@@ -89,16 +97,19 @@ def test_an_interrupt_keeps_what_is_answered_and_says_how_to_resume(
 
 
 @pytest.mark.parametrize(
-    "change", [{"sampling": Sampling(0.5)}, {"settings": {"budget": 2}}, {"weights": "other"}], ids=str
+    "change",
+    [{"sampling": Sampling(0.5)}, {"settings": {"budget": 2}}, {"weights": "other"}, {"dtype": "torch.bfloat16"}],
+    ids=str,
 )
 def test_answers_under_other_settings_or_of_another_model_are_left_alone(
     answerer: Answerer, questions: Path, change: dict[str, Any]
 ) -> None:
     run(answerer, questions)
     before = questions.with_name("answers.jsonl").read_bytes()
-    other = Answerer(answerer.request, answerer.engine, lambda: change.pop("weights", "w"))
+    weights, dtype = change.pop("weights", "w"), change.pop("dtype", "torch.float32")
+    other = Answerer(answerer.request, answerer.engine, lambda: weights, dtype)
     with pytest.raises(RunError, match=r"line 1 was answered by another model or under other settings"):
-        run(other, questions, **{key: value for key, value in change.items() if key != "weights"})
+        run(other, questions, **change)
     assert questions.with_name("answers.jsonl").read_bytes() == before
 
 
@@ -107,9 +118,32 @@ def test_a_changed_question_and_a_foreign_file_are_refused(answerer: Answerer, q
     questions.write_text(questions.read_text().replace('"x"', '"y"'))
     with pytest.raises(RunError, match="line 1 answers a question that the input does not have"):
         run(answerer, questions)
-    questions.with_name("answers.jsonl").write_text('{"a": 1}\n')
+    questions.with_name("answers.jsonl").write_text('{"a": 1}\n{"line')
     with pytest.raises(RunError, match="line 1 is no answer of tyler solve"):
         run(answerer, questions)
+    assert questions.with_name("answers.jsonl").read_text() == '{"a": 1}\n{"line'
+
+
+def test_the_file_of_questions_is_no_place_for_answers(answerer: Answerer, questions: Path) -> None:
+    questions.write_text('{"problem": "x"}')
+    with pytest.raises(RunError, match="is the file of the questions; choose another --output"):
+        run(answerer, questions, questions.name)
+    assert questions.read_text() == '{"problem": "x"}'
+
+
+def test_fewer_samples_than_are_there_are_refused_by_name(answerer: Answerer, questions: Path) -> None:
+    run(answerer, questions)
+    with pytest.raises(RunError, match=r"line 2 is answer 2 to its question; ask for as many \(-n\)"):
+        run(answerer, questions, num_samples=1)
+
+
+def test_what_could_not_be_asked_is_asked_again(answerer: Answerer, questions: Path) -> None:
+    def refuse(one: object, its: Sampling) -> Any:
+        raise ValueError("there is no room")
+
+    refused = run(Answerer(refuse, answerer.engine, answerer.weights), questions)
+    assert [line["error"] for line in refused] == ["there is no room"] * 8
+    assert essence(run(answerer, questions)) == essence(run(answerer, questions, "other.jsonl"))
 
 
 def test_a_row_without_a_question_is_named(answerer: Answerer, questions: Path) -> None:

@@ -197,9 +197,12 @@ def test_interventions_on_a_loaded_model_equal_those_on_the_saved_one(saved: Pat
     assert {("global", sizes["state"]), ("state", sizes["global"])} <= called
 
 
-def test_an_intervention_is_a_mapping_and_leaves_the_checkpoint_as_it_is(tmp_path: Path, saved: Path) -> None:
+def test_a_model_under_an_intervention_is_not_saved_as_if_it_were_the_model(tmp_path: Path, saved: Path) -> None:
     model = tiny.tyler("qwen3")
-    model.with_heads(swap(model.heads, "state", "global")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"under an intervention .* cannot be saved; save the model it is of"):
+        model.with_heads(swap(model.heads, "state", "global")).save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+    model.with_heads(dict(model.heads)).save_pretrained(tmp_path)
     assert (tmp_path / "operators.safetensors").read_bytes() == (saved / "operators.safetensors").read_bytes()
 
 

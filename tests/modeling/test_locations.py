@@ -45,6 +45,11 @@ def test_a_path_is_no_hub_id(folder: Path) -> None:
     assert f"did you mean {folder / 'Qwen' / 'Qwen3-4B'}?" in refusal(typed)
 
 
+def test_a_file_is_no_model(folder: Path) -> None:
+    (folder / "notes.txt").write_text("x")
+    assert "notes.txt is a file, and no GGUF file. Give 'mini'" in refusal(str(folder / "notes.txt"))
+
+
 @pytest.mark.parametrize(("typed", "meant"), [("mnii", "mini"), ("minityler", "mini-tyler"), ("smolml2", "smollm2")])
 def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(typed: str, meant: str) -> None:
     assert f"there is no model {typed!r}; did you mean {meant!r}?" in refusal(typed)

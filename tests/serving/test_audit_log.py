@@ -13,7 +13,9 @@ from tests import tiny
 from tests.processes import FORK
 from tests.serving.served import NAME, serving
 
+from tyler.cli import serve
 from tyler.model import Tyler
+from tyler.serving import audit_log
 from tyler.serving.audit_log import AuditLog
 from tyler.serving.metrics import Metrics
 
@@ -94,16 +96,16 @@ def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None
 def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, path, opened, refusals = Metrics(), tmp_path / "audit.jsonl", AuditLog._open, iter(range(5))
+    metrics, path, opened, refusals = Metrics(), tmp_path / "audit.jsonl", audit_log.opened, iter(range(5))
 
-    def sometimes(log: AuditLog) -> int:
+    def sometimes(path: Path) -> int:
         if path.exists() or next(refusals, None) is None:
-            return opened(log)
+            return opened(path)
         raise OSError("no space left for another file")
 
     path.touch()
     log = AuditLog(path, metrics, max_bytes=30, files=4)
-    monkeypatch.setattr(AuditLog, "_open", sometimes)
+    monkeypatch.setattr(audit_log, "opened", sometimes)
     for number in range(8):
         log.add({"number": number, "padding": "x"})
     log.close()
@@ -149,6 +151,17 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         AuditLog(tmp_path, Metrics(), max_bytes=100, files=1)
+
+
+@pytest.mark.parametrize(("replicas", "names"), [(1, ["audit.jsonl"]), (2, ["audit-0.jsonl", "audit-1.jsonl"])])
+def test_what_tyler_serve_tries_to_write_is_private_from_the_start(
+    replicas: int, names: list[str], tmp_path: Path
+) -> None:
+    listening, logging = serve.Listening(replicas=replicas), serve.Logging(log=tmp_path / "logs" / "audit.jsonl")
+    serve.settings_of("model", listening, serve.Decoding(), logging)
+    made = sorted((tmp_path / "logs").iterdir())
+    assert [path.name for path in made] == names
+    assert all(path.stat().st_mode & 0o077 == 0 for path in made)
 
 
 def write(path: Path, counted: Connection) -> None:

@@ -81,6 +81,8 @@ REFUSED = [
     (TEXT, {"prompt": ["x"] * 200}, "prompt", "200 answers in one request; this server takes up to 136"),
     (TEXT, {"prompt": ["x"] * 20, "n": 8}, "prompt", "160 answers in one request"),
     (TEXT, {"prompt": ["x"] * 200, "max_tokens": 0, "echo": True}, "prompt", "200 answers in one request"),
+    (TEXT, {"max_tokens": 0, "echo": True, "tyler": {"router": "sideways"}}, "tyler.router", "none of: learned"),
+    (TEXT, {"max_tokens": 0, "echo": True, "stop": [""]}, "stop", "a stop string is empty"),
     (TEXT, {"suffix": "x"}, "suffix", "not supported"),
     (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
     (RESPONSE, {"store": True}, "store", "send False"),

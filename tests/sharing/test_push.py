@@ -27,7 +27,7 @@ from tyler.modeling.policy import Policy
 from tyler.runs.run import Run
 from tyler.sharing import push
 from tyler.sharing.push import PushError
-from tyler.sharing.records import saved_fingerprint
+from tyler.sharing.records import evaluations_of, saved_fingerprint
 from tyler.tasks import Outcome
 
 REPO = "someone/tiny-tyler"
@@ -83,6 +83,13 @@ def evaluated(run: Path, weights: str, name: str = "gsm8k") -> Path:
 def weights_of(run: Path) -> str:
     folder = run / "checkpoints" / "step-3"
     return saved_fingerprint(folder, Manifest.read(folder))
+
+
+def test_evaluations_are_found_from_within_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = evaluated(run, weights_of(run))
+    for folder, model in ((run, "."), (run, "checkpoints/step-3"), (run / "checkpoints" / "step-3", ".")):
+        monkeypatch.chdir(folder)
+        assert evaluations_of(Path(model)) == [found]
 
 
 # ------------------------------------------------------------------------------------------------ there and back

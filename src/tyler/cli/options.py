@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,7 @@ __all__ = [
     "SomeFile",
     "SomeFolder",
     "SomeNumber",
+    "last_part",
     "load_settings",
     "memory_of",
     "router_of",
@@ -51,3 +53,8 @@ def load_settings(config: str, overrides: Sequence[str]) -> Config:
     from tyler.config.files import load_config
 
     return load_config(config, overrides)
+
+
+def last_part(model: str) -> str:
+    """What a model is called where no name is given: the last part of its folder or Hub id, of "." too."""
+    return os.path.basename(os.path.abspath(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from tyler.training import stage1, stage2
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     """Train, evaluate and show. `scale` multiplies the steps and problems: 1 is the documented run.
 
-    Raises ValueError for a scale that is not positive.
+    Raises ValueError for a scale that is not positive and finite.
     """
-    if scale <= 0:
-        raise ValueError(f"scale={scale}; it must be above 0, where 1 is the documented run")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale={scale}; it must be a finite number above 0, where 1 is the documented run")
     started = time.perf_counter()
     console = Console()
     config = configure(seed, scale)

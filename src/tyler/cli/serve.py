@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, router_of
+from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, last_part, router_of
 from tyler.evaluation.options import Loading
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def serve(
     from tyler.reasoners import registry
     from tyler.serving import server
 
-    settings = settings_of(name or Path(model).name, listening, decoding, logging)
+    settings = settings_of(name or last_part(model), listening, decoding, logging)
     load: dict[str, Any] = {
         "location": model,
         "method": decoding.method,
@@ -120,11 +119,13 @@ def serve(
 def settings_of(name: str, listening: Listening, decoding: Decoding, logging: Logging) -> ServerSettings:
     """The server's settings. Raises ValueError for what is none, and OSError for a log that cannot be written."""
     from tyler.serving import server
-    from tyler.serving.settings import ServerSettings
+    from tyler.serving.audit_log import check_writable
+    from tyler.serving.settings import ServerSettings, log_of
 
-    if logging.log is not None:
-        with open(logging.log, "ab"):  # before anything is loaded: what cannot be written is said now
-            pass
+    if logging.log is not None:  # before anything is loaded: what cannot be written is said now
+        count = listening.replicas
+        for log in [logging.log] if count == 1 else [log_of(logging.log, number) for number in range(count)]:
+            check_writable(log)
     key = listening.api_key_file
     return ServerSettings(
         host=listening.host,

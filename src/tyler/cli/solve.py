@@ -122,6 +122,10 @@ def _check(question: str, decoding: Decoding, telling: Telling, files: Files) ->
         raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --output FILE; one, not both")
     if files.input is not None and (telling.json or telling.stream):
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
+    if telling.show != "always" and (telling.json or files.input is not None):
+        raise ValueError("--show is for the text of one QUESTION; leave it away with --json and --input")
+    if files.slots < 1:
+        raise ValueError(f"--slots {files.slots}: at least 1 is needed")
     if telling.stream and not telling.json:
         raise ValueError("--stream is for --json; text is printed as it comes anyway")
     if decoding.num_samples < 1:
@@ -198,7 +202,7 @@ def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tyler.engine.presentation import as_text, escaped, sign
+    from tyler.engine.presentation import escaped, pieces, sign
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 
     console = Console(highlight=False, soft_wrap=True)
@@ -215,8 +219,8 @@ def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
                 console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):
                 if not alone:
-                    calls = trajectory.invocations if operators else ()
-                    console.print(as_text(trajectory.text, calls), end="")
+                    for piece in pieces(trajectory.text, trajectory.invocations if operators else ()):
+                        write(piece) if isinstance(piece, str) else console.print(sign(piece), end="")
                 write("\n")
                 if operators:
                     console.print(Text(trajectory.summary(), style="dim"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -159,6 +160,13 @@ class RequestState:
             before = sum(map(len, self.visible)) - len(tail)
             self.stopped_at = before + min(position for position in found if position >= 0)
             self.finish_reason = "stop"
+            self.invocations = [self._within(call) for call in self.invocations]
+            self.told_later = [replace(one, invocation=self._within(one.invocation)) for one in self.told_later]
+
+    def _within(self, call: Invocation) -> Invocation:
+        """A call where the text has been cut: within the stop string it stands at the text's end."""
+        assert self.stopped_at is not None
+        return replace(call, offset=min(call.offset, self.stopped_at))
 
     def _tail(self, length: int) -> str:
         """The end of the visible text: its last tokens, of so many characters or more, where there are so many."""

@@ -163,7 +163,7 @@ def limits(
     samplings: Sequence[Sampling], num_actions: int, device: torch.device
 ) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
     """top_k and top_p of each row; all actions where there is no top_k."""
-    top_k = torch.tensor([sampling.top_k or num_actions for sampling in samplings], device=device)
+    top_k = torch.tensor([min(sampling.top_k or num_actions, num_actions) for sampling in samplings], device=device)
     return top_k, torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float32, device=device)
 
 
@@ -176,5 +176,6 @@ def filtered(
     ordered = ordered.masked_fill(rank >= top_k[:, None], NEVER)
     probabilities = ordered.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities
-    ordered = ordered.masked_fill((before >= top_p[:, None]) & (rank > 0), NEVER)
+    beyond = (before >= top_p[:, None]) & (rank > 0) & (top_p < 1)[:, None]  # rounding lets the sum reach 1 early
+    ordered = ordered.masked_fill(beyond, NEVER)
     return torch.empty_like(logits).scatter_(-1, order, ordered)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -74,7 +74,8 @@ class SharedEngine:
     """An engine that is made when it is first needed, by `build`, with at least `slots` rows, and kept.
 
     A call that asks for another `memory` than that of the engine in use waits until those before it are done, and so
-    gets an engine with its own bound; one that asks for more slots gets them if nobody else is answered just now.
+    gets an engine with its own bound; those that come later wait for it in turn. One that asks for more slots gets them
+    if nobody else is answered just now.
     """
 
     def __init__(self, build: Build, slots: int = SLOTS) -> None:
@@ -85,6 +86,7 @@ class SharedEngine:
         self._watch: WeightWatch | None = None
         self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
         self._left: deque[Call] = deque()  # ended by their callers, and not yet taken out
+        self._queue: deque[object] = deque()  # who waits for another engine, or behind one who does
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -164,14 +166,14 @@ class SharedEngine:
         refuses, PromptTooLong with the places of all that are too long.
         """
         check_sizes(slots, coalesce, memory)
-        while True:
-            with self._turn():
-                if (engine := self._fitting(slots, memory)) is not None:
-                    rows = prepared(engine, requests, streamed=streamed, coalesce=coalesce)
-                    call = Call(rows, slots, deliver, failed)
-                    self._feed(engine, call)
-                    return call
-                self._step()
+
+        def queued(engine: Engine) -> Call:
+            rows = prepared(engine, requests, streamed=streamed, coalesce=coalesce)
+            call = Call(rows, slots, deliver, failed)
+            self._feed(engine, call)
+            return call
+
+        return self._with_engine(queued, slots, memory)
 
     def end(self, call: Call) -> None:
         """Abort what is left of a call: at once, or with the step that is being taken."""
@@ -190,11 +192,7 @@ class SharedEngine:
 
     def between_steps(self, work: Callable[[Engine], Found], memory: int | None = None) -> Found:
         """What `work` finds with the engine while nobody takes a step."""
-        while True:
-            with self._turn():
-                if (engine := self._fitting(1, memory)) is not None:
-                    return work(engine)
-                self._step()
+        return self._with_engine(work, 1, memory)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -225,6 +223,25 @@ class SharedEngine:
         return Load(running, waiting, held, engine.batch.memory or 0)
 
     # -- who may touch the engine --------------------------------------------------------------------------------
+
+    def _with_engine(self, work: Callable[[Engine], Found], slots: int, memory: int | None) -> Found:
+        """What `work` does with an engine under this bound, after those who came before and wait for another one."""
+        ticket = object()
+        try:
+            while True:
+                with self._turn():
+                    first = not self._queue or self._queue[0] is ticket
+                    engine = self._fitting(slots, memory) if first else None
+                    if engine is not None:
+                        return work(engine)
+                    if ticket not in self._queue:
+                        self._queue.append(ticket)
+                    self._take_out()
+                    if self._calls:
+                        self._step()
+        finally:
+            with suppress(ValueError):  # it never waited
+                self._queue.remove(ticket)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 Each line of the output is one answer: the line of the input it belongs to, its id where it has one, the question, which
 sample it is, and the answer. A question that cannot be asked has an `error` in its place. While the command runs lines
-are in the order of finishing, afterwards in that of the input.
+are in the order of finishing, afterwards in that of the input. What could not be asked is asked again when it resumes.
 """
 
 from __future__ import annotations
@@ -85,9 +85,11 @@ def run(
     ValueError as `read_questions` does, and Interrupted where Ctrl-C stopped it.
     """
     lines = read_questions(questions)
+    if output.exists() and output.samefile(questions):
+        raise RunError(f"{output} is the file of the questions; choose another --output")
     mark = _mark(answerer, sampling, settings)
     wanted = {(line.number, sample): line for line in lines for sample in range(num_samples)}
-    file = LineFile(output)
+    file = LineFile(output, '{"line": ')
     try:
         known = _known(output, wanted, mark)
         with bar(output.name, len(wanted), len(known), unit="answer", where=output.parent) as progress:
@@ -113,7 +115,8 @@ def run(
                 )
             except KeyboardInterrupt as interrupt:
                 kept = f"{len(known)} of {len(wanted)} answers are in {output}"
-                raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from interrupt
+                signum = interrupt.signum if isinstance(interrupt, Interrupted) else signal.SIGINT
+                raise Interrupted(f"{kept}; the same command resumes it", signum) from interrupt
         ordered = [known[key] for key in wanted]
         atomic_write(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in ordered))
         return ordered
@@ -135,12 +138,12 @@ def _told_line(line: Line, sample: int, mark: str, answer: Mapping[str, Any]) ->
 
 def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -> str:
     """A short hash of everything that decides the answers."""
-    decisive = json.dumps([answerer.weights(), asdict(sampling), settings], sort_keys=True)
+    decisive = json.dumps([answerer.weights(), answerer.dtype, asdict(sampling), settings], sort_keys=True)
     return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
 
 def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dict[str, Any]]:
-    """The answers that the output has already."""
+    """The answers that the output has already; what could not be asked is asked again."""
     known = {}
     for number, found in enumerate(read_jsonl(output), start=1):
         where = f"{output}, line {number}"
@@ -151,7 +154,12 @@ def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dic
                 f"{where} was answered by another model or under other settings; choose another --output, or remove it"
             )
         key = (found["line"], found["sample"])
+        if key not in wanted and (found["line"], 0) in wanted:
+            raise RunError(
+                f"{where} is answer {key[1] + 1} to its question; ask for as many (-n), or choose another --output"
+            )
         if key not in wanted or found.get("problem", found.get("messages")) != wanted[key].question:
             raise RunError(f"{where} answers a question that the input does not have; choose another --output")
-        known[key] = found
+        if "error" not in found:
+            known[key] = found
     return known

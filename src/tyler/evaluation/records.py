@@ -119,7 +119,7 @@ class RecordStore:
         it holds an evaluation under other settings."""
         self.folder, self.rank = folder, rank
         self._adding = threading.Lock()
-        self._file = LineFile(folder / (RECORDS if rank == 0 else f"records-{rank}.jsonl"))
+        self._file = LineFile(folder / (RECORDS if rank == 0 else f"records-{rank}.jsonl"), '{"task": ')
         try:
             _check_settings(folder / SETTINGS, settings, write=rank == 0)
             self.known = all_records(folder)

@@ -35,6 +35,8 @@ def check_location(id: str) -> None:
         if not is_model(path):
             raise FileNotFoundError(f"{id} holds no model: it has no config.json{inside(path)}. {WHAT_TO_GIVE}")
         return
+    if path.is_file():
+        raise FileNotFoundError(f"{id} is a file, and no GGUF file. {WHAT_TO_GIVE}")
     if names := get_close_matches(id, NAMES, n=1, cutoff=0.75):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
     meant = near(path)

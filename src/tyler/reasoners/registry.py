@@ -142,6 +142,7 @@ def load(
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
         model = Tyler.from_pretrained(location, backbone=backbone, device=device)
+        check_trained(model, location, router)
         return own(model, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
@@ -156,6 +157,14 @@ def load(
         return cast(Reasoner, replace(made, memory=memory))
 
     return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, chosen.knobs, build)
+
+
+def check_trained(model: Tyler, location: str, router: Router | None) -> None:
+    """Raise ValueError for a router that calls operators which start at random and which nobody trained."""
+    if model.stage == "backbone" and not (router is None or isinstance(router, Never)):
+        raise ValueError(
+            f"{location} is a plain backbone, without trained operators; leave --router away, or give never"
+        )
 
 
 def own(
@@ -190,6 +199,8 @@ class Answerer:
     engine: SharedEngine
     weights: Callable[[], str]
     """The hash of the weights."""
+    dtype: str = "torch.float32"
+    """What they are in: rounding decides answers too, and the hash of bfloat16 weights is the same in float32."""
     memory: int | None = None
     """The bound on the engine's context and caches, in bytes."""
 
@@ -229,15 +240,16 @@ def answerer(
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
-        return Answerer(request, model.shared_engine, model.fingerprint, memory)
+        return Answerer(request, model.shared_engine, model.fingerprint, str(model.backbone.dtype), memory)
     tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
+    check_trained(tyler, location, router)
 
     def asked(question: Question, sampling: Sampling) -> Request:
         return tyler.request(
             question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
         )
 
-    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, memory)
+    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, str(tyler.backbone.dtype), memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

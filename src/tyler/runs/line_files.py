@@ -12,36 +12,42 @@ from tyler.runs.checkpoints import RunError
 
 
 class LineFile:
-    """A file that this process alone adds lines to; the last one that a kill cut short is gone.
+    """A file that this process alone adds lines to; the first one that is added replaces one that a kill cut short.
 
-    Raises RunError where it cannot be written, or another process writes it.
+    Every line begins with `beginning`. Raises RunError where it cannot be written, another process writes it, or it
+    ends in a piece of a line that begins otherwise, which is then left as it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beginning: str) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: what a full disk did not take must not come back when the file is closed.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         except OSError as error:
-            raise RunError(
-                f"cannot write to {path.parent}: {error.strerror}; choose another place (--output)"
-            ) from error
+            raise RunError(f"cannot write to {path}: {error.strerror}; choose another place (--output)") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise RunError(f"another process is writing {path}; wait for it or choose another --output") from None
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        content, begins = path.read_bytes(), beginning.encode()
+        self._whole = content.rfind(b"\n") + 1
+        """Bytes of whole lines."""
+        piece = content[self._whole :]
+        if not (piece.startswith(begins) or begins.startswith(piece)):
+            self._file.close()
+            raise RunError(f"{path} ends in text that is no line of this command; choose another --output")
 
     def add(self, line: str) -> None:
         """Add a line: it is on its way to the disk when this returns. Raises RunError where the disk refuses it."""
-        before = os.fstat(self._file.fileno()).st_size
+        os.ftruncate(self._file.fileno(), self._whole)
         try:
             write_all(self._file, f"{line}\n".encode())
         except OSError as error:
-            os.ftruncate(self._file.fileno(), before)  # half a line is none
+            os.ftruncate(self._file.fileno(), self._whole)  # half a line is none
             raise not_written(self.path, error) from error
+        self._whole = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Let other processes have the file."""

@@ -20,14 +20,24 @@ MOST_WAITING = 10_000
 """Lines that may wait for the disk."""
 
 
+def check_writable(path: Path) -> None:
+    """Raise OSError for a log that cannot be written; one that is missing is made."""
+    os.close(opened(path))
+
+
+def opened(path: Path) -> int:
+    """The file, for adding lines: nobody but its owner reads what was asked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
 class AuditLog:
     """Appends to `path`. A file of more than `max_bytes` becomes `path.1`, that one `path.2`, up to `files` in all."""
 
     def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._metrics, self._max_bytes, self._files = path, metrics, max_bytes, files
         self._lines = queue.Queue[str | None](MOST_WAITING)
-        self._descriptor = self._open()  # raises OSError here, where somebody is told
+        self._descriptor = opened(path)  # raises OSError here, where somebody is told
         self._thread = threading.Thread(target=self._write_all, name="tyler-audit-log", daemon=True)
         self._thread.start()
 
@@ -43,9 +53,6 @@ class AuditLog:
         self._lines.put(None)
         self._thread.join()
         os.close(self._descriptor)
-
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _write_all(self) -> None:
         losing = False
@@ -79,9 +86,9 @@ class AuditLog:
     def _rotate(self) -> None:
         if self._path.exists():  # it does not where an earlier attempt ended here
             self._rename()
-        opened = self._open()  # before the old one is closed: where this fails, the log goes on in the old one
+        newer = opened(self._path)  # before the old one is closed: where this fails, the log goes on in the old one
         os.close(self._descriptor)
-        self._descriptor = opened
+        self._descriptor = newer
 
     def _rename(self) -> None:
         """Make way for a new file."""

@@ -43,6 +43,7 @@ def routes(service: Service) -> APIRouter:
         check(service, body)
         ids = await asyncio.to_thread(prompts_of, service, body.prompt)
         if body.max_tokens == 0:
+            service.answer_settings(body, max_new_tokens=1, seed=body.seed, stop=body.stops)  # refuses what it would
             return JSONResponse(await unless_disconnected(http, echoed(service, body, ids, http)))
         exchange = await begin(service, body, ids, http)
         if body.stream:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +162,7 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
 
 def evaluations_of(model: Path) -> list[Path]:
     """The evaluations that stand where `tyler eval` puts them for this model: in RUN-eval beside the run."""
+    model = Path(os.path.abspath(model))  # "." has no name of its own
     run = model.parent.parent if model.parent.name == CHECKPOINTS else model
     return sorted(path.parent for path in run.with_name(f"{run.name}-eval").glob(f"*/{RECORDS}"))
 
