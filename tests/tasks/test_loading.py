@@ -236,7 +236,7 @@ def test_a_hub_that_does_not_answer_says_what_came_and_what_to_do(monkeypatch, u
     with pytest.raises(ValueError, match=r"cannot load Toy from the Hub \(someone/toy/main/test\)") as refused:
         load_problems("toy")
     assert f"{type(error).__name__}: {str(error)[:20]}" in str(refused.value)
-    assert "give path (--data-dir) a folder with toy_test.jsonl" in str(refused.value)
+    assert "give path (--data-dir, of a config data.path) a folder with toy_test.jsonl" in str(refused.value)
     assert ("check the connection" in str(refused.value)) == isinstance(error, ConnectionError)
     assert "accept its terms" not in str(refused.value)
 

@@ -92,7 +92,7 @@ def _rows(task: Task, source: Source, path: Path | None) -> Iterator[Row]:
         return _file_rows(task, source, path)
     if source.hub_id is None:
         raise ValueError(
-            f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path (--data-dir) "
+            f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path (--data-dir, of a config data.path) "
             "its folder, or that file"
         )
     return _hub_rows(task, source)
@@ -201,6 +201,6 @@ def _hub_refusal(task: Task, source: Source, error: Exception) -> str:
     if source.gated:
         page = f"https://huggingface.co/datasets/{source.hub_id}"
         advice.append(f"accept its terms at {page} and log in (`hf auth login`, once `huggingface-cli login`)")
-    advice.append(f"or give path (--data-dir) a folder with {source.files[0]}, or that file")
+    advice.append(f"or give path (--data-dir, of a config data.path) a folder with {source.files[0]}, or that file")
     where = "/".join(filter(None, (source.hub_id, source.hub_subset, source.hub_split)))
     return f"cannot load {task.title} from the Hub ({where}): {type(error).__name__}: {came:.200}; {', '.join(advice)}"
