@@ -23,9 +23,9 @@ from tyler.modeling.operators import Operator
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "config.md"
 HEAD = """# Every setting
 
-Written by `make docs` from `src/tyler/config/`. Defaults are the paper's, except that the backbone and the
-tasks are `mini`'s; a preset (`src/tyler/configs/`) or a YAML file of yours says what differs, and `--stage1.learning_rate
-1e-4` changes one key of a run. A misspelt key, a wrong type or a value out of bounds is refused by name before anything is
+Written by `make docs` from `src/tyler/config/`. Defaults are the paper's, except that the backbone and the tasks are
+`mini`'s; a preset (`src/tyler/configs/`) or a YAML file of yours says what differs, and `--stage1.learning_rate 1e-4`
+changes one key of a run. A misspelt key, a wrong type or a value out of bounds is refused by name before anything is
 loaded.
 
 ```yaml

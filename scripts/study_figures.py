@@ -100,7 +100,8 @@ def draw_shares(
     for (group, name), before in zip(shown, [None, *shown], strict=False):
         place += 1.0 if before is None or before[0] == group else 2.2
         places[name] = place
-    figure, panels = pyplot.subplots(1, len(splits), sharey=True, figsize=(10, 0.21 * place + 1), layout="constrained")
+    size = (10, 0.21 * place + 1)
+    figure, (panels,) = pyplot.subplots(1, len(splits), sharey=True, figsize=size, layout="constrained", squeeze=False)
     for axes, split in zip(panels, splits, strict=True):
         for group, name in shown:
             if not (answered := [record for record in found[name] if split in record]):
@@ -110,7 +111,7 @@ def draw_shares(
             axes.plot([low, high], [places[name]] * 2, color=colour, linewidth=4, alpha=0.3, solid_capstyle="butt")
             axes.plot(seeds, [places[name]] * len(seeds), "|", color=colour, markersize=6)
             axes.plot(middle, places[name], "o", color=colour, markersize=4)
-        if all(split in record for record in found[dotted]):
+        if dotted in found and all(split in record for record in found[dotted]):
             axes.axvline(share(found[dotted], split)[0], color=COLOURS[0], linestyle=":", linewidth=1)
         finish(axes, f"{split}: % right", "")
     axes = panels[0]
@@ -133,7 +134,7 @@ def short(name: str) -> str:
 
 def draw_costs(found: Mapping[str, Records], splits: Sequence[str], path: Path) -> None:
     """Every method's share of right answers against the tokens of an answer, one panel a split."""
-    figure, panels = pyplot.subplots(1, len(splits), figsize=(10, 4.2), layout="constrained")
+    figure, (panels,) = pyplot.subplots(1, len(splits), figsize=(10, 4.2), layout="constrained", squeeze=False)
     for axes, split in zip(panels, splits, strict=True):
         for marker, (name, records) in zip(MARKERS, found.items(), strict=False):
             colour = colour_of(name)

@@ -177,7 +177,12 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells of the rows and seeds that were asked for; what is not trained has no seed, and is of all."""
     seeds = {0, *(args.seeds or smollm2.SEEDS)}
     cells = [cell for cell in smollm2.cells() if cell.unseeded.seed in seeds]
-    return [cell for cell in cells if not args.rows or cell.row in args.rows]
+    found = [cell for cell in cells if not args.rows or cell.row in args.rows]
+    if unknown := sorted({*args.rows} - {cell.row for cell in smollm2.cells()}):
+        raise SystemExit(f"there is no row {unknown[0]!r}; allowed: {', '.join(map(repr, smollm2.ROWS))}")
+    if not found:
+        raise SystemExit(f"no cell of {', '.join(map(repr, args.rows))} has one of the seeds {args.seeds}")
+    return found
 
 
 def status(args: argparse.Namespace) -> None:
@@ -326,6 +331,8 @@ def draw(found: Sequence[dict[str, Any]], file: Path) -> None:
         for row, of_row in rows.items():
             for one in of_row:
                 shown.setdefault(row, {}).setdefault(one["seed"], {})[panel] = one
+    if not panels:
+        return
     draw_shares({row: list(seeds.values()) for row, seeds in shown.items()}, list(panels), file, GROUPS, "SFT")
 
 

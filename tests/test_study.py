@@ -141,8 +141,21 @@ def test_rows_and_seeds_choose_among_the_cells_of_the_study(root: Path, monkeypa
     tests = {(43, task, "test", ACCURACY) for task in ("mawps", "svamp")}
     assert chosen(43, row="Stage 2") == tests, "what one seed is enough for is not asked of the others"
     assert chosen(42, 43, row="Stage 2") == tests | {(42, *one) for _, *one in tests} | {(42, "mawps", "dev", SPREAD)}
-    assert not chosen(43, row="SoftCoT") and chosen(43, row="Soft-Thinking"), "what is not trained has no seed"
+    assert chosen(43, row="Soft-Thinking"), "what is not trained has no seed"
+    with pytest.raises(SystemExit, match="no cell of 'SoftCoT' has one of the seeds"):
+        chosen(43, row="SoftCoT")
+    with pytest.raises(SystemExit, match="there is no row 'Stage2'; allowed: 'CoT'"):
+        chosen(43, row="Stage2")
     assert len(study.chosen(argparse.Namespace(seeds=None, rows=[]))) == len(smollm2.cells())
+
+
+def test_a_figure_of_one_panel_and_of_none(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    study = importlib.import_module("study_smollm2")
+    found = read_records(root / "docs/results/smollm2").values()
+    study.draw([one for one in found if (one["row"], one["task"]) == ("CoT", "mawps")], tmp_path / "one.svg")
+    study.draw([], tmp_path / "none.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["one.svg"]
 
 
 def test_two_records_of_one_seed_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

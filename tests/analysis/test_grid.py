@@ -19,6 +19,7 @@ from tyler.analysis.measures import spread_of
 from tyler.analysis.studies import smollm2
 from tyler.config.files import load_config
 from tyler.model import Tyler
+from tyler.modeling import backbone
 from tyler.modeling.backbone import Backbone
 from tyler.training.stage1 import load_whole_backbone, new_operators
 
@@ -222,6 +223,36 @@ def test_a_bound_on_memory_is_that_of_every_method_and_of_rollouts(tmp_path: Pat
     grid.run([cell("Stage 1", Training("stage1", SHORT))])
     (config,) = grid.models.glob("*/config.yaml")
     assert load_config(str(config)).decoding.memory == 2_000_000
+
+
+@pytest.mark.parametrize("method", ["tyler", "soft-thinking"])
+def test_a_plain_backbone_is_read_and_asked_as_the_config_says(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, asked = Grid(tmp_path / "models", tmp_path / "records", Sources({})), {}
+    load = Tyler.from_pretrained
+
+    def noted(location: str, **settings: object) -> Tyler:
+        asked.update(settings)
+        return load(location, **{**settings, "revision": None})
+
+    monkeypatch.setattr(Tyler, "from_pretrained", noted)
+    changes = ("backbone.instruction=Box it.", "backbone.dtype=bfloat16", "backbone.revision=v2")
+    reasoner, _ = grid.reasoner(cell("CoT", Training(overrides=changes), method=method), "mini")
+    assert reasoner.model.prompt.instruction == "Box it."  # type: ignore[attr-defined]
+    assert (asked["dtype"], asked["revision"]) == ("bfloat16", "v2")
+    assert reasoner.model.backbone.dtype == torch.bfloat16  # type: ignore[attr-defined]
+
+
+def test_what_weights_are_in_decides_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = Training("stage1", (*SHORT, "backbone.dtype=auto"))
+    names = set()
+    for device in ("cpu", "cuda"):
+        monkeypatch.setattr(backbone, "best_device", lambda device=device: torch.device(device))
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+        sources = Sources({}, {("mini", None, "auto"): "0123"})
+        names.add(name_of(auto.identity("mini", 42, sources)))
+    assert len(names) == 2
 
 
 def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, se
 
         return SimpleNamespace(solve=solve)
 
-    return Loaded("m", settings, longest, "w", Prompt(), knobs, build)
+    return Loaded("m", settings, longest, "w", Prompt(), knobs, build, "float32")
 
 
 THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)
@@ -155,6 +156,18 @@ def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one task at a time, not for mini, jsonl"):
         both = Questions(("mini", "jsonl"), count=1)
         command.run(str(place / "backbone"), Asked(both, matching=Matching(tmp_path)), output=place / "x")
+
+
+def test_an_evaluation_that_was_stopped_is_not_matched(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "target", tmp_path / "stopped")
+    records = tmp_path / "stopped" / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    records.write_text("".join(lines[:2]))
+    with pytest.raises(ValueError, match="stopped holds 2 of 7 answers: let its evaluation finish first"):
+        evaluate(place, "x", Matching(tmp_path / "stopped", "train", place / "dev.jsonl"))
+    records.rename(records.with_name("records-1.jsonl"))
+    (tmp_path / "stopped" / "records-2.jsonl").write_text("".join(lines[2:]))
+    evaluate(place, "several", Matching(tmp_path / "stopped", "train", place / "dev.jsonl"), max_new_tokens=64)
 
 
 def test_answers_without_a_token_have_no_cost_to_match_or_to_compare(place: Path, tmp_path: Path, capsys) -> None:

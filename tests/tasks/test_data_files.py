@@ -77,6 +77,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
         ("a.json", b'[{"a": 1},\n7]', "line 2: expected a JSON object, got int"),
         ("a.json", b'[{"a": 1}\n{"a": 2}]', "expected ',' or ']'"),
         ("a.json", b'[{"a": 1},\n{"a": ]', "line 2: not JSON"),
+        ("a.json", b'[{"a": 1}]\n[{"a": 2}]', "line 1: expected nothing after the array"),
+        ("a.json", b"[\n]\ngarbage", "line 2: expected nothing after the array, got 'g'"),
         ("a.csv", b"a,b\n1\n", "line 2: expected 2 columns"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns"),
         ("a.parquet", b"PAR1", "not Parquet"),

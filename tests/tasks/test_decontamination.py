@@ -240,6 +240,12 @@ def test_the_evaluation_s_set_is_held_out_beside_those_that_are_named(files):
     config = load_config("paper", ["evaluation.task=svamp"])
     assert config.held_out_sets[-1] == Selection("svamp", "test", optional=True)
     assert load_config("paper", ["evaluation.task=svamp", "data.held_out=[]"]).held_out_sets == []
+    harder = load_config("mini", ["data.held_out=[{task: mini, split: harder}]"]).held_out_sets
+    assert [selection.name for selection in harder] == ["mini harder", "mini eval", "mini dev"]
+    own = {"task": "jsonl", "path": files[1]}
+    other = {"data": {"task": "jsonl", "path": files[0], "held_out": [{"task": "jsonl", "path": "other.jsonl"}]}}
+    found = parse_config(json.dumps({**other, "evaluation": own})).held_out_sets
+    assert [selection.path for selection in found][:2] == ["other.jsonl", files[1]], "another file of the same task"
     config = parse_config(json.dumps({"data": {"held_out": [{"task": "gsm8k"}]}, "evaluation": {"task": "gsm8k"}}))
     assert [selection.name for selection in config.held_out_sets] == ["gsm8k test"]
 

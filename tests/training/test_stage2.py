@@ -639,6 +639,12 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
         }
     )
     stage1.run(config, output=start)
+    noted = start / "environment.json"
+    whole = noted.read_text()
+    noted.write_text(json.dumps([{**entry, "steps": 5} for entry in json.loads(whole)]))
+    with pytest.raises(ValueError, match=r"is not finished \(step 1 of 5\): resume it first .*--start .*step-1$"):
+        stage2.run(config, start=start, output=tmp_path / "run")
+    noted.write_text(whole)
     with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
     with pytest.raises(ValueError, match=r"mini-tyler is a stage2 model; Stage 2 starts from a Stage 1 model"):

@@ -75,7 +75,8 @@ class Training:
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
-        read["backbone"] = {key: settings["backbone"][key] for key in ("dtype", "thinking", "instruction")}
+        read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction")}
+        read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
         return {"method": self.method, **without(read, FREE)}
@@ -136,7 +137,7 @@ class Sources:
         if path := self.path(config.data.task, config.data.split):
             found.append(f"data.path={path}")
             if config.data.development is not None:
-                found.append(f"data.development.path={path}")
+                found.append(f"data.development.path={self.path(config.data.task, config.data.development.split)}")
         if path := self.path(config.evaluation.task, config.evaluation.split):
             found.append(f"evaluation.path={path}")
         return found
@@ -163,6 +164,14 @@ class Sources:
             problems = without_any(training.load(), read_held_out(sets))
             self.digests[key] = digest(one.content() for one in problems)
         return self.digests[key]
+
+    def dtype(self, config: Config) -> str:
+        """What a config's weights are in, on this machine where that is "auto": it decides answers too."""
+        if config.backbone.dtype != "auto":
+            return config.backbone.dtype
+        from tyler.modeling.backbone import best_device, resolve_dtype
+
+        return str(resolve_dtype("auto", best_device())).removeprefix("torch.")
 
     def fingerprint(self, config: Config) -> str:
         """The hash of a config's backbone, which is loaded once."""

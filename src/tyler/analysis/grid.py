@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tyler.analysis import jobs, records
-from tyler.analysis.cells import ALONE, Cell, Questions, Sources, Training, name_of
+from tyler.analysis.cells import ALONE, UNTRAINED, Cell, Questions, Sources, Training, name_of
 from tyler.analysis.interventions import NAMED, intervene
 from tyler.analysis.measures import MEASURES
 from tyler.analysis.training import needed, trained
@@ -132,18 +132,25 @@ class Grid:
         """The model under the cell's decoding, and the hash of its weights."""
         decoding, longest = cell.decoding, cell.questions.max_new_tokens
         slots = 1 if cell.measure in ALONE else self.slots
+        config = cell.training.config(cell.preset, cell.seed)
+        theta = config.backbone
+        revision, prompt = (theta.revision, config.prompt) if cell.training.method == UNTRAINED else (None, None)
         if decoding.method != registry.OWN:
             loaded = registry.load(
                 location,
                 decoding.method,
                 decoding.settings,
                 name=cell.row,
+                revision=revision,
+                dtype=theta.dtype,
+                prompt=prompt,
                 max_new_tokens=longest,
                 slots=slots,
                 memory=self.memory,
             )
             return loaded.reasoner, loaded.weights
-        model = Tyler.from_pretrained(location)
+        model = Tyler.from_pretrained(location, revision=revision, dtype=theta.dtype)
+        model = model if prompt is None else replace(model, prompt=prompt)
         weights = model.fingerprint()
         if decoding.intervention:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []

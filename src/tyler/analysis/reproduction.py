@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKER = "reproduction.json"
-MODELS, RECORDS = "models", library.RECORDS
+MODELS, KEPT, RECORDS = "models", "kept", library.RECORDS
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class Reproduction:
         from tyler.analysis.grid import Grid
 
         self.claim()
-        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, memory=memory)
+        kept = self.folder / KEPT if self.scale.halved else None
+        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, kept, memory=memory)
         grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
         self.report()
 

@@ -204,6 +204,13 @@ def _settings(config: str, overrides: Sequence[str]) -> Config:
             "development problems are answered greedily",
             settings.decoding.temperature,
         )
+    changed = {one.removeprefix("--").partition("=")[0] for one in overrides}
+    for name, loop in settings.loops.items():
+        if f"{name}.epochs" in changed and loop.steps is not None:
+            logger.warning(
+                "%s.epochs = %g has no effect: %s.steps = %d says how long to train; add --%s.steps null",
+                *(name, loop.epochs, name, loop.steps, name),
+            )
     return settings
 
 

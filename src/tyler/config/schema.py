@@ -109,9 +109,17 @@ class Config(Loops, Trained):
         sets = [
             Selection(one.task, one.split, one.path, optional=one.optional, beside=beside) for one in held_out or ()
         ]
-        if held_out != () and evaluation.task not in (one.task for one in sets):
-            sets.append(Selection(evaluation.task, evaluation.split, evaluation.path, optional=True))
+        evaluated = Selection(evaluation.task, evaluation.split, evaluation.path, optional=True)
+        if held_out != () and not any(_covers(one, evaluated) for one in sets):
+            sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets
+
+
+def _covers(one: Selection, evaluated: Selection) -> bool:
+    """Whether a held-out set is what is evaluated, or stands for it where the split is none of the task's."""
+    if (one.task, one.path) != (evaluated.task, evaluated.path):
+        return False
+    return one.name == evaluated.name or evaluated.split not in splits_of(evaluated.task)
 
 
 def _folder(path: str) -> str:

@@ -14,10 +14,11 @@ from statistics import fmean
 from typing import Any
 
 from tyler.evaluation.options import Matching
-from tyler.evaluation.records import Record, read_records
+from tyler.evaluation.records import Record, all_records
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
+from tyler.runs.catalogue import EvaluationRun
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import find_overlap
 
@@ -129,8 +130,15 @@ def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data:
     if matching.match is None:
         return None
     task = evaluated[0].task
-    if not (records := [record for record in read_records(matching.match) if record.task == task]):
+    records = [record for record in all_records(matching.match).values() if record.task == task]
+    if not records:
         raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
+    before = EvaluationRun(matching.match)
+    if before.status != "finished":
+        raise ValueError(
+            f"{matching.match} holds {before.step} of {before.total} answers: let its evaluation finish first (the "
+            "same command resumes it), since its cost is to be matched"
+        )
     if not (target := cost_of(records)):
         raise ValueError(f"the answers of {task!r} in {matching.match} have no tokens; there is no cost to match")
     return match(loaded, target, development_problems(matching, evaluated, data))

@@ -233,7 +233,8 @@ def facts_of(
 def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
     """Everything that decides the answers and their verdicts; an evaluation resumes only under the same.
 
-    What sampling there is stands there only where it is not greedy, so that evaluations from before it resume.
+    What sampling there is stands there only where it is not greedy, and what the weights are in only where it is not
+    float32, so that evaluations from before it resume.
     """
     prompt, answering, options = loaded.prompt, asked.answering, asked.grading
     sampled = answering.sampling != Sampling() or answering.samples > 1
@@ -245,6 +246,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         "method_settings": asdict(loaded.settings),
         "max_new_tokens": loaded.max_new_tokens,
         **sampling,
+        **({} if loaded.dtype == "float32" else {"dtype": loaded.dtype}),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},

@@ -21,6 +21,7 @@ from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
+from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.method import Method
@@ -83,6 +84,8 @@ class Loaded:
     prompt: Prompt
     knobs: tuple[Knob, ...]
     build: Callable[[Any, int], Reasoner]
+    dtype: str
+    """What the weights are in: rounding decides answers too."""
     earlier_weights: Callable[[], str] | None = None
     """The hash of the same weights in evaluations from before checkpoints of format 3."""
 
@@ -116,8 +119,11 @@ def load(
     overrides: Sequence[str] = (),
     *,
     name: str,
+    revision: str | None = None,
     backbone: str | None = None,
     device: str | None = None,
+    dtype: str = "auto",
+    prompt: Prompt | None = None,
     router: Router | None = None,
     budget: int | None = None,
     sampling: Sampling | None = None,
@@ -127,8 +133,9 @@ def load(
 ) -> Loaded:
     """The model at `location` under a method, by default its own, with overrides such as `min_p=0.01` of its settings.
 
-    `backbone` is where a checkpoint's backbone is found, if elsewhere now; without `sampling` it is greedy. Raises
-    ValueError for a method, a setting or an option that does not go with the model.
+    `backbone` is where a checkpoint's backbone is found, if elsewhere now; `revision` and `prompt` are a plain
+    backbone's, whose tokenizer says how it is asked without one. Without `sampling` it is greedy. Raises ValueError for
+    a method, a setting or an option that does not go with the model.
     """
     sampling = sampling or Sampling()
     kind = kind_of(location)
@@ -138,25 +145,32 @@ def load(
         raise ValueError(f"{location} is a {kind} checkpoint; leave --method away, or give its backbone")
     if chosen is not None and chosen.saved is not None and not kind:
         raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
+
+    def read() -> Tyler:
+        found = Tyler.from_pretrained(location, revision=revision, backbone=backbone, device=device, dtype=dtype)
+        return found if prompt is None else replace(found, prompt=prompt)
+
     if chosen is None:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-        model = Tyler.from_pretrained(location, backbone=backbone, device=device)
-        check_trained(model, location, router)
-        return own(model, name, router, budget, sampling, max_new_tokens, slots, memory)
+        typed = read()
+        check_trained(typed, location, router)
+        return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings = settings_of(method, overrides)
-    source = Tyler if chosen.saved is None else chosen.saved.model
-    found = source.from_pretrained(location, backbone=backbone, device=device)
-    model = found if kind else plain(found)
+    if chosen.saved is None:
+        model: Any = plain(read())
+    else:
+        model = chosen.saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
         made = chosen.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
         return cast(Reasoner, replace(made, memory=memory))
 
-    return Loaded(method, settings, max_new_tokens, model.fingerprint(), model.prompt, chosen.knobs, build)
+    weights, dtype = model.fingerprint(), dtype_of(model.backbone)
+    return Loaded(method, settings, max_new_tokens, weights, model.prompt, chosen.knobs, build, dtype)
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
@@ -185,9 +199,13 @@ def own(
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
-    return Loaded(
-        OWN, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build, model.earlier_fingerprint
-    )
+    weights, dtype = model.fingerprint(), dtype_of(model.backbone)
+    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype, model.earlier_fingerprint)
+
+
+def dtype_of(backbone: Backbone) -> str:
+    """What a backbone's weights are in, as it is written in a config."""
+    return str(backbone.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -199,7 +217,7 @@ class Answerer:
     engine: SharedEngine
     weights: Callable[[], str]
     """The hash of the weights."""
-    dtype: str = "torch.float32"
+    dtype: str = "float32"
     """What they are in: rounding decides answers too, and the hash of bfloat16 weights is the same in float32."""
     memory: int | None = None
     """The bound on the engine's context and caches, in bytes."""
@@ -240,7 +258,7 @@ def answerer(
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
-        return Answerer(request, model.shared_engine, model.fingerprint, str(model.backbone.dtype), memory)
+        return Answerer(request, model.shared_engine, model.fingerprint, dtype_of(model.backbone), memory)
     tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
     check_trained(tyler, location, router)
 
@@ -249,7 +267,7 @@ def answerer(
             question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
         )
 
-    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, str(tyler.backbone.dtype), memory)
+    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, dtype_of(tyler.backbone), memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

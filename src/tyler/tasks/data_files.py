@@ -135,9 +135,11 @@ def _json_array(path: Path) -> _Numbered:
     while True:
         end = _skip(text, at)
         line, at = line + text.count("\n", at, end), end
-        if text[at : at + 1] == "]":
-            return
         where = f"{path}, line {line}"
+        if text[at : at + 1] == "]":
+            if text[at + 1 :]:  # it has been stripped
+                raise ValueError(f"{where}: expected nothing after the array, got {text[at + 1 :].lstrip()[0]!r}")
+            return
         try:
             row, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:

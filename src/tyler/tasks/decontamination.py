@@ -57,6 +57,11 @@ class Selection:
         name = " ".join([self.task, self.split or (splits_of(self.task) or ("",))[0]]).strip()
         return name if self.set_aside is None else f"{name}, set aside"
 
+    @property
+    def place(self) -> str:
+        """The name, and the file where one is given: two sets of one task may be of two files."""
+        return self.name if self.path is None else f"{self.name}, {self.path}"
+
     def load(self) -> list[Problem]:
         """The problems. Raises ValueError as `load_problems` does."""
         if self.set_aside is not None:

@@ -92,8 +92,8 @@ def _rows(task: Task, source: Source, path: Path | None) -> Iterator[Row]:
         return _file_rows(task, source, path)
     if source.hub_id is None:
         raise ValueError(
-            f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path (--data-dir, of a config data.path) "
-            "its folder, or that file"
+            f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path "
+            "(--data-dir, of a config data.path) its folder, or that file"
         )
     return _hub_rows(task, source)
 

@@ -217,7 +217,9 @@ def _opened(
     )
     run.check_provenance(origin or {})
     if origin is not None:
-        run.note_at_start({"held_out": {one.name: one.note for one in read_held_out(config.held_out_sets)}})
+        sets = config.held_out_sets
+        notes = {one.place: read.note for one, read in zip(sets, read_held_out(sets), strict=True)}
+        run.note_at_start({"held_out": notes})
     newest = run.latest_checkpoint()
     done = checkpoint_step(newest) if newest else 0
     tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)

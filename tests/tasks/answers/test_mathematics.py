@@ -17,6 +17,13 @@ from tyler.tasks.problem import Outcome
 from tyler.tasks.task import GradeOptions, boxed
 
 SAME = [
+    # relations of two variables, and points, either way round
+    ("Q < P", "P > Q"),
+    ("b>a", "a<b"),
+    (r"b \le a", r"a \ge b"),
+    ("y_2 < y_1", "y_1 > y_2"),
+    ("(5,3)", "x=5, y=3"),
+    ("x=5, y=3", "(5,3)"),
     # dress
     ("$5$", "5"),
     (r"\(5\)", "5"),
@@ -343,6 +350,11 @@ SAME += [
 ]
 
 DIFFERENT = [
+    # relations of two variables, and points, the wrong way round
+    ("a<b", "a>b"),
+    (r"b < a", r"a \ge b"),
+    ("y>3", "x>3"),
+    ("(3,5)", "x=5, y=3"),
     # numbers
     ("0.333", r"\frac13"),
     ("0.3333333333333333", r"\frac13"),

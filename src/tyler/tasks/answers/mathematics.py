@@ -119,8 +119,9 @@ class _Comparison:
 
     def _lists(self, answer: str, gold: str) -> bool | None:
         """Bare lists, sets and `\\pm`, which have no order; None where neither side is one."""
-        if (interval(gold) or sequence(gold)) and (interval(answer) or assigned(answer)):
-            return None
+        for side, other in ((answer, gold), (gold, answer)):
+            if (interval(side) or sequence(side)) and (interval(other) or assigned(other)):
+                return None
         names, others = _items(answer), _items(gold)
         if len(others) > 1 and len(names) == 1 and "," in answer:
             names = [answer_part for answer_part in split(answer, re.compile(","))]
@@ -137,12 +138,14 @@ class _Comparison:
         given, expected = interval(answer) or sequence(answer), interval(gold) or sequence(gold)
         if given is None and expected is not None:
             given = assigned(answer)
+        if expected is None and given is not None:
+            expected = assigned(gold)
         if given is None and expected is None:
             return None
         if given is None or expected is None:
             return None if relation(answer) and relation(gold) else False
         if given.name and expected.name and given.name != expected.name:
-            return False
+            return None if relation(answer) and relation(gold) else False  # `a > b` bounds a, `b < a` bounds b
         return (
             (given.opening, given.closing) == (expected.opening, expected.closing)
             and len(given.items) == len(expected.items)
