@@ -312,6 +312,6 @@ def test_a_run_notes_what_its_training_problems_were_compared_with(tmp_path: Pat
     starts = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert len(starts) == 2
     for start in starts:
-        assert (start["held_out"]["jsonl"], start["held_out"]["mini eval"]) == (1, 600)
-        assert "lost.jsonl' is not a file" in start["held_out"]["jsonl other"]
+        assert (start["held_out"][f"jsonl, {tmp_path / 'held.jsonl'}"], start["held_out"]["mini eval"]) == (1, 600)
+        assert "lost.jsonl' is not a file" in start["held_out"][f"jsonl other, {tmp_path / 'lost.jsonl'}"]
         assert start["python"]
