@@ -242,6 +242,10 @@ def test_the_evaluation_s_set_is_held_out_beside_those_that_are_named(files):
     assert load_config("paper", ["evaluation.task=svamp", "data.held_out=[]"]).held_out_sets == []
     harder = load_config("mini", ["data.held_out=[{task: mini, split: harder}]"]).held_out_sets
     assert [selection.name for selection in harder] == ["mini harder", "mini eval", "mini dev"]
+    named = {"held_out": [{"task": "gsm8k", "path": "data"}]}
+    config = parse_config(json.dumps({"data": named, "evaluation": {"task": "gsm8k", "split": "test"}}))
+    assert [selection.path for selection in config.held_out_sets][:1] == ["data"]
+    assert [selection.task for selection in config.held_out_sets].count("gsm8k") == 1, "the Hub is not asked too"
     own = {"task": "jsonl", "path": files[1]}
     other = {"data": {"task": "jsonl", "path": files[0], "held_out": [{"task": "jsonl", "path": "other.jsonl"}]}}
     found = parse_config(json.dumps({**other, "evaluation": own})).held_out_sets

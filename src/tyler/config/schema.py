@@ -116,8 +116,8 @@ class Config(Loops, Trained):
 
 
 def _covers(one: Selection, evaluated: Selection) -> bool:
-    """Whether a held-out set is what is evaluated, or stands for it where the split is none of the task's."""
-    if (one.task, one.path) != (evaluated.task, evaluated.path):
+    """Whether a held-out set is what is evaluated, or stands for it where its file or its split is not known."""
+    if one.task != evaluated.task or (evaluated.path is not None and one.path != evaluated.path):
         return False
     return one.name == evaluated.name or evaluated.split not in splits_of(evaluated.task)
 
