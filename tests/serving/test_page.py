@@ -15,7 +15,7 @@ from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.serving import page
+from tyler.serving import page, page_api
 from tyler.serving.answers import router_name
 from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES
 
@@ -99,6 +99,17 @@ def test_the_lens_sees_what_it_sees_on_the_answer_itself(served: Served, model: 
     assert list(told["effects"]) == list(reading.effects)
     for name, effect in reading.effects.items():
         assert told["effects"][name]["loss"] == pytest.approx(effect.loss, abs=1e-3)
+
+
+def test_a_lens_that_finds_no_room_says_so(served: Served, model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object) -> None:
+        raise ValueError("memory=1 holds no answer")
+
+    monkeypatch.setattr(page_api, "read_block", no_room)
+    answer = model.solve("x", max_new_tokens=24)
+    origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
+    found = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 0})
+    assert (found.status_code, found.json()["error"]["message"]) == (400, "memory=1 holds no answer")
 
 
 REFUSED = [

@@ -255,6 +255,8 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
         reading = await service.dispatcher.beside_steps(
             lambda turn: read_block(model, answer, body.invocation, others, source, turn)
         )
+    except ValueError as error:  # such as a bound on memory that the examples do not fit in
+        raise ApiError(400, str(error)) from error
     finally:
         service.open -= 1
     return {**reading.to_dict(), "controls": len(blocks_of(others).get(operator, ()))}

@@ -131,7 +131,7 @@ class Replica:
             self.restarts += 1
             try:
                 await self.start()
-            except ReplicaError as error:
+            except (ReplicaError, OSError) as error:  # OSError: no process can be made just now
                 logger.error("replica %d could not be started: %s", self.number, error)
 
     async def _watch(self, is_ready: Callable[[Replica], Awaitable[bool]]) -> None:

@@ -28,11 +28,11 @@ class Cuts:
 
     def mark(self, text: str) -> str:
         """A message with its marks."""
-        parts = []
-        while found := self._control.search(text):
-            parts.append(text[: found.start() + 1])
-            text = text[found.start() + 1 :]
-        return self._mark.join([*parts, text])
+        parts, at = [], 0
+        while found := self._control.search(text, at):
+            parts.append(text[at : found.start() + 1])
+            at = found.start() + 1
+        return self._mark.join([*parts, text[at:]])
 
     def parts(self, written: str) -> list[str]:
         """The whole prompt, without marks, in the parts that are encoded one by one."""
