@@ -33,7 +33,7 @@ from tyler.engine.cuda_graphs import PATIENCE
 from tyler.engine.engine import Engine
 from tyler.engine.request import InvocationEvent, TokenEvent
 from tyler.engine.timings import Timings
-from tyler.modeling.backbone import resolve_dtype
+from tyler.modeling.backbone import dtype_name, resolve_dtype
 from tyler.planning.device_benchmark import this_device
 from tyler.planning.memory import Shape
 from tyler.planning.roofline import Lengths, rollout_costs, total_seconds
@@ -78,7 +78,7 @@ def build(shape: str, device: str) -> Tyler:
     """The shape with random weights; `tiny` is two layers of 64 and serves to try the script."""
     dtype = resolve_dtype("auto", torch.device(device))
     if shape != "tiny":
-        return untrained(shaped(SHAPES[shape], str(dtype).removeprefix("torch."), device))
+        return untrained(shaped(SHAPES[shape], dtype_name(dtype), device))
     config = Qwen3Config(
         vocab_size=512,
         hidden_size=64,
@@ -320,7 +320,7 @@ def judged(
 def planned(model: Tyler, amounts: Amounts) -> float:
     """What `tyler plan` expects of the answer with calls, on this device as measured."""
     config = load_config("paper", ["decoding.slots=1"])
-    dtype = str(model.backbone.dtype).removeprefix("torch.")
+    dtype = dtype_name(model.backbone.dtype)
     lengths = Lengths(amounts.prompt, 1, amounts.answer, amounts.calls)
     shape = Shape.of(model.backbone.model.config)
     costs = rollout_costs(shape, config, lengths, 1, model.backbone.dtype.itemsize)

@@ -321,14 +321,19 @@ def test_a_stop_string_ends_the_answer_and_is_never_shown(router: Never | Learne
     assert split >= 3, "some stop strings must lie over several tokens"
 
 
-def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> None:
-    model = tiny.tyler("qwen2")
+def with_a_call(model: Tyler) -> tuple[Trajectory, Request]:
+    """An answer with one call, text on both sides of it, and how it was asked."""
     asked = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
-    free, request = next(
+    return next(
         (answer, request)
         for answer, request in zip(run(model, asked), asked, strict=True)
-        if answer.invocations and answer.num_visible > 8 and len(answer.text) > answer.invocations[0].offset > 3
+        if answer.invocations and answer.num_visible > 8 and len(answer.text) > answer.invocations[0].offset + 1 > 4
     )
+
+
+def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> None:
+    model = tiny.tyler("qwen2")
+    free, request = with_a_call(model)
     (call,) = free.invocations
     stop = free.text[call.offset - 3 : call.offset + 1] + "\x00"  # what may become it waits when the call is made
     told = [type(event) for event in events_of(model, [replace(request, stop=stop)])]
@@ -337,12 +342,7 @@ def test_a_call_is_told_after_the_tokens_before_it_even_where_these_wait() -> No
 
 def test_a_call_within_the_stop_string_stands_at_the_end_of_the_text() -> None:
     model = tiny.tyler("qwen2")
-    asked = [ask(tiny.ODD, router=Forced({6: ("state",)}), sampling=Sampling(1.0, seed=seed)) for seed in range(20)]
-    free, request = next(
-        (answer, request)
-        for answer, request in zip(run(model, asked), asked, strict=True)
-        if answer.invocations and len(answer.text) > answer.invocations[0].offset + 1 > 4
-    )
+    free, request = with_a_call(model)
     (call,) = free.invocations
     stop = free.text[call.offset - 3 : call.offset + 2]
     *events, finish = events_of(model, [replace(request, stop=(stop,))])

@@ -991,6 +991,12 @@ def test_the_commands_train_one_after_the_other(
         main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen-trigger", "--output", "x"]) == 2
     )
     assert "has a trigger" in capsys.readouterr().err
+    noted = Path("runs/tiny-memgen/environment.json")
+    whole = noted.read_text()
+    noted.write_text(json.dumps([{**entry, "steps": 5} for entry in json.loads(whole)]))
+    assert main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen", "--output", "x"]) == 2
+    assert "runs/tiny-memgen is not finished (step 2 of 5): resume it first" in capsys.readouterr().err
+    noted.write_text(whole)
     other = ["--memgen.prompt_latents", "3", "--backbone.instruction", "Think."]
     for method in ("memgen-weaver-grpo", "memgen-trigger"):
         assert main(["train", method, "tiny.yaml", "--output", "x", *other]) == 2

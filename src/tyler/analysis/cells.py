@@ -169,9 +169,9 @@ class Sources:
         """What a config's weights are in, on this machine where that is "auto": it decides answers too."""
         if config.backbone.dtype != "auto":
             return config.backbone.dtype
-        from tyler.modeling.backbone import best_device, resolve_dtype
+        from tyler.modeling.backbone import best_device, dtype_name, resolve_dtype
 
-        return str(resolve_dtype("auto", best_device())).removeprefix("torch.")
+        return dtype_name(resolve_dtype("auto", best_device()))
 
     def fingerprint(self, config: Config) -> str:
         """The hash of a config's backbone, which is loaded once."""

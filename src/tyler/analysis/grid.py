@@ -16,7 +16,6 @@ from tyler.analysis.interventions import NAMED, intervene
 from tyler.analysis.measures import MEASURES
 from tyler.analysis.training import needed, trained
 from tyler.engine.routing import AtBoundaries, Router, router_named
-from tyler.model import Tyler
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.tyler import TylerReasoner
@@ -133,24 +132,22 @@ class Grid:
         decoding, longest = cell.decoding, cell.questions.max_new_tokens
         slots = 1 if cell.measure in ALONE else self.slots
         config = cell.training.config(cell.preset, cell.seed)
-        theta = config.backbone
-        revision, prompt = (theta.revision, config.prompt) if cell.training.method == UNTRAINED else (None, None)
+        place: dict[str, Any] = {"dtype": config.backbone.dtype}
+        if cell.training.method == UNTRAINED:  # what is trained has noted these
+            place |= {"revision": config.backbone.revision, "prompt": config.prompt}
         if decoding.method != registry.OWN:
             loaded = registry.load(
                 location,
                 decoding.method,
                 decoding.settings,
                 name=cell.row,
-                revision=revision,
-                dtype=theta.dtype,
-                prompt=prompt,
                 max_new_tokens=longest,
                 slots=slots,
                 memory=self.memory,
+                **place,
             )
             return loaded.reasoner, loaded.weights
-        model = Tyler.from_pretrained(location, revision=revision, dtype=theta.dtype)
-        model = model if prompt is None else replace(model, prompt=prompt)
+        model = registry.typed_model(location, **place)
         weights = model.fingerprint()
         if decoding.intervention:
             seen = [problem.prompt for problem in self.observed(cell)] if decoding.intervention in NAMED else []

@@ -62,7 +62,7 @@ class Backbone:
 
     def __repr__(self) -> str:
         revision = "" if self.revision is None else f", revision={self.revision!r}"
-        return f"Backbone({self.id!r}{revision}, dtype={str(self.dtype).removeprefix('torch.')}, device={self.device})"
+        return f"Backbone({self.id!r}{revision}, dtype={dtype_name(self.dtype)}, device={self.device})"
 
     @classmethod
     def load(
@@ -331,6 +331,11 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     if found not in DTYPES.values():
         raise ValueError(f"dtype {dtype!r} is not known; use 'auto', {', '.join(map(repr, DTYPES))}, or torch's own")
     return cast(torch.dtype, found)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32", as configs have it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def first_line(error: Exception) -> str:

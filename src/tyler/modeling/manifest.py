@@ -23,7 +23,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.modeling.architectures import FETCHABLE, MINI
-from tyler.modeling.backbone import Backbone
+from tyler.modeling.backbone import Backbone, dtype_name
 from tyler.modeling.digests import changed_files, digests_of
 from tyler.modeling.fingerprint import old_fingerprint
 
@@ -63,7 +63,7 @@ class BackboneRecord:
         """What a checkpoint on this backbone says of it."""
         found, path = backbone.fingerprints, Path(backbone.place or backbone.id)
         folder = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
-        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype_name(backbone), folder)
+        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype_name(backbone.dtype), folder)
 
     def load(
         self, folder: Path, *, instead: str | None, dtype: str | torch.dtype, device: str | torch.device | None
@@ -103,17 +103,17 @@ class BackboneRecord:
         """
         if (
             self.dtype is not None
-            and self.dtype != dtype_name(backbone)
-            and "float16" in (self.dtype, dtype_name(backbone))
+            and self.dtype != dtype_name(backbone.dtype)
+            and "float16" in (self.dtype, dtype_name(backbone.dtype))
         ):
             raise CheckpointError(
-                f"{folder} was trained on backbone {self.id!r} in {self.dtype}, and in {dtype_name(backbone)} it "
+                f"{folder} was trained on backbone {self.id!r} in {self.dtype}, and in {dtype_name(backbone.dtype)} it "
                 f"cannot be told whether {backbone.id!r} has the same weights; load it in "
                 f"{self.dtype if self.dtype == 'float16' else 'bfloat16 or float32'}"
             )
         if self.dtype is None:
             same, found = old_fingerprint(backbone.model) == self.fingerprint, old_fingerprint(backbone.model)
-        elif self.dtype == dtype_name(backbone):
+        elif self.dtype == dtype_name(backbone.dtype):
             same, found = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
         else:
             same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
@@ -125,14 +125,9 @@ class BackboneRecord:
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
                 f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
-                f"{dtype_name(backbone)}: load it with the backbone it was trained on (backbone.id of a config, "
+                f"{dtype_name(backbone.dtype)}: load it with the backbone it was trained on (backbone.id of a config, "
                 f"--backbone of a command){fetched if self.id in FETCHABLE else ''}"
             )
-
-
-def dtype_name(backbone: Backbone) -> str:
-    """ "float32", as configs have it."""
-    return str(backbone.dtype).removeprefix("torch.")
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tyler.engine.request import Request
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.architectures import MINI, located
-from tyler.modeling.backbone import best_device, resolve_dtype
+from tyler.modeling.backbone import best_device, dtype_name, resolve_dtype
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning.hardware import COMPUTE, STREAMING, Device
 from tyler.planning.roofline import CHOICE_LAYERS
@@ -49,15 +49,10 @@ def this_device(dtype: str = "auto") -> Device:
         bandwidth=bandwidth * STREAMING,
         bfloat16=rate * COMPUTE,
         float32=rate * COMPUTE,
-        launch=starting_seconds(small_model(name_of(chosen), place)),
-        source=f"of the {bandwidth / 1e9:.3g} GB/s and {rate / 1e12:.3g} TFLOP/s measured in {name_of(chosen)}",
+        launch=starting_seconds(small_model(dtype_name(chosen), place)),
+        source=f"of the {bandwidth / 1e9:.3g} GB/s and {rate / 1e12:.3g} TFLOP/s measured in {dtype_name(chosen)}",
         queued=cuda,
     )
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """As configs have it."""
-    return str(dtype).removeprefix("torch.")
 
 
 def small_model(dtype: str, place: torch.device) -> Tyler:

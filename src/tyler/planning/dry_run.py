@@ -27,7 +27,7 @@ from tyler.engine.routing import Forced
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.architectures import located
-from tyler.modeling.backbone import Backbone, best_device
+from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import memory
@@ -306,7 +306,7 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
     console, length = Console(), LENGTH if length is None else length
     report = rehearse(config, tokenizer, length=length)
     console.print(
-        f"{config.backbone.id} with random weights in {str(report.backbone.dtype).removeprefix('torch.')} on "
+        f"{config.backbone.id} with random weights in {dtype_name(report.backbone.dtype)} on "
         f"{report.backbone.device}; traces of {length} tokens, answers of at most {ANSWER} actions"
     )
     for table in (parameter_table(report.counts), memory_table(report), full_table(report)):

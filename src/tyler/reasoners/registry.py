@@ -21,7 +21,7 @@ from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
-from tyler.modeling.backbone import Backbone
+from tyler.modeling.backbone import dtype_name
 from tyler.reasoners.cot import plain
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.method import Method
@@ -145,32 +145,34 @@ def load(
         raise ValueError(f"{location} is a {kind} checkpoint; leave --method away, or give its backbone")
     if chosen is not None and chosen.saved is not None and not kind:
         raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
-
-    def read() -> Tyler:
-        found = Tyler.from_pretrained(location, revision=revision, backbone=backbone, device=device, dtype=dtype)
-        return found if prompt is None else replace(found, prompt=prompt)
-
+    place = {"backbone": backbone, "device": device, "dtype": dtype}
     if chosen is None:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-        typed = read()
+        typed = typed_model(location, revision=revision, prompt=prompt, **place)
         check_trained(typed, location, router)
         return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings = settings_of(method, overrides)
     if chosen.saved is None:
-        model: Any = plain(read())
+        model: Any = plain(typed_model(location, revision=revision, prompt=prompt, **place))
     else:
-        model = chosen.saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
+        model = chosen.saved.model.from_pretrained(location, **place)
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
         made = chosen.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
         return cast(Reasoner, replace(made, memory=memory))
 
-    weights, dtype = model.fingerprint(), dtype_of(model.backbone)
+    weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
     return Loaded(method, settings, max_new_tokens, weights, model.prompt, chosen.knobs, build, dtype)
+
+
+def typed_model(location: str, *, prompt: Prompt | None = None, **place: Any) -> Tyler:
+    """What `Tyler.from_pretrained` finds, asked with `prompt` where one is given instead of its tokenizer's."""
+    found = Tyler.from_pretrained(location, **place)
+    return found if prompt is None else replace(found, prompt=prompt)
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
@@ -199,13 +201,8 @@ def own(
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
-    weights, dtype = model.fingerprint(), dtype_of(model.backbone)
+    weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
     return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype, model.earlier_fingerprint)
-
-
-def dtype_of(backbone: Backbone) -> str:
-    """What a backbone's weights are in, as it is written in a config."""
-    return str(backbone.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -258,7 +255,7 @@ def answerer(
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
-        return Answerer(request, model.shared_engine, model.fingerprint, dtype_of(model.backbone), memory)
+        return Answerer(request, model.shared_engine, model.fingerprint, dtype_name(model.backbone.dtype), memory)
     tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
     check_trained(tyler, location, router)
 
@@ -267,7 +264,7 @@ def answerer(
             question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
         )
 
-    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, dtype_of(tyler.backbone), memory)
+    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, dtype_name(tyler.backbone.dtype), memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

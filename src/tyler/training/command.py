@@ -18,7 +18,8 @@ from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
-from tyler.runs.checkpoints import RunError, checkpoint_step
+from tyler.runs.catalogue import TrainingRun
+from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
 from tyler.runs.run import CONFIG, FollowedRun, Run, open_run
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
@@ -121,12 +122,24 @@ def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, s
     return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
 
 
+def _refuse_unfinished(start: Path | str) -> None:
+    """Raise ValueError for a run that was stopped, or is at work: nobody said which of its checkpoints is meant."""
+    if (newest := latest_checkpoint(start)) is None or (run := TrainingRun(Path(start))).status == "finished":
+        return
+    raise ValueError(
+        f"{start} is not finished (step {run.step} of {run.total}): resume it first (--resume), or name the checkpoint "
+        f"to start from, such as --start {newest}"
+    )
+
+
 def check_inherited(config: Config, start: Path | str, backbone: Backbone, recorded: Mapping[str, Any]) -> None:
-    """Raise ValueError, naming every key, where a config says otherwise than the trained model in `start`.
+    """Raise ValueError for a `start` whose run is not finished, and, naming every key, where a config says otherwise
+    than the trained model there.
 
     `recorded` has that model's own settings by their keys in the config. A training records its whole config, so what
     it takes from another model must be in there as it is used.
     """
+    _refuse_unfinished(start)
     pairs = {key: (value_at(config, key), value) for key, value in recorded.items()}
     if backbone.id == config.backbone.id:
         pairs["backbone.revision"] = (config.backbone.revision, backbone.revision)

@@ -175,7 +175,7 @@ def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config
 def load_whole_backbone(config: Config) -> Backbone:
     """The backbone of a config; in the CPU's memory where it will be sharded, for it may not fit on a device."""
     theta, device = config.backbone, resolve_device(config.devices.device)
-    dtype = str(resolve_dtype(theta.dtype, device)).removeprefix("torch.")
+    dtype = resolve_dtype(theta.dtype, device)
     where = torch.device("cpu") if config.stage1.shard_layers else device
     return Backbone.load(theta.id, revision=theta.revision, dtype=dtype, device=where)
 

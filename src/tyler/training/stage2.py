@@ -30,7 +30,6 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import shipped
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
-from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
@@ -303,16 +302,6 @@ def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
     ]
 
 
-def refuse_unfinished(start: Path | str) -> None:
-    """Raise ValueError for a run that was stopped, or is at work: which of its checkpoints is meant nobody said."""
-    if latest_checkpoint(start) is None or (run := TrainingRun(Path(start))).status == "finished":
-        return
-    raise ValueError(
-        f"{start} is not finished (step {run.step} of {run.total}): resume it first (--resume), or name the checkpoint "
-        f"to start from, such as --start {latest_checkpoint(start)}"
-    )
-
-
 @training_command
 def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     """`tyler stage2`: the policy of a Stage 1 model learns.
@@ -325,7 +314,6 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
             f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
             "run with --start"
         )
-    refuse_unfinished(start)
     model = Tyler.from_pretrained(
         str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
     )
