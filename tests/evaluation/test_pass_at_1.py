@@ -174,6 +174,7 @@ def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) ->
     for rank, store in enumerate(stores):
         evaluate(Scripted(), PROBLEMS[rank::2], store=store, show=False)
     assert (tmp_path / "records-1.jsonl").is_file()
+    assert sorted(record.id for record in read_records(tmp_path)) == [problem.id for problem in PROBLEMS]
     keys = [("jsonl", problem.id, 0) for problem in PROBLEMS]
     merged = stores[0].merge(keys)
     for store in stores:

@@ -107,6 +107,16 @@ def text_of(lines: list[str]) -> str:
     return "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events)
 
 
+def test_replicas_go_over_the_gpus_in_turn_unless_a_device_is_named() -> None:
+    def placed(load: dict[str, Any], devices: int) -> list[str | None]:
+        return [plan.load["device"] for plan in plans(load, ServerSettings(), 3, KEY, devices)]
+
+    assert placed(LOAD, 2) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert placed(LOAD, 0) == [None] * 3
+    assert placed({**LOAD, "device": None}, 2) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert placed({**LOAD, "device": "cpu"}, 2) == ["cpu"] * 3
+
+
 # ------------------------------------------------------------------------------------------------ passing on
 
 

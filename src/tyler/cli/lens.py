@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeFolder, memory_of, router_of
+from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeDevice, SomeFolder, memory_of, router_of
 from tyler.engine.presentation import as_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def lens(
     router: RouterName = None,
     max_new_tokens: int = 256,
     memory: SomeBytes = None,
+    device: SomeDevice = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
     page: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
@@ -53,6 +54,7 @@ def lens(
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
         memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound.
+        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
@@ -64,7 +66,7 @@ def lens(
     from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
 
-    loaded = Tyler.from_pretrained(model)
+    loaded = Tyler.from_pretrained(model, device=device)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
     problems = [problem.prompt for problem in load_problems(task, split, path=data_dir, count=count)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, last_part, router_of
+from tyler.cli.options import ModelName, RouterName, SomeDevice, SomeFile, SomeNumber, last_part, router_of
 from tyler.evaluation.options import Loading
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Decoding(Loading):
     """The most actions a request may ask for, and what it gets when it does not say."""
     slots: int = 32
     """Answers decoded at once."""
+    device: SomeDevice = None
+    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one, and with replicas all of them in turn."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
@@ -103,6 +105,7 @@ def serve(
         "overrides": decoding.method_set,
         "name": settings.name,
         "backbone": decoding.backbone,
+        "device": decoding.device,
         "router": router,
         "budget": decoding.budget,
         "max_new_tokens": decoding.max_new_tokens,

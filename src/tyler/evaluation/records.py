@@ -97,10 +97,11 @@ def read_records(path: str | Path) -> list[Record]:
     Raises FileNotFoundError where there is none, and ValueError for lines that are not records.
     """
     path = Path(path)
-    file = path / RECORDS if path.is_dir() else path
-    if not file.is_file():
+    if path.is_dir() and _files(path):
+        return list(all_records(path).values())
+    if not path.is_file():
         raise FileNotFoundError(f"{path} holds no evaluation (no {RECORDS}); give a directory that tyler eval wrote")
-    return [Record.from_json(line, f"{file}, line {n}") for n, line in enumerate(read_jsonl(file), start=1)]
+    return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(read_jsonl(path), start=1)]
 
 
 def all_records(folder: Path) -> dict[Key, Record]:

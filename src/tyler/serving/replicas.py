@@ -43,7 +43,7 @@ class Plan:
 
 
 def plans(load: Mapping[str, Any], settings: ServerSettings, count: int, key: str, devices: int) -> list[Plan]:
-    """One for each of `count` replicas, over `devices` GPUs in turn where there are any.
+    """One for each of `count` replicas, on the device that `load` names, else over `devices` GPUs in turn.
 
     Each listens on loopback at a port that is free, takes only requests with `key`, and writes a log of its own:
     audit.jsonl becomes audit-0.jsonl and so on.
@@ -52,8 +52,8 @@ def plans(load: Mapping[str, Any], settings: ServerSettings, count: int, key: st
     for number in range(count):
         log = settings.log and log_of(settings.log, number)
         own = replace(settings, host="127.0.0.1", port=0, api_key=key, hosts=(), origins=(), log=log)
-        device = {"device": f"cuda:{number % devices}"} if devices else {}
-        made.append(Plan({**load, **device}, own))
+        device = load.get("device") or (f"cuda:{number % devices}" if devices else None)
+        made.append(Plan({**load, "device": device}, own))
     return made
 
 
