@@ -63,6 +63,7 @@ GROUPS = {
     "Stage 1: what they say": (
         *(f"Stage 1, {control}" for control in smollm2.CONTROLS),
         "Stage 1, centred, means",
+        "Stage 1, longer, means",
         "Pause tokens, all boundaries",
         "Pause tokens, global alone",
     ),
@@ -126,6 +127,7 @@ PAIRS = (
     ("Stage 1, all boundaries", "SFT, equal compute"),
     ("Stage 1, longer", "SFT, equal compute"),
     ("Stage 1, longer", "Stage 1, all boundaries"),
+    ("Stage 1, longer", "Stage 1, longer, means"),
     ("Stage 1, all boundaries", "MemGen"),
     ("Stage 1, all boundaries", "SoftCoT"),
     *((f"Stage 1, {name}", "Stage 1, all boundaries") for name in ("dense", "wide", "fast", "centred")),
@@ -137,7 +139,7 @@ PAIRS = (
     ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
 """The comparisons that the study is for, chosen before any of them was measured; those of Stage 2 with its controls
-were added when the first of these had been, those with MemGen, SoftCoT and the longer Stage 1 later."""
+were added when the first of these had been, those with MemGen, SoftCoT and the longer Stage 1 later, and that with its means last."""
 
 Found = Mapping[str, Sequence[dict[str, Any]]]
 
