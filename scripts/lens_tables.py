@@ -15,7 +15,7 @@ from tyler.analysis.survey import Survey
 from tyler.evaluation.reports import markdown_row
 
 FOLDER = Path("docs/results/lens")
-TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-tyler": "smollm2-tyler"}
+TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-1": "SmolLM2, Stage 1"}
 """What the page calls the model of each record."""
 
 

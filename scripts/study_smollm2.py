@@ -139,7 +139,8 @@ PAIRS = (
     ("GSM8K: Stage 2", "GSM8K: GRPO"),
 )
 """The comparisons that the study is for, chosen before any of them was measured; those of Stage 2 with its controls
-were added when the first of these had been, those with MemGen, SoftCoT and the longer Stage 1 later, and that with its means last."""
+were added when the first of these had been, those with MemGen, SoftCoT and the longer Stage 1 later, and that with
+its means last."""
 
 Found = Mapping[str, Sequence[dict[str, Any]]]
 

@@ -401,7 +401,7 @@ def test_the_bootstrap_brackets_the_mean() -> None:
         bootstrap([])
 
 
-@pytest.mark.parametrize("name", ["mini-tyler", "mini-stage-1", "smollm2-tyler"])
+@pytest.mark.parametrize("name", ["mini-tyler", "mini-stage-1", "smollm2-stage-1"])
 def test_the_page_has_the_verdicts_of_its_records(name: str, root: Path) -> None:
     text = (root / "docs" / "lens.md").read_text()
     told = json.loads((root / "docs" / "results" / "lens" / f"{name}.json").read_text())
