@@ -262,7 +262,9 @@ def test_the_study_has_every_row_for_one_seed_and_the_main_ones_for_all() -> Non
     assert {(row, seed) for row in smollm2.MAIN for seed in smollm2.SEEDS} <= rows
     assert {row for row, _ in rows} == set(smollm2.ROWS)
     graded = [one for one in cells if one.measure == ACCURACY]
-    assert {one.questions for one in graded if one.row in smollm2.MORE} == {smollm2.TEST}
+    asked = {row: {one.questions for one in graded if one.row == row} for row in smollm2.MORE}
+    developed = {row: {smollm2.DEVELOPMENT} if row in smollm2.CHANGES else set() for row in smollm2.MORE}
+    assert asked == {row: {smollm2.TEST} | developed[row] for row in smollm2.MORE}
     differing = [one for one in cells if one.measure == SPREAD]
     assert {one.questions.split for one in differing} == {"dev"}
     assert {(one.training, one.decoding) for one in differing} < {(one.training, one.decoding) for one in graded}
