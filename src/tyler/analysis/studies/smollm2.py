@@ -81,8 +81,8 @@ MORE: dict[str, tuple[Training, Decoding]] = {
     "Stage 1, longer": (LONGER_STAGE1, Decoding()),
     "Stage 1, longer, means": (LONGER_STAGE1, Decoding(intervention="means")),
 }
-"""What has at least one seed, of the test on the first task alone. The means of the longer Stage 1 were added when it had answered
-79 of 500 problems, and Stage 1 with 100 steps 44."""
+"""What has at least one seed, of the test on the first task alone. The means of the longer Stage 1 were added when it
+had answered 79 of 500 problems, and Stage 1 with 100 steps 44."""
 
 _GSM8K_STAGE1 = Training("stage1", LEARN_GSM8K)
 ON_GSM8K: dict[str, tuple[Training, Decoding]] = {
