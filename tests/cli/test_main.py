@@ -196,6 +196,12 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
         assert "'much'; write it as a number of bytes, such as 4GB or 512MiB" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["solve mini-tyler 2+2?", "chat mini-tyler", "lens mini-tyler", "serve mini-tyler"])
+def test_the_device_that_is_named_is_where_the_model_goes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([*command.split(), "--device", "banana"]) == 2
+    assert "device 'banana' is not known" in capsys.readouterr().err
+
+
 def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
     benchmarking = called("evaluation.command")
     for options, asked in (([], True), (["--no-math-verify"], False)):

@@ -92,21 +92,27 @@ class Record:
 
 
 def read_records(path: str | Path) -> list[Record]:
-    """The records of an evaluation: its directory, or the file itself.
+    """The records of an evaluation: its directory, with those of all its processes, or one file.
 
     Raises FileNotFoundError where there is none, and ValueError for lines that are not records.
     """
     path = Path(path)
-    if path.is_dir() and _files(path):
-        return list(all_records(path).values())
-    if not path.is_file():
+    files = [path] if path.is_file() else _files(path)
+    if not files:
         raise FileNotFoundError(f"{path} holds no evaluation (no {RECORDS}); give a directory that tyler eval wrote")
-    return [Record.from_json(line, f"{path}, line {n}") for n, line in enumerate(read_jsonl(path), start=1)]
+    return list(_by_key(files).values())
 
 
 def all_records(folder: Path) -> dict[Key, Record]:
-    """The records of all processes of an evaluation, each once: a kill may have left some in two files."""
-    return {record.key: record for file in _files(folder) for record in read_records(file)}
+    """The records of all processes of an evaluation, none where it has only begun."""
+    return _by_key(_files(folder))
+
+
+def _by_key(files: Sequence[Path]) -> dict[Key, Record]:
+    """Each record once: a kill may have left some in two files."""
+    lines = ((line, f"{file}, line {n}") for file in files for n, line in enumerate(read_jsonl(file), start=1))
+    records = (Record.from_json(line, where) for line, where in lines)
+    return {record.key: record for record in records}
 
 
 class RecordStore:
