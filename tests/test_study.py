@@ -19,7 +19,6 @@ from tyler.analysis.methods import COLOURS
 from tyler.analysis.records import read as read_records
 from tyler.analysis.scales import SCALES
 from tyler.analysis.studies import smollm2
-from tyler.analysis.training import DONE
 from tyler.modeling.architectures import fetched_folder
 from tyler.reasoners.registry import checkpoint_class
 from tyler.tasks.mini import FAMILIES
@@ -84,30 +83,29 @@ def test_the_page_of_the_real_model_says_how_far_its_study_is(root: Path) -> Non
     assert f"{done} of {len(cells)} cells have records" in " ".join(page.split())
 
 
-def test_records_of_the_real_model_are_of_the_models_that_are_kept(root: Path) -> None:
-    folder = root / "docs" / "results" / "smollm2"
-    found = read_records(folder).values()
-    notes = {note.name.removesuffix(DONE): json.loads(note.read_text()) for note in folder.glob(f"models/*{DONE}")}
-    assert notes
-    for name, note in notes.items():
-        weights = {one["weights"] for one in found if name_of(one["identity"]["training"]) == name}
-        assert weights <= {note["weights"]}, f"{note['method']} {note['seed']}: answer its cells again"
-        if "location" in note:
-            card = (root / "src" / "tyler" / "assets" / note["location"] / "README.md").read_text()
-            assert f"`{note['weights']}`" in card
+def models_of_the_study(root: Path) -> dict[str, dict[str, Any]]:
+    return dict(json.loads((root / "docs" / "results" / "smollm2-models.json").read_text())["models"])
+
+
+def test_the_study_names_the_weights_of_every_model_its_records_are_of(root: Path) -> None:
+    records = read_records(root / "docs" / "results" / "smollm2").values()
+    models = models_of_the_study(root)
+    assert models
+    for name, model in models.items():
+        weights = {one["weights"] for one in records if name_of(one["identity"]["training"]) == name}
+        assert weights <= {model["weights"]}, f"{model['method']} {model['seed']}: answer its cells again"
+        if "location" in model:
+            card = (root / "src" / "tyler" / "assets" / model["location"] / "README.md").read_text()
+            assert f"`{model['weights']}`" in card
 
 
 @pytest.mark.skipif(
     not fetched_folder("smollm2").is_dir(), reason="smollm2 is not on this machine: `tyler fetch smollm2`"
 )
-def test_the_models_that_are_kept_load_as_they_were_measured(root: Path) -> None:
-    folder = root / "docs" / "results" / "smollm2" / "models"
-    for note in folder.glob(f"*{DONE}"):
-        told = json.loads(note.read_text())
-        if told.get("merged") and not (root / told["merged"]).is_dir():
-            continue  # the study makes its backbone again where it is needed
-        location = told.get("location") or str(folder / note.name.removesuffix(DONE))
-        assert checkpoint_class(location).from_pretrained(location).fingerprint() == told["weights"]
+def test_the_model_that_ships_loads_as_it_was_measured(root: Path) -> None:
+    (shipped,) = (model for model in models_of_the_study(root).values() if "location" in model)
+    location = shipped["location"]
+    assert checkpoint_class(location).from_pretrained(location).fingerprint() == shipped["weights"]
 
 
 def test_a_comparison_counts_problem_by_problem_over_the_seeds_that_both_have(
