@@ -21,7 +21,7 @@ help:
 	@echo "make test        run the tests"
 	@echo "make check       everything CI checks: format, lint, types, layers, tests"
 	@echo "make format      format the code and fix what can be fixed"
-	@echo "make docs        write the generated pages, then the docs as a site: build/docs/index.html"
+	@echo "make docs        build the docs as a site: build/docs/index.html"
 
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart
@@ -50,10 +50,6 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/installed-dev
-	$(BIN)/python scripts/cli_reference.py
-	$(BIN)/python scripts/config_reference.py
-	$(BIN)/python scripts/api_reference.py
-	$(BIN)/python scripts/metrics_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:

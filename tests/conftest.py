@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from tests import tiny
+from tests.documents import documented_metrics
 
 from tyler.model import Tyler
 from tyler.runs.run import Run
@@ -80,19 +81,18 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 @pytest.fixture(scope="session")
 def metric_names() -> re.Pattern[str]:
-    """What docs/metrics.md has a row for."""
-    keys = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
-    return re.compile("|".join(re.escape(key).replace(r"\{operator\}", r"\w+") for key in keys))
+    """What the page of metrics has a row for."""
+    return re.compile("|".join(re.escape(key).replace(r"\{operator\}", r"\w+") for key in documented_metrics()))
 
 
 @pytest.fixture(autouse=True)
 def _what_a_loop_logs_is_documented(monkeypatch: pytest.MonkeyPatch, metric_names: re.Pattern[str]) -> None:
-    """Whatever loop a test runs, and however that makes its keys (`section/name`): docs/metrics.md has each."""
+    """Whatever loop a test runs, and however that makes its keys (`section/name`): each has a meaning."""
     log = Run.log
 
     def checked(run: Run, step: int, metrics: Mapping[str, Any]) -> None:
         unknown = [key for key in metrics if "/" in key and not metric_names.fullmatch(key)]
-        assert not unknown, f"docs/metrics.md has no row for {', '.join(unknown)}"
+        assert not unknown, f"tyler.runs.metrics has no meaning of {', '.join(unknown)}"
         log(run, step, metrics)
 
     monkeypatch.setattr(Run, "log", checked)

@@ -14,6 +14,7 @@ from unittest import mock
 
 from tyler.cli import main as command_line
 from tyler.cli.options import load_settings
+from tyler.runs.metrics import EVERY
 
 STEP = re.compile(
     r"^(?:<!-- not run: (?P<reason>.+?) -->\n+)?"
@@ -31,10 +32,9 @@ accelerate() { torchrun "$@"; }
 """bash reads a line as it reads a reader's, and reports the arguments instead of running them."""
 
 
-def documented_metrics(root: Path, section: str) -> set[str]:
-    """The keys of docs/metrics.md that begin with `section/`."""
-    text = (root / "docs" / "metrics.md").read_text()
-    return set(re.findall(rf"^\| `({section}/[^`]+)` \|", text, re.MULTILINE))
+def documented_metrics(section: str = "") -> set[str]:
+    """The metrics that have a meaning; only those whose key begins with `section/` if a section is given."""
+    return {key for metrics in EVERY for key in metrics.meanings if key.startswith(f"{section}/" if section else "")}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 import tyler
-from documents import follow
+from documents import documented_metrics, follow
 from tyler.boundaries import rules
 from tyler.config.files import dump, load_config, parse_config, presets
 from tyler.config.schema import Config
@@ -100,7 +100,7 @@ def prose(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![", "<"))]
 
 
-GENERATED = ("docs/cli.md", "docs/reference/", "docs/metrics.md", "docs/results/reproduction-mini/")
+GENERATED = "docs/results/reproduction-mini/"
 
 
 def test_prose_fits_a_terminal(root: Path) -> None:
@@ -172,9 +172,11 @@ def test_every_file_that_a_page_names_exists(root: Path) -> None:
 
 
 def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
+    written = root / "docs" / "reference"  # by the site's build, which refuses a link that leads nowhere
     link = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
     for page, text in pages(root).items():
-        lost = [target for target in link.findall(text) if not (root / page).parent.joinpath(target).exists()]
+        places = {target: (root / page).parent.joinpath(target).resolve() for target in link.findall(text)}
+        lost = [target for target, place in places.items() if place.parent != written and not place.exists()]
         assert not lost, f"{page} links to what does not exist"
 
 
@@ -265,7 +267,6 @@ def test_the_contracts_names_are_exported() -> None:
 
 
 def test_the_metrics_of_stage_1_are_documented(root: Path) -> None:
-    text = (root / "docs" / "metrics.md").read_text()
-    keys = re.findall(r"^\| `(stage1/[^`]+)` \|", text, re.MULTILINE)
+    keys = documented_metrics("stage1")
     source = "".join((root / "src" / "tyler" / "training" / name).read_text() for name in ("stage1.py", "loop.py"))
     assert sorted(keys) == sorted(set(re.findall(r'"(stage1/\w+)"', source)))

@@ -270,14 +270,14 @@ def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence
     supervised.train(training.spec(model, config), examples_of(model), config, run, development)
 
 
-def test_training_moves_the_linear_alone(tmp_path: Path, root: Path) -> None:
+def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
     model = fresh()
     before = {name: tensor.clone() for name, tensor in parts.tensors_of(model.projection).items()}
     frozen = [[p.clone() for p in one.model.parameters()] for one in (model.backbone, model.assistant)]
     with Run.create(tmp_path, "softcot: {}\n") as run:
         learn(model, SMALL.model_copy(update={"steps": 40, "eval_every": 2}), run, examples_of(model)[1:])
     lines = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(lines[1]) - {"step"} == documented_metrics(root, "softcot")
+    assert set(lines[1]) - {"step"} == documented_metrics("softcot")
     losses = [line["softcot/loss"] for line in lines]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     after = parts.tensors_of(model.projection)

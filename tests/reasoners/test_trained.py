@@ -354,9 +354,9 @@ def test_the_command_trains_grpo_from_the_plain_backbone(tmp_path: Path) -> None
     assert Tyler.from_pretrained(str(tmp_path / "grpo")).stage == "grpo"
 
 
-def test_every_metric_of_sft_is_documented(tmp_path: Path, root: Path) -> None:
+def test_every_metric_of_sft_is_documented(tmp_path: Path) -> None:
     model = fresh()
     with open_new(tmp_path) as run:
         learn(model, WATCHED.model_copy(update={"steps": 2}), run, traces_for(model)[1:])
     _, logged = read_jsonl(tmp_path / "metrics.jsonl")
-    assert set(logged) - {"step"} == documented_metrics(root, "sft")
+    assert set(logged) - {"step"} == documented_metrics("sft")

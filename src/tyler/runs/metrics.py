@@ -1,4 +1,4 @@
-"""What is logged: every key of `metrics.jsonl`, and what it means. docs/metrics.md is written from it."""
+"""What is logged: every key of `metrics.jsonl`, and what it means. The site's page of metrics is written from it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ STAGE2 = Metrics(
         "stage2/rollout_seconds": "wall time of decoding the groups",
         "stage2/synthesis_seconds": (
             "of which passes of operator calls: the sum over rollouts of what fell to each, every pass split over the "
-            "rows it served ([evaluation](evaluation.md#how-to-read-the-tables))"
+            "rows it served ([evaluation](../evaluation.md#how-to-read-the-tables))"
         ),
         "stage2/grading_seconds": "wall time of the verifier",
         "stage2/learning_seconds": "wall time of replay, gradient and update",

@@ -1,7 +1,4 @@
-"""Write docs/reference/config.md from the schema: every key with type, bounds, default and meaning.
-
-A test checks that the page is current.
-"""
+"""The page of settings, from the schema: every key with type, bounds, default and meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -20,10 +16,9 @@ from tyler.config.meanings import OPERATOR, docstrings, first_paragraph, meaning
 from tyler.config.schema import Config
 from tyler.modeling.operators import Operator
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "config.md"
 HEAD = """# Every setting
 
-Written by `make docs` from `src/tyler/config/`. Defaults are the paper's, except that the backbone and the tasks are
+Defaults are the paper's, except that the backbone and the tasks are
 `mini`'s; a preset (`src/tyler/configs/`) or a YAML file of yours says what differs, and `--stage1.learning_rate 1e-4`
 changes one key of a run. A misspelt key, a wrong type or a value out of bounds is refused by name before anything is
 loaded.
@@ -38,8 +33,8 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 NAMES = {str: "text", int: "integer", float: "number", bool: "true, false", NoneType: "null"}
 
 
-def reference() -> str:
-    """The page as it should be."""
+def page() -> str:
+    """The page as Markdown."""
     return "\n".join([HEAD, *(section(name, field) for name, field in Config.model_fields.items())])
 
 
@@ -126,8 +121,3 @@ def default(field: FieldInfo) -> str:
     value = json.dumps(field.default, ensure_ascii=False)
     shorter = re.sub(r"e-0(\d)$", r"e-\1", value.replace("\\\\", "\\"))
     return "empty" if value == '""' else f"`{shorter}`"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
-    print(f"wrote {PAGE}")

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the help of every command. A test checks that it is current."""
+"""The page of commands, from the help of every command."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from tyler.cli.main import COMMANDS
 
-PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
-Written by `make docs` from the commands' own help. What can be set: [every setting](reference/config.md).
+The help of every command. What can be set: [every setting](settings.md).
 """
 
 
-def reference() -> str:
-    """The page as it should be."""
+def page() -> str:
+    """The page as Markdown."""
     with ThreadPoolExecutor(2) as pool:
         texts = list(pool.map(help_of, ["", *COMMANDS]))
     titles = ["tyler", *(f"tyler {name}" for name in COMMANDS)]
@@ -32,8 +30,3 @@ def help_of(command: str) -> str:
     environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1", "TERM": "dumb"}
     shown = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
     return "\n".join(line.rstrip() for line in shown.strip().splitlines())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
-    print(f"wrote {PAGE}")

@@ -1,19 +1,17 @@
-"""Write docs/reference/api.md: the names that `tyler` exports and the functions behind them, for mkdocstrings to fill.
+"""The page of the Python API: the names that `tyler` exports and the functions behind them, for mkdocstrings to fill.
 
-A test checks that the page is current; every exported name needs its place in GROUPS.
+Every exported name needs its place in GROUPS.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import tyler
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 HEAD = """# Python API
 
-Written by `make docs` from the names that `tyler` exports and from docstrings. The first four groups can be
+The first four groups can be
 imported from `tyler` itself, except `Engine`. Importing `tyler` takes no time: torch and transformers
 are imported on first use.
 
@@ -44,8 +42,8 @@ GROUPS = {
 }  # fmt: skip
 
 
-def reference() -> str:
-    """The page as it should be. Raises ValueError for an exported name without a place."""
+def page() -> str:
+    """The page as Markdown. Raises ValueError for an exported name without a place."""
     grouped = {name for names in GROUPS.values() for name in names}
     if left_out := sorted(set(tyler.__all__) - grouped):
         raise ValueError(f"no place in GROUPS for {', '.join(left_out)}")
@@ -62,8 +60,3 @@ def entry(name: str) -> str:
     if not callable(found):
         return f"`{last}` is `{found!r}`."
     return f"::: {found.__module__}.{found.__qualname__}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(reference(), encoding="utf-8")
-    print(f"wrote {PAGE}")
