@@ -349,7 +349,7 @@ def choices(places: Places) -> list[str]:
     """What was chosen, among what, and how."""
     lines = [
         f"Choices were made on {CHOOSING} problems each of `dev` and `dev-harder` with seed {FIRST_SEED}, and hold for "
-        "all seeds. SFT and GRPO were chosen on development problems too (docs/log.md); Tyler is the preset.",
+        "all seeds. SFT and GRPO were chosen on development problems too (docs/results/mini.md); Tyler is the preset.",
         "",
     ]
     for place in sorted(places.records.glob("choice-*.json")):
