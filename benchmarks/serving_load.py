@@ -6,7 +6,7 @@ The server is a process of its own. Speed: CLIENTS at once ask the same question
 engine in this process with as many rows; the clients' own work is part of the server's time, and not of its CPU time,
 which says more on a machine that others use. Load: clients with mixed budgets and lengths, streams and whole answers, a
 third of whom go away at a random moment; every finished answer is held against the same question alone. Then the server
-is killed in the middle and started again on the same audit log; and of two replicas one is killed while both stream.
+is killed in the middle and started again on the same audit log.
 """
 
 from __future__ import annotations
@@ -302,37 +302,6 @@ def lost(counted: int, log: Path) -> list[Figure]:
     ]
 
 
-def outlived(running: Running, pool: Sequence[Question], seconds: float) -> list[Figure]:
-    """Of two replicas one is killed while both stream: who is told so, who notices nothing, and when it is back."""
-    replicas = [
-        one for one in psutil.Process(running.process.pid).children(True) if "spawn_main" in " ".join(one.cmdline())
-    ]
-    assert len(replicas) == 2, replicas
-    outcomes = Outcomes()
-
-    async def until_back() -> float:
-        everybody = asyncio.gather(
-            *(one(running, pool[each % len(pool)], True, 300.0, outcomes) for each in range(CLIENTS))
-        )
-        await asyncio.sleep(seconds)
-        replicas[0].kill()
-        killed_at = time.perf_counter()
-        await everybody
-        while "\ntyler_replicas_ready 2.0" not in (await asked(running, "GET", "/metrics"))[2]:
-            await asyncio.sleep(0.05)
-        return time.perf_counter() - killed_at
-
-    back = asyncio.run(until_back())
-    assert not outcomes.counts.keys() - {"same", "error", "502"} and outcomes.counts["same"], outcomes.counts
-    of = f"{CLIENTS} streams, 1 of 2 replicas killed"
-    told = outcomes.counts["error"] + outcomes.counts["502"]
-    return [
-        Figure("finished, as alone", of, outcomes.counts["same"], "streams"),
-        Figure("told of an error", of, told, "streams"),
-        Figure("both replicas ready again after", of, back, "s"),
-    ]
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--model", default="mini-tyler", help="a Tyler, in float32")
@@ -354,8 +323,6 @@ def main() -> None:
         with server(arguments.model, log, *limits) as running:
             counted += killed(running, pool, 2.0)
         report.add(lost(counted, log))
-        with server(arguments.model, Path(folder) / "replicas.jsonl", *limits, "--replicas", "2") as running:
-            report.add(outlived(running, pool, 0.3))
     report.publish(arguments.json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -21,3 +22,10 @@ def model() -> Tyler:
 def served(model: Tyler) -> Iterator[Served]:
     with serving(model) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def unused_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])

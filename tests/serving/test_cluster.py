@@ -1,28 +1,29 @@
-"""The server as an application of Ray Serve, in Ray's local testing mode. It needs the extra `cluster`."""
+"""The server as an application of Ray Serve, on a cluster of this machine alone. It needs the extra `cluster`."""
 
 from __future__ import annotations
 
-import gc
 import json
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import psutil
 import pytest
 
 from tyler.model import Tyler
 
-pytest.importorskip("ray.serve", reason="Ray Serve is not installed (extra cluster)")
-from ray import serve
+ray = pytest.importorskip("ray", reason="Ray is not installed (extra cluster)")
+from ray import serve  # noqa: E402
 
-from tyler.serving.cluster import Arguments, app
-from tyler.serving.service import Service
+from tyler.serving.cluster import Arguments, app  # noqa: E402
 
-CHAT = "/v1/chat/completions"
-SLOTS = 5
-"""As no other test has it: the service is found by them."""
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+CHAT = {"model": "mini-tyler", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 20}
+LIMITS = {"slots": 5, "max_queue": 4, "max_new_tokens": 400, "memory": "8MB", "budget": 1}
 
 
 @pytest.fixture(scope="module")
@@ -31,71 +32,64 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def handle(log: Path) -> Iterator[Any]:
-    limits = {"slots": SLOTS, "max_queue": 4, "max_new_tokens": 400, "memory": "8MB", "budget": 1}
-    yield serve.run(app(Arguments(model="mini-tyler", log=log, **limits)), _local_testing_mode=True)
+def client(log: Path, unused_port: int) -> Iterator[httpx2.Client]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": unused_port})
+        serve.run(app(Arguments(model="mini-tyler", log=str(log), **LIMITS)))
+        with httpx2.Client(base_url=f"http://127.0.0.1:{unused_port}", timeout=60) as client:
+            yield client
+    finally:
+        serve.shutdown()
+        ray.shutdown()
 
 
-def body(**changes: Any) -> bytes:
-    asked = {"model": "mini-tyler", "messages": [{"role": "user", "content": "1 + 1"}], "max_tokens": 20}
-    return json.dumps(asked | changes).encode()
+def until(holds: Callable[[], bool], why: str, seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, why
+        time.sleep(0.1)
 
 
-def answered(handle: Any, path: str = CHAT, **changes: Any) -> bytes:
-    return b"".join(handle.options(stream=True).answer.remote(path, body(**changes)))
+def metric(client: httpx2.Client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"tyler_{name} "))
 
 
-def test_a_deployment_answers_as_the_model_does_whole_and_streamed(handle: Any) -> None:
+def test_a_replica_answers_as_the_model_does_whole_and_streamed(client: httpx2.Client, log: Path) -> None:
     expected = Tyler.from_pretrained("mini-tyler").solve("1 + 1", max_new_tokens=20, budget=1).text
-    assert json.loads(answered(handle))["choices"][0]["message"]["content"] == expected
-    parts = list(handle.options(stream=True).answer.remote(CHAT, body(stream=True)))
-    events = [line[6:] for line in b"".join(parts).decode().splitlines() if line.startswith("data: ")]
-    assert len(parts) > 2 and events[-1] == "[DONE]"
+    whole = client.post("/v1/chat/completions", json=CHAT).json()["choices"][0]
+    assert whole["message"]["content"] == expected and whole["tyler"]["budget"] == 1
+    with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as stream:
+        events = [line[6:] for line in stream.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
     assert "".join(json.loads(one)["choices"][0]["delta"].get("content", "") for one in events[:-1]) == expected
+    until(lambda: any('"budget": 1' in one.read_text() for one in log.parent.glob("audit-*.jsonl")), "no log line")
 
 
-def test_samples_of_a_request_come_together_and_a_refusal_says_why(handle: Any) -> None:
-    assert len(json.loads(answered(handle, n=3, temperature=1.0))["choices"]) == 3
-    with pytest.raises(ValueError, match="min_p is not supported"):
-        answered(handle, min_p=0.1)
-    with pytest.raises(ValueError, match="there is no '/v1/nowhere'"):
-        answered(handle, "/v1/nowhere")
-
-
-def service_in(found: list[Any]) -> Service:
-    """The service behind the handle."""
-    services = [one for one in found if isinstance(one, Service) and one.settings.slots == SLOTS]
-    (service,) = [one for one in services if one.settings.name == "mini-tyler"]
-    return service
-
-
-def test_what_a_server_can_be_told_a_deployment_can_too(handle: Any, log: Path) -> None:
-    settings = service_in(gc.get_objects()).settings
-    assert settings.memory == 8_000_000
-    told = json.loads(answered(handle))["choices"][0]["tyler"]
-    assert told["budget"] == 1
-    assert settings.log is not None and settings.log.name.startswith("audit-") and settings.log.parent == log.parent
-    until = time.monotonic() + 30
-    while f'"budget": {told["budget"]}' not in settings.log.read_text():
-        assert time.monotonic() < until, "no line of the audit log"
-        time.sleep(0.02)
-    with pytest.raises(ValueError, match="--memory"):
-        app(Arguments(model="mini-tyler", memory="much"))
-
-
-def test_who_stops_listening_frees_the_row(handle: Any) -> None:
-    service = service_in(gc.get_objects())
+def test_a_client_that_leaves_frees_its_row(client: httpx2.Client) -> None:
+    before = metric(client, "request_aborted_total")
     long = {"stream": True, "temperature": 3.0, "seed": 1, "max_tokens": 400, "tyler": {"router": "never"}}
-    stream = handle.options(stream=True).answer.remote(CHAT, body(**long))
-    next(iter(stream))
-    assert service.open == 1
-    stream.cancel()
-    until = time.monotonic() + 30
-    while service.open:
-        assert time.monotonic() < until, "its row is still taken"
-        time.sleep(0.02)
+    with client.stream("POST", "/v1/chat/completions", json=CHAT | long) as stream:
+        next(stream.iter_lines())
+    until(lambda: metric(client, "request_aborted_total") == before + 1, "its row is still taken", 30)
 
 
-def test_an_argument_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="replica"):
-        Arguments(model="mini", replica=3)  # type: ignore[call-arg]
+def test_a_replica_that_dies_is_started_again(client: httpx2.Client) -> None:
+    replicas = [one for one in psutil.Process().children(recursive=True) if "ServeReplica" in " ".join(one.cmdline())]
+    assert len(replicas) == 1, replicas
+    os.kill(replicas[0].pid, signal.SIGKILL)
+
+    def answers() -> bool:
+        try:
+            return client.post("/v1/chat/completions", json=CHAT, timeout=5).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    until(answers, "no replica came back")
+
+
+@pytest.mark.parametrize("wrong", [{"replica": 3}, {"slots": 0}, {"memory": "much"}, {"host": "0.0.0.0"}])
+def test_a_setting_that_does_not_exist_or_is_invalid_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        app(Arguments(model="mini", **wrong))

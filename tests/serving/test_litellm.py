@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served
 from tests.serving.test_clients import SAID, expected
 
 from tyler.model import Tyler
@@ -59,21 +59,3 @@ def test_litellm_passes_a_budget_on_and_tells_of_refusals(served: Served, model:
     assert found.choices[0].message.content == expected(model, budget=0).text
     with pytest.raises(litellm.BadRequestError, match="presence_penalty"):
         asked(served, presence_penalty=0.5)
-
-
-def test_several_servers_stand_behind_litellms_router(served: Served, model: Tyler) -> None:
-    with serving(model) as other:
-        before = other.metric("e2e_request_latency_seconds_count"), served.metric("e2e_request_latency_seconds_count")
-        places = [
-            {
-                "model_name": "tyler",
-                "litellm_params": {"model": f"openai/{NAME}", "api_base": f"{one.url}/v1", "api_key": "none"},
-            }
-            for one in (served, other)
-        ]
-        router = litellm.Router(model_list=places, routing_strategy="simple-shuffle", num_retries=0)
-        for _ in range(16):
-            found = router.completion(model="tyler", messages=SAID, max_tokens=24, temperature=1.0, seed=6)
-            assert found.choices[0].message.content == expected(model).text
-        after = other.metric("e2e_request_latency_seconds_count"), served.metric("e2e_request_latency_seconds_count")
-        assert all(now > then for now, then in zip(after, before, strict=True)), "each had some of them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -34,9 +34,6 @@ class Listening:
     """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
-    replicas: int = 1
-    """Processes with the model, each with an engine of its own, behind one address; over GPUs in turn where there are
-    some."""
     drain_seconds: float = 30.0
     """How long answers in flight have to finish once the server is asked to stop."""
 
@@ -55,7 +52,7 @@ class Decoding(Loading):
     slots: int = 32
     """Answers decoded at once."""
     device: SomeDevice = None
-    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one, and with replicas all of them in turn."""
+    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
@@ -90,8 +87,6 @@ def serve(
             fetch), a folder, a GGUF file or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
     """
-    if listening.replicas < 1:
-        raise ValueError(f"--replicas {listening.replicas}; it must be 1 or more")
     router = router_of(decoding.router)
     if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
@@ -99,41 +94,33 @@ def serve(
     from tyler.serving import server
 
     settings = settings_of(name or last_part(model), listening, decoding, logging)
-    load: dict[str, Any] = {
-        "location": model,
-        "method": decoding.method,
-        "overrides": decoding.method_set,
-        "name": settings.name,
-        "backbone": decoding.backbone,
-        "device": decoding.device,
-        "router": router,
-        "budget": decoding.budget,
-        "max_new_tokens": decoding.max_new_tokens,
-        "slots": decoding.slots,
-    }
-    if listening.replicas > 1:
-        from tyler.serving import fleet
-
-        fleet.run(load, settings, listening.replicas)
-    else:
-        server.run(registry.load(**load), settings)
+    loaded = registry.load(
+        model,
+        decoding.method,
+        decoding.method_set,
+        name=settings.name,
+        backbone=decoding.backbone,
+        device=decoding.device,
+        router=router,
+        budget=decoding.budget,
+        max_new_tokens=decoding.max_new_tokens,
+        slots=decoding.slots,
+    )
+    server.run(loaded, settings)
 
 
 def settings_of(name: str, listening: Listening, decoding: Decoding, logging: Logging) -> ServerSettings:
     """The server's settings. Raises ValueError for what is none, and OSError for a log that cannot be written."""
-    from tyler.serving import server
     from tyler.serving.audit_log import check_writable
-    from tyler.serving.settings import ServerSettings, log_of
+    from tyler.serving.settings import ServerSettings, key_in
 
     if logging.log is not None:  # before anything is loaded: what cannot be written is said now
-        count = listening.replicas
-        for log in [logging.log] if count == 1 else [log_of(logging.log, number) for number in range(count)]:
-            check_writable(log)
+        check_writable(logging.log)
     key = listening.api_key_file
     return ServerSettings(
         host=listening.host,
         port=listening.port,
-        api_key=None if key is None else server.key_in(key),
+        api_key=None if key is None else key_in(key),
         name=name,
         slots=decoding.slots,
         memory=decoding.bytes,

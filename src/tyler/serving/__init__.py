@@ -3,6 +3,5 @@
 From the ground up: `errors`, `settings`, `schema` (what may be asked), `metrics`, `audit_log`, `dispatcher` (the
 engine's thread), `answers` (what became of a request), `scoring`, `service` (from fields to answers), `event_stream`,
 then one file per endpoint (`chat`, `completions`, `responses`), `page` and `page_api` (what a browser shows),
-`guard` (the middleware), `app`, `server`.
-For several processes: `replicas` (the workers), `router` (one address before them), `fleet` (both, from start to end).
+`guard` (the middleware), `app`, `server`; `cluster` is the same application on Ray Serve.
 """

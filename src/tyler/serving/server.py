@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from http import HTTPStatus
-from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, cast
 
@@ -227,14 +226,3 @@ def listen(settings: ServerSettings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error
-
-
-def key_in(path: Path) -> str:
-    """The API key that a file holds. Raises ValueError for an empty one."""
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text; write the API key into it") from error
-    if not key:
-        raise ValueError(f"{path} is empty; write the API key into it")
-    return key

@@ -59,6 +59,12 @@ class ServerSettings:
             raise ValueError("the API key has characters that no header can carry; write one of ASCII into the file")
 
 
-def log_of(path: Path, replica: int | str) -> Path:
-    """The audit log of a replica, by its number or another name."""
-    return path.with_name(f"{path.stem}-{replica}{path.suffix}")
+def key_in(path: Path) -> str:
+    """The API key that a file holds. Raises ValueError for an empty one."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not valid UTF-8; write the API key into it") from error
+    if not key:
+        raise ValueError(f"{path} is empty; write the API key into it")
+    return key
