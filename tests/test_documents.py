@@ -112,7 +112,8 @@ def test_prose_fits_a_terminal(root: Path) -> None:
 
 
 NUMBERS = (
-    "backbones", "baselines", "benchmarks", "boundaries", "devices", "engine", "evaluation", "lens", "lessons", "memgen",
+    "backbones", "baselines", "benchmarks", "boundaries", "devices", "engine", "evaluation", "lens", "lessons",
+    "memgen",
     "mini", "performance", "plan", "runs", "sandbox", "results/mini", "results/baselines",
     "results/mini-tables", "results/mini-dev-tables", "results/baselines-tables", "results/smollm2",
     "results/smollm2-tables", "results/reproduction", "results/reproduction-tables",
