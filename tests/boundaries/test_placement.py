@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import runpy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -571,20 +570,3 @@ def test_asking_for_more_than_there_are_gives_all() -> None:
 def test_the_same_seed_draws_the_same_pairs() -> None:
     pairs = [(token, operator) for token in range(9) for operator in PAPER_OPERATORS]
     assert sample_candidates(pairs, 4, random.Random(3)) == sample_candidates(pairs, 4, random.Random(3))
-
-
-# ------------------------------------------------------------------------------------------- real data
-
-
-def test_money_in_gsm8k_is_hardly_ever_taken_for_a_formula(data_dir: Path) -> None:
-    lines = (data_dir / "gsm8k_test.jsonl").read_text(encoding="utf-8").splitlines()
-    answers = [json.loads(line)["answer"] for line in lines]
-    assert sum(text.count("$") for text in answers) == 2625
-    assert sum(len(find_boundaries(text, ["structure"])) for text in answers) <= 1
-
-
-@pytest.mark.slow
-def test_the_measured_half_of_the_page_is_current(root: Path, data_dir: Path) -> None:
-    page = runpy.run_path(str(root / "scripts" / "boundary_counts.py"))["page"]
-    text = (root / "docs" / "boundaries.md").read_text(encoding="utf-8")
-    assert page(text, data_dir) == text, "run `python scripts/boundary_counts.py --data-dir PATH`"
