@@ -19,7 +19,7 @@ from tyler.evaluation.options import Answering, Asked, Questions
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.records import RECORDS, SETTINGS, Record, read_records
 from tyler.evaluation.reports import Report, markdown, sample_rows
-from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote
+from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote, votes
 from tyler.evaluation.statistics import PairedShares, clustered, pass_at, wilson
 from tyler.tasks import Outcome
 
@@ -63,6 +63,16 @@ def test_a_tie_counts_in_part_and_numbers_are_compared_as_numbers(one: Record) -
     assert vote(answers(one, "a", "5", "6")) == 0.5
     assert vote(answers(one, "a", None, None)) == 0.0
     assert vote(answers(one, "a", None, None, "5")) == 1.0, "who says nothing has no vote"
+
+
+def test_equal_answers_vote_together_by_the_equality_of_their_task(one: Record) -> None:
+    given = ["18", r"\$18", r"18\text{ dollars}", "17", "17"]
+    records = [
+        replace(one, task="gsm8k", sample=place, answer=text, outcome=WRONG if text == "17" else RIGHT)
+        for place, text in enumerate(given)
+    ]
+    assert vote(records) == 1.0
+    assert votes(records) == [("18", 3), ("17", 2)]
 
 
 def test_a_majority_is_of_groups_in_their_order(one: Record) -> None:

@@ -303,7 +303,7 @@ def test_a_trained_baseline_reloads_bit_equal_and_plain_peft_loads_it(stage: str
 # ------------------------------------------------------------------------------------------------ GRPO
 
 
-def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
+def verdict(task: str, completion: str, gold: str, *, truncated: bool = False, thought_open: bool = False) -> Verdict:
     """A verifier that a random model satisfies about every other time."""
     return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
 

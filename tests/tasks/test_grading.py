@@ -14,6 +14,7 @@ import tyler.tasks
 from tyler.tasks import TASKS, Outcome, benchmarks, find_task, grade, grading, task_name
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.task import Generated, GradeOptions, Task, boxed
+from tyler.tasks.thoughts import leaves_thought_open
 
 # ------------------------------------------------------------------------------------------------------------ names
 
@@ -326,3 +327,34 @@ def test_math_verify_says_its_own_where_answers_are_mathematics(task, gold, answ
     asked = grade(task, completion, gold, math_verify=True)
     assert (asked.correct, asked.math_verify) == (ours, theirs)
     assert grade(task, completion, gold) == dataclasses.replace(asked, math_verify=None)
+
+
+# -------------------------------------------------------------------------------------------------------- open thoughts
+
+OPEN = r"Let me try \boxed{5}, no wait"
+
+
+def test_an_open_thought_that_never_ends_has_no_answer() -> None:
+    assert grade("gsm8k", OPEN, "5", thought_open=True, truncated=True).outcome is Outcome.TRUNCATED
+    assert grade("gsm8k", OPEN, "5", thought_open=True).outcome is Outcome.NO_BOX
+    assert grade("gsm8k", OPEN, "5").outcome is Outcome.CORRECT, "where the prompt opened no thought"
+
+
+def test_the_answer_follows_the_end_of_an_open_thought() -> None:
+    for text in (rf"{OPEN}</think> so \boxed{{6}}", rf"<think>{OPEN}</think> so \boxed{{6}}"):
+        assert grade("gsm8k", text, "6", thought_open=True).correct
+    assert grade("gsm8k", rf"{OPEN}</think> so \boxed{{6}}", "5", thought_open=True).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<｜Assistant｜><think>\n", True),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n", False),
+        ("", False),
+    ],
+)
+def test_whether_a_thought_is_open_follows_from_the_end_of_the_prompt(prompt: str, is_open: bool) -> None:
+    assert leaves_thought_open(prompt) is is_open

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, opened_turn, prompt_ids, target_ids
+from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, opened_turn, prompt_ids, target_ids, thought_is_open
 
 
 @pytest.fixture(scope="module", params=["qwen2.5", "qwen3"])
@@ -46,6 +46,15 @@ def test_prompt_ids_are_those_of_the_chat_template(qwen):
 def test_thinking_is_off_unless_asked_for(qwen3):
     assert qwen3.decode(prompt_ids(qwen3, "Why?")).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert qwen3.decode(prompt_ids(qwen3, "Why?", Prompt(thinking=True))).endswith("<|im_start|>assistant\n")
+
+
+def test_a_template_that_opens_a_thought_is_known_by_its_prompt(qwen3):
+    closed = prompt_ids(qwen3, "What does <think> mean?")
+    assert not thought_is_open(qwen3, closed)
+    assert not thought_is_open(qwen3, prompt_ids(qwen3, "Why?", Prompt(thinking=True)))
+    opened = qwen3.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False)
+    assert thought_is_open(qwen3, [*closed, *opened])
+    assert not thought_is_open(qwen3, [])
 
 
 def test_an_empty_instruction_leaves_the_question_alone(qwen):

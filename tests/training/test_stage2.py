@@ -49,7 +49,7 @@ CONFIG = Config(
 )
 
 
-def verdict(task: str, completion: str, gold: str, *, truncated: bool = False) -> Verdict:
+def verdict(task: str, completion: str, gold: str, *, truncated: bool = False, thought_open: bool = False) -> Verdict:
     """A verifier that a random model satisfies about every other time."""
     return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
 

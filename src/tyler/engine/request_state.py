@@ -16,6 +16,7 @@ from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, T
 from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.tasks.prompts import thought_is_open
 
 
 class RequestState:
@@ -39,6 +40,7 @@ class RequestState:
         self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
         self.branch = branch  # of a request that begins with another answer's actions
         self.visible = IncrementalDetokenizer(tokenizer)
+        self.thought_open = thought_is_open(tokenizer, request.prompt_ids)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
@@ -255,5 +257,6 @@ class RequestState:
             queue_seconds=(self.started or time.perf_counter()) - self.queued,
             is_soft=self.is_soft,
             operator_probs=self.operator_probs[: len(self.actions)],
+            thought_open=self.thought_open,
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),
         )

@@ -51,7 +51,8 @@ class Trajectory:
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
     place in the context another vector took (empty: none); `num_soft_prompt` counts the prompt's positions of that
     kind. `operator_probs` are, for a request that asked, p(operator) of each operator at each action (0 where it could
-    not be drawn); else empty.
+    not be drawn); else empty. `thought_open` says that the prompt ends in an open thought (`<think>`), so that the text
+    begins within it.
     """
 
     prompt_ids: list[int]
@@ -74,6 +75,7 @@ class Trajectory:
     num_soft_prompt: int = 0
     limited_by: str | None = None
     operator_probs: list[tuple[float, ...]] = field(default_factory=list)
+    thought_open: bool = False
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= SHOWN_CHARACTERS else self.text[: SHOWN_CHARACTERS - 1] + "…"
@@ -130,7 +132,7 @@ class Trajectory:
 
         What trajectories were first written without may be missing.
         """
-        kept = {"operator_probs": [], **kept}
+        kept = {"operator_probs": [], "thought_open": False, **kept}
         names = {field.name for field in fields(cls)} | set(COUNTS)
         if differing := sorted(set(kept) ^ names):
             raise ValueError(f"this is no trajectory of this version of tyler; keys that differ: {differing}")

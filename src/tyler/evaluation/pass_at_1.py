@@ -42,7 +42,12 @@ class Clock:
 def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, clock: Clock) -> Record:
     """Grade one trajectory."""
     verdict = grade(
-        problem.task, trajectory.text, problem.answer, truncated=trajectory.truncated, **dataclasses.asdict(options)
+        problem.task,
+        trajectory.text,
+        problem.answer,
+        truncated=trajectory.truncated,
+        thought_open=trajectory.thought_open,
+        **dataclasses.asdict(options),
     )
     return record_of(problem, verdict, trajectory, clock)
 

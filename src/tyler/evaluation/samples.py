@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from statistics import fmean
 
 from tyler.evaluation.records import Record
 from tyler.evaluation.statistics import clustered, pass_at
-from tyler.tasks.answers.boxed import exact_number, plain
+from tyler.tasks import ballots
 
 
 @dataclass(frozen=True)
@@ -64,24 +63,21 @@ def _groups(answers: list[Record], k: int) -> list[list[Record]]:
 def vote(answers: Sequence[Record]) -> float:
     """The chance that the most frequent answer is right, where a tie is broken by lot; 0 where none has an answer.
 
-    Answers are the same where they are the same number, or else the same text less its LaTeX dressing. The gold answer
-    has no say in that.
+    Answers are the same where their task's grader says so (`tyler.tasks.ballots`); the gold answer has no say in that.
     """
-    ballots: defaultdict[str | Fraction, list[Record]] = defaultdict(list)
-    for one in answers:
-        if one.answer is not None:
-            ballots[_canonical(one.answer)].append(one)
-    if not ballots:
-        return 0.0
-    most = max(map(len, ballots.values()))
-    return fmean(fmean(one.correct for one in group) for group in ballots.values() if len(group) == most)
-
-
-def _canonical(answer: str) -> str | Fraction:
-    number = exact_number(answer)
-    return plain(answer) if number is None else number
+    cast = _ballots(answers)
+    most = max(map(len, cast), default=0)
+    return fmean(fmean(one.correct for one in ballot) for ballot in cast if len(ballot) == most) if cast else 0.0
 
 
 def votes(answers: Sequence[Record]) -> list[tuple[str, int]]:
-    """What was answered how often, most frequent first."""
-    return Counter(one.answer for one in answers if one.answer is not None).most_common()
+    """What was answered how often, most frequent first; equal answers as the first of them is written."""
+    counted = [(ballot[0].answer or "", len(ballot)) for ballot in _ballots(answers)]
+    return sorted(counted, key=lambda pair: -pair[1])
+
+
+def _ballots(answers: Sequence[Record]) -> list[list[Record]]:
+    """Equal answers together; without those that have none."""
+    given = [one for one in answers if one.answer is not None]
+    task = given[0].task if given else ""
+    return [[given[index] for index in ballot] for ballot in ballots(task, [one.answer or "" for one in given])]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tyler.tasks.ballots import ballots
+from tyler.tasks.grader_version import grader_version
 from tyler.tasks.grading import TASKS, find_task, grade, task_name
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Outcome, Problem, Verdict
@@ -19,4 +21,15 @@ if not TYPE_CHECKING:
         return import_module(TASKS[name])
 
 
-__all__ = ["TASKS", "Outcome", "Problem", "Verdict", "find_task", "grade", "load_problems", "task_name"]
+__all__ = [
+    "TASKS",
+    "Outcome",
+    "Problem",
+    "Verdict",
+    "ballots",
+    "find_task",
+    "grade",
+    "grader_version",
+    "load_problems",
+    "task_name",
+]

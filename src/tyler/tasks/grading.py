@@ -15,6 +15,7 @@ from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
 from tyler.tasks.problem import Outcome, Verdict
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
+from tyler.tasks.thoughts import after_thought
 
 
 def _benchmarks() -> dict[str, str]:
@@ -58,6 +59,7 @@ def grade(
     gold: Gold,
     *,
     truncated: bool = False,
+    thought_open: bool = False,
     mode: Mode = "official",
     deadline: float = 5.0,
     allow_code_execution: bool = False,
@@ -68,6 +70,7 @@ def grade(
 
     `gold` is what `Problem.answer` holds; a task with typed gold answers (TheoremQA) takes a value too. `truncated`
     says that the generation stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX.
+    `thought_open` says that the prompt ends in an open `<think>`: the answer is what follows its end, if it has one.
     `mode` is TheoremQA's, `deadline` the seconds that one answer may take. HumanEval runs the completion: only where
     `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does. `math_verify`
     asks math-verify too, of the whole completion and as long again, where the answers are mathematics; its word decides
@@ -84,6 +87,7 @@ def grade(
     options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution)
     found = find_task(task)
     text = _gold_text(found, gold)
+    completion = after_thought(completion, opened=thought_open)
     verdict = _verdict(found, completion, text, options)
     if math_verify:
         verdict = replace(verdict, math_verify=_math_verify(found, completion, text, deadline))

@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 
 from tyler.tasks.control_tokens import Cuts, encode_parts
 from tyler.tasks.problem import Problem
+from tyler.tasks.thoughts import leaves_thought_open
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +20,9 @@ BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer with
 
 DATE = "26 Jul 2024"
 """The date in prompts whose template takes one (Llama 3's): what Llama 3.2's own says where it knows no clock."""
+
+_TAIL = 16
+"""Tokens in which a prompt's last `<think>` stands, in whatever tokens it is written."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -145,6 +149,11 @@ def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], th
     if tokenizer.chat_template is None:
         return cuts.parts("".join(turn["content"] + "\n" for turn in marked))
     return cuts.parts(written_turns(tokenizer, marked, thinking))
+
+
+def thought_is_open(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int]) -> bool:
+    """Whether a prompt ends in an open thought, so that the answer begins within it; only its end is decoded."""
+    return leaves_thought_open(str(tokenizer.decode(list(prompt_ids[-_TAIL:]), skip_special_tokens=False)))
 
 
 def written_turns(

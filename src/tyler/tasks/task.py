@@ -5,11 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.grade_options import GradeOptions as GradeOptions
 from tyler.tasks.grade_options import Mode as Mode
 from tyler.tasks.problem import Outcome, Problem, Verdict
+
+Equal = Callable[[str, str, GradeOptions], bool]
+"""Whether an answer and a gold answer are the same; raises UnreadableAnswerError, UnreadableGoldError, TimeoutError."""
+Same = Callable[[str, str], bool]
+"""Whether two answers, of which neither is the gold one, say the same; raises nothing."""
+
+
+def same_text(answer: str, other: str) -> bool:
+    """Whether two answers are the same text."""
+    return answer == other
+
+
+def either_way(equal: Equal) -> Same:
+    """Two answers are the same where the grader would take either of them for a gold answer that is the other."""
+
+    def same(answer: str, other: str) -> bool:
+        return plain(answer) == plain(other) or _accepted(equal, answer, other) or _accepted(equal, other, answer)
+
+    return same
+
+
+def _accepted(equal: Equal, answer: str, gold: str) -> bool:
+    try:
+        return equal(answer, gold, GradeOptions(deadline=1.0))
+    except (ArithmeticError, MemoryError, RecursionError, TimeoutError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -43,6 +69,8 @@ class Task:
     """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     """Completion and gold answer to a verdict: outcome and answer."""
+    same: Same = same_text
+    """Whether two answers share a ballot in a majority vote."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
     divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
@@ -68,6 +96,7 @@ class Generated:
     load: Callable[[str, int | None, int], list[Problem]]
     """The problems of a split: `count` of them (None: its default), drawn with a seed."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
+    same: Same = same_text
     private: bool = False
     latex: Callable[[str], str | None] | None = None
     """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""
@@ -79,10 +108,6 @@ class Generated:
 def as_written(gold: str) -> str:
     """A gold answer that is LaTeX already."""
     return gold
-
-
-Equal = Callable[[str, str, GradeOptions], bool]
-"""Whether an answer and a gold answer are the same; raises UnreadableAnswerError, UnreadableGoldError, TimeoutError."""
 
 
 def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:

@@ -205,7 +205,13 @@ def accumulate_gradients(
 def graded(problems: Sequence[Problem], answers: Sequence[Trajectory]) -> list[Verdict]:
     """What the verifier says of one answer to each problem."""
     return [
-        grade(problem.task, answer.text, problem.answer, truncated=answer.truncated)
+        grade(
+            problem.task,
+            answer.text,
+            problem.answer,
+            truncated=answer.truncated,
+            thought_open=answer.thought_open,
+        )
         for problem, answer in zip(problems, answers, strict=True)
     ]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_THINK, _END_OF_THOUGHT = "<think>", "</think>"
+from tyler.tasks.thoughts import after_thought
+
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"(?:\\[^()\[\]]|[^\s$\\])+")
@@ -23,18 +24,6 @@ class UnreadableAnswerError(ValueError):
 
 class UnreadableGoldError(ValueError):
     """The gold answer is not of the task's kind: an error of the data set; grades as `gold_error`."""
-
-
-def after_thought(completion: str) -> str:
-    """What follows the thought that a completion begins with; "" where that thought never ends.
-
-    The thought is a leading `<think>...</think>`. Chat templates may open it in the prompt: then everything up to a
-    `</think>` that no `<think>` comes before is the thought.
-    """
-    before, end, after = completion.partition(_END_OF_THOUGHT)
-    if before.lstrip().startswith(_THINK) or (end and _THINK not in before):
-        return after
-    return completion
 
 
 def boxed_answer(completion: str) -> str | None:

@@ -15,7 +15,7 @@ from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.choices import letter
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, Verdict
-from tyler.tasks.task import GradeOptions, Source, Task, boxed
+from tyler.tasks.task import GradeOptions, Source, Task, boxed, either_way
 
 LETTERS = "ABCD"
 INSTRUCTION = "Give only the letter of the correct option as the final answer."
@@ -90,6 +90,7 @@ TASK = Task(
     },
     problem=problem,
     verdict=verdict,
+    same=either_way(equal),
     private=True,
     aliases=("gpqadiamond",),
 )

@@ -17,7 +17,7 @@ from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unla
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Source, Task, as_written, boxed
+from tyler.tasks.task import GradeOptions, Source, Task, as_written, boxed, either_way
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
 _SCIENTIFIC = re.compile(r"(?<=[0-9]) ?(?:\\times|\\cdot|×) ?10 ?\^ ?(?:\{ ?(-?[0-9]{1,3}) ?\}|(-?[0-9]))$")
@@ -102,5 +102,6 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    same=either_way(equal),
     latex=as_written,
 )

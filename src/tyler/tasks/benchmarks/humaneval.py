@@ -20,11 +20,11 @@ import json
 import re
 import textwrap
 
-from tyler.tasks.answers.boxed import after_thought
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.sandbox.sandbox import Ending, Limits, execute, require
 from tyler.tasks.task import GradeOptions, Source, Task
+from tyler.tasks.thoughts import after_thought
 
 INSTRUCTION = (
     "Complete this Python function. Reason step by step where it helps, and end with the whole function, with its "

@@ -16,7 +16,7 @@ from decimal import Decimal
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, exact_number, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Task, as_written, boxed
+from tyler.tasks.task import GradeOptions, Task, as_written, boxed, either_way
 
 _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
@@ -98,5 +98,11 @@ def _normalised(text: str) -> str:
 
 
 TASK = Task(
-    name="jsonl", title="your own problems", sources={}, problem=problem, verdict=boxed(equal), latex=as_written
+    name="jsonl",
+    title="your own problems",
+    sources={},
+    problem=problem,
+    verdict=boxed(equal),
+    same=either_way(equal),
+    latex=as_written,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tyler.tasks.answers import mathematics
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, as_written, boxed
+from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -36,5 +36,6 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(mathematics.equal),
+    same=either_way(mathematics.equal),
     latex=as_written,
 )

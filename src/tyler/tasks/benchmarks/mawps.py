@@ -23,7 +23,7 @@ from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.same_text import fingerprint
-from tyler.tasks.task import Source, Task, as_written, boxed
+from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 from tyler.tasks.templates import grouped, held_out_groups, template
 from tyler.tasks.word_problems import in_formula, published_number, readable, written
 
@@ -166,6 +166,7 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    same=either_way(equal),
     latex=as_written,
     divide=divide,
 )

@@ -11,4 +11,5 @@ TASK = Generated(
     splits=tuple(SPLITS),
     load=lambda split, count, seed: load(split, count=count, seed=seed),
     verdict=boxed(lambda answer, gold, options: equal(answer, gold)),
+    same=equal,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tyler.tasks.benchmarks.jsonl import boxed_solution, equal
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Source, Task, as_written, boxed
+from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 
 _END_OF_THOUGHT = "</think>"
 _COLUMNS = ("generations", "is_reasoning_complete", "correctness_math_verify")
@@ -74,6 +74,7 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    same=either_way(equal),
     latex=as_written,
     aliases=("openr1math", "openr1math220k"),
 )

@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, plain
@@ -160,6 +161,22 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
         return _same_list(_known(items, answer, "a list of numbers"), expected, options.mode)
     readings = None if isinstance(expected, int) and unfinished(answer) else numbers(answer)
     return _same(_known(readings, answer, "a number"), expected, options.mode)
+
+
+def same_value(answer: str, other: str) -> bool:
+    """Whether two answers are the same truth value, option, number or list; no tolerance but for what is rounded."""
+    for read in (truth, partial(letter, letters="abcdef")):
+        if (said := read(answer)) is not None:
+            return said == read(other)
+    given, expected = listed(answer), listed(other)
+    if given is None or expected is None:
+        return plain(answer) == plain(other)
+    return len(given) == len(expected) and all(map(_agree, given, expected))
+
+
+def _agree(given: list[Fraction], expected: list[Fraction]) -> bool:
+    """Whether two numbers have a reading in common."""
+    return any(abs(a - b) <= _NOISE * max(abs(a), abs(b)) for a in given for b in expected)
 
 
 def latex(gold: str) -> str | None:
@@ -432,6 +449,7 @@ TASK = Task(
     },
     problem=problem,
     verdict=boxed(equal),
+    same=same_value,
     latex=latex,
     typed_gold=True,
 )
