@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tyler.analysis.library import INDEX
-from tyler.analysis.studies import mini
+from tyler.experiments import mini_study as mini
+from tyler.experiments.library import INDEX
 from tyler.runs.atomic_files import atomic_write
 
 FOLDERS = {Path("docs/results/mini"): mini.study, Path("docs/results/baselines"): mini.comparison}

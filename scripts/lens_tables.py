@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tyler.analysis.lens import TOGETHER
-from tyler.analysis.lens_tables import decoded_rows, decoded_tested_rows, tested_rows
-from tyler.analysis.survey import Survey
 from tyler.evaluation.reports import markdown_row
+from tyler.lens.block import TOGETHER
+from tyler.lens.survey import Survey
+from tyler.lens.tables import decoded_rows, decoded_tested_rows, tested_rows
 
 FOLDER = Path("docs/results/lens")
 TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-1": "SmolLM2, Stage 1"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tyler.analysis import experiments
-from tyler.analysis.outputs import read_results
+from tyler.experiments import declared
+from tyler.experiments.outputs import read_results
 from tyler.runs.atomic_files import atomic_write
 
 FOLDER = Path("docs/results/reproduction-mini")
@@ -30,7 +30,7 @@ Written by `python scripts/reproduction_tables.py`.
 def tables(folder: Path) -> str:
     """All tables, an experiment after the other."""
     parts = [BEGINNING]
-    for name in experiments.names():
+    for name in declared.names():
         results = read_results(folder / name)
         made = [file.read_text(encoding="utf-8").strip() for file in sorted((folder / name).glob("*.md"))]
         parts += [f"## `{name}`: {results['title']}", *(one.replace("## ", "### ", 1) for one in made)]

@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from tyler.analysis.methods import COLOURS as METHODS
 from tyler.evaluation.statistics import wilson
+from tyler.experiments.methods import COLOURS as METHODS
 
 Records = Sequence[Mapping[str, Any]]
 """One record a seed."""

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from study_figures import draw_shares
-from tyler.analysis import records
-from tyler.analysis.cells import Cell, Questions, Sources
-from tyler.analysis.grid import Grid
-from tyler.analysis.studies import smollm2
-from tyler.analysis.training import keep
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import PairedShares, clustered
+from tyler.experiments import records
+from tyler.experiments import smollm2_study as smollm2
+from tyler.experiments.cells import Cell, Questions, Sources
+from tyler.experiments.grid import Grid
+from tyler.experiments.training import keep
 from tyler.runs.atomic_files import atomic_write
 
 RECORDS = Path("docs/results/smollm2")

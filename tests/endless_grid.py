@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tyler.analysis import jobs
-from tyler.analysis.cells import Cell, Decoding, Questions, Training
+from tyler.experiments import jobs
+from tyler.experiments.cells import Cell, Decoding, Questions, Training
 from tyler.runs.signals import interruptible, unwinding
 
 

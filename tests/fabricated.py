@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tyler.analysis.cells import LATENTS, TEXTS, Cell, Sources
-from tyler.analysis.measures import packed
-from tyler.analysis.methods import SOFTCOT
+from tyler.experiments.cells import LATENTS, TEXTS, Cell, Sources
+from tyler.experiments.measures import packed
+from tyler.experiments.methods import SOFTCOT
 
 DIM = 6
 OPERATORS = ("global", "state", "procedure")

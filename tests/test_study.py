@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tyler.analysis import experiments
-from tyler.analysis.cells import ACCURACY, SPREAD, name_of
-from tyler.analysis.methods import COLOURS
-from tyler.analysis.records import read as read_records
-from tyler.analysis.scales import SCALES
-from tyler.analysis.studies import smollm2
+from tyler.experiments import declared
+from tyler.experiments import smollm2_study as smollm2
+from tyler.experiments.cells import ACCURACY, SPREAD, name_of
+from tyler.experiments.methods import COLOURS
+from tyler.experiments.records import read as read_records
+from tyler.experiments.scales import SCALES
 from tyler.modeling.architectures import fetched_folder
 from tyler.reasoners.registry import checkpoint_class
 from tyler.tasks.mini import FAMILIES
@@ -231,5 +231,5 @@ def test_a_method_has_the_colour_that_it_has_in_every_figure(scripts: tuple[Modu
     figures = importlib.import_module("study_figures")
     assert figures.colour_of("Tyler, Stage 2") == COLOURS["Tyler, Stage 2"] != figures.colour_of("Tyler, Stage 1")
     assert figures.colour_of("MemGen, weaver by GRPO") == COLOURS["MemGen"]
-    tables = [experiments.find(name).entries(SCALES["mini"]) for name in ("main", "continual", "efficiency")]
+    tables = [declared.find(name).entries(SCALES["mini"]) for name in ("main", "continual", "efficiency")]
     assert {entry.row for entries in tables for entry in entries} <= COLOURS.keys()

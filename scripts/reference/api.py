@@ -34,8 +34,8 @@ GROUPS = {
     "Interventions and the lens": [
         "modeling.interventions.remove", "modeling.interventions.swap", "modeling.interventions.share",
         "modeling.interventions.zero", "modeling.interventions.fix",
-        "analysis.lens.read_blocks", "analysis.lens.Reading", "analysis.survey.survey", "analysis.survey.Survey",
-        "analysis.redecoded.kept_answers",
+        "lens.block.read_blocks", "lens.block.Reading", "lens.survey.survey", "lens.survey.Survey",
+        "lens.redecoded.kept_answers",
     ],
     "Training": ["config.files.load_config", "training.stage1.run", "training.stage2.run"],
     "Version": ["__version__"],

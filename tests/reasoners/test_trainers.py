@@ -6,8 +6,8 @@ from operator import attrgetter
 
 import pytest
 
-from tyler.analysis.cells import SECTIONS
 from tyler.config.schema import Config
+from tyler.experiments.cells import SECTIONS
 from tyler.reasoners.trainers import TRAINERS
 from tyler.runs.metrics import LOOPS
 

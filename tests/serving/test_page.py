@@ -10,10 +10,10 @@ import pytest
 import torch
 from tests.serving.served import NAME, Served, serving
 
-from tyler.analysis.lens import blocks_of, read_block
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
+from tyler.lens.block import blocks_of, read_block
 from tyler.model import Tyler
 from tyler.serving import page, page_api
 from tyler.serving.answers import router_name

@@ -11,9 +11,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tyler.analysis.cells import Sources, Training
 from tyler.config.files import load_config
 from tyler.config.loops import Stage1Config
+from tyler.experiments.cells import Sources, Training
 from tyler.model import Tyler
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.runs.run import Run

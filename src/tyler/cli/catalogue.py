@@ -100,7 +100,7 @@ def report(
         runs: Run directories, folders of evaluations, or folders that hold some.
         output: The page; by default report.html in the folder, or for several runs/report.html.
     """
-    from tyler.analysis import run_report
+    from tyler.lens import run_report
 
     print(f"the report is {run_report.write(runs, output)}")
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tyler.analysis.lens import Reading
-    from tyler.analysis.survey import Survey
     from tyler.engine.trajectory import Trajectory
+    from tyler.lens.block import Reading
+    from tyler.lens.survey import Survey
     from tyler.model import Tyler
 
 
@@ -91,8 +91,8 @@ class Seen:
 
 def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
     """The blocks of one answer, beside those of the answers to some problems."""
-    from tyler.analysis.lens import read_blocks
-    from tyler.analysis.lens_tables import answer_page
+    from tyler.lens.block import read_blocks
+    from tyler.lens.tables import answer_page
 
     answer, *others = loaded.solve([question, *problems], **asking)
     readings = read_blocks(loaded, answer, others, seed)
@@ -103,8 +103,8 @@ def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: 
 def surveyed(loaded: Tyler, name: str, asked: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
     """The blocks of many answers, counted."""
     import tyler
-    from tyler.analysis.lens_tables import survey_page
-    from tyler.analysis.survey import survey
+    from tyler.lens.survey import survey
+    from tyler.lens.tables import survey_page
 
     found = survey(loaded, problems, seed=seed, **asking)
     told = {"model": name, "problems": asked, "version": tyler.__version__, **found.to_dict()}
@@ -122,7 +122,7 @@ def show(parts: Sequence[RenderableType]) -> None:
 
 def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[RenderableType]:
     """An answer with its operators, and two rows for each of its blocks."""
-    from tyler.analysis.lens_tables import LOSSES, block_rows, loss_rows
+    from tyler.lens.tables import LOSSES, block_rows, loss_rows
 
     tables = [tabled(loss_rows(readings), LOSSES), tabled(block_rows(readings), "what is in them")]
     return [as_text(answer.text, answer.invocations), *tables]
@@ -130,7 +130,7 @@ def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[Rende
 
 def survey_tables(found: Survey) -> list[RenderableType]:
     """What is tested, what each replacement costs, and what else was counted."""
-    from tyler.analysis.lens_tables import (
+    from tyler.lens.tables import (
         LOSSES,
         decoded_rows,
         decoded_tested_rows,

@@ -12,8 +12,8 @@ from tyro.conf import Positional, arg
 from tyler.cli.options import SomeBytes, SomeFolder, memory_of
 
 if TYPE_CHECKING:
-    from tyler.analysis.reproduction import Reproduction
-    from tyler.analysis.scales import Scale
+    from tyler.experiments.reproduction import Reproduction
+    from tyler.experiments.scales import Scale
     from tyler.tasks.task import GradeOptions
 
 RESULTS = Path("docs/results")
@@ -78,15 +78,15 @@ def reproduce(
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
     """
-    from tyler.analysis import experiments
-    from tyler.analysis.library import folders_of_records
-    from tyler.analysis.reproduction import Reproduction, with_seeds
-    from tyler.analysis.scales import scale_named
-    from tyler.analysis.sources import sources_in
+    from tyler.experiments import declared
+    from tyler.experiments.library import folders_of_records
+    from tyler.experiments.reproduction import Reproduction, with_seeds
+    from tyler.experiments.scales import scale_named
+    from tyler.experiments.sources import sources_in
     from tyler.tasks.task import GradeOptions
 
     asked = with_seeds(scale_named(scale), seeds)
-    chosen = possible(experiments.chosen(names), "all" in names, asked)
+    chosen = possible(declared.chosen(names), "all" in names, asked)
     output = output or Path("runs") / f"reproduce-{scale}"
     libraries = folders_of_records(earlier)
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
@@ -96,15 +96,15 @@ def reproduce(
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
     if instead.smoke:
-        from tyler.analysis.smoke import run as rehearse
+        from tyler.experiments.smoke import run as rehearse
 
         rehearse(made, instead.tokenizers or tokenizers_in(data), options)
     elif instead.dry_run:
-        from tyler.analysis.listing import show_cells
+        from tyler.experiments.listing import show_cells
 
         show_cells(made, device)
     elif instead.trace:
-        from tyler.analysis.listing import show_trace
+        from tyler.experiments.listing import show_trace
 
         show_trace(made, instead.trace)
     else:
@@ -118,9 +118,9 @@ def tokenizers_in(data: Path | None) -> Path | None:
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
     """The experiments that a scale has. Raises ValueError for one that it has not, unless all were asked for."""
-    from tyler.analysis import experiments
+    from tyler.experiments import declared
 
-    there = [name for name in names if experiments.find(name).entries(scale)]
+    there = [name for name in names if declared.find(name).entries(scale)]
     if missing := [name for name in names if name not in there]:
         told = f"scale {scale.name!r} has no {', '.join(missing)}"
         if not every:
@@ -133,8 +133,8 @@ def carry_out(
     made: Reproduction, device: str, options: GradeOptions, processes: int, memory: int | None = None
 ) -> None:
     """Run and report."""
-    from tyler.analysis.listing import estimator_of
-    from tyler.analysis.sources import check_weights
+    from tyler.experiments.listing import estimator_of
+    from tyler.experiments.sources import check_weights
     from tyler.tasks import find_task
 
     cells = made.cells()

@@ -1,6 +1,6 @@
 """What Tyler is compared with: one file each, on the same engine, problems and grader.
 
-reasoner.py       the protocol that evaluation, serving and analysis know
+reasoner.py       the protocol that evaluation, serving and experiments know
 tyler.py          Tyler as a reasoner
 method.py         what a method says of itself, as METHOD
 registry.py       every method by name: the modules that define METHOD are found, and nothing lists them

@@ -1,4 +1,4 @@
-"""A reasoner answers problems with trajectories. Evaluation, serving and analysis know this and nothing more."""
+"""A reasoner answers problems with trajectories. Evaluation, serving and experiments know this and nothing more."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 import tyler
-from tyler.analysis.interventions import blocks_of
-from tyler.analysis.lens import read_block
 from tyler.engine.presentation import colour_of
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Learned
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
+from tyler.lens.block import read_block
+from tyler.lens.interventions import blocks_of
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving import page

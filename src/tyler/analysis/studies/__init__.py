@@ -1,1 +1,0 @@
-"""Which cells a study has: one module a study."""

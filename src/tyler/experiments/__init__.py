@@ -1,0 +1,23 @@
+"""Experiments: grids of cells that are run once, and what is made of their records.
+
+cells.py          a cell: a trained model, decoded in one way, on the problems of one split; named by its hash
+training.py       the models of cells, trained once and shared
+records.py        a finished cell on disk, as short as it can be and still recount every number
+grid.py           cells that have no record yet are run; a killed grid resumes
+mini_study.py     which cells the studies on mini have
+smollm2_study.py  and that on SmolLM2
+scales.py         backbones, problems, seeds and chosen settings of each scale
+methods.py        the methods of the tables as trainings and decodings, and their colours
+experiment.py     an experiment: entries, findings, tables and figures
+declared/         one module an experiment of the paper
+averages.py       shares with intervals, averages over tasks, differences
+published.py      the paper's numbers (published.yaml), and those that no count gives
+measures.py       what is kept of a cell's answers
+library.py        records of several folders, by the hash of their cells
+sources.py        where the tasks' files and the backbones are
+estimates.py      time and memory of a cell before it is run
+reproduction.py   `tyler reproduce`: run what is missing, then results.json
+outputs.py        tables and figures from results.json alone (tables.py, figures.py, tyler.mplstyle)
+smoke.py          everything once, on small random backbones
+listing.py        a dry run's list, and what a number is made of
+"""

@@ -1,0 +1,134 @@
+"""Accuracies as tables tell them: per cent with intervals, unweighted averages over tasks, differences to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from tyler.evaluation.statistics import middle95, resampled, wilson
+from tyler.experiments.experiment import Measured, Results, entry_of, in_order
+from tyler.experiments.published import shown
+from tyler.experiments.tables import MISSING, Table
+
+DRAWS = 2000
+
+
+def accuracy(entry: Mapping[str, Any] | None) -> float | None:
+    """Per cent right over all seeds."""
+    return None if entry is None else 100 * sum(entry["k"]) / (entry["n"] * len(entry["k"]))
+
+
+def told(entry: Mapping[str, Any] | None, published: str = "") -> str:
+    """Per cent right, its 95% Wilson interval, which takes the seeds as independent, and the paper's in brackets."""
+    share = accuracy(entry)
+    if entry is None or share is None:
+        return with_paper(MISSING, published)
+    low, high = wilson(sum(entry["k"]), entry["n"] * len(entry["k"]))
+    return with_paper(f"{share:.1f} ({100 * low:.1f}–{100 * high:.1f})", published)
+
+
+def with_paper(text: str, published: str) -> str:
+    """Ours, and the paper's in brackets where it has one."""
+    return f"{text} [{published}]" if published else text
+
+
+def accuracy_table(
+    results: Results, name: str, caption: str, published: str, group: str, ruled: tuple[int, ...] = ()
+) -> Table:
+    """Rows by tasks, with the average and the difference to the base row; the paper's in brackets."""
+    columns = in_order(results, "column")
+    rows = []
+    for row in in_order(results, "row"):
+        shares = [
+            told(entry_of(results, group, row, column), shown(published, group, row, column)) for column in columns
+        ]
+        ends = (
+            with_paper(averaged(results, group, row, columns), shown(published, group, row, "Average")),
+            with_paper(difference(results, group, row), shown(published, group, row, "Difference", "+.2f")),
+        )
+        rows.append((row, *shares, *ends))
+    header = ("method", *columns, "average", "difference to CoT")
+    return Table(name, caption, header, tuple(rows), ruled)
+
+
+def average(results: Results, group: str, row: str, columns: Sequence[str]) -> float | None:
+    """The unweighted mean over tasks, as the paper averages; None where one is missing."""
+    shares = [accuracy(entry_of(results, group, row, column)) for column in columns]
+    return None if None in shares else fmean(share for share in shares if share is not None)
+
+
+def average_interval(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float] | None:
+    """The 95% interval of an unweighted mean over tasks, in per cent; None where one is missing.
+
+    Wilson's intervals (l, u) of the shares p go together as l' = m - sqrt(sum (p - l)^2) / T and
+    u' = m + sqrt(sum (u - p)^2) / T over T tasks of mean m (Newcombe 1998, Statistics in Medicine 17, 873-890).
+    """
+    found = [entry_of(results, group, row, column) for column in columns]
+    there = [(sum(one["k"]), one["n"] * len(one["k"])) for one in found if one is not None]
+    if len(there) < len(columns):
+        return None
+    shares = np.array([right / count for right, count in there])
+    low, high = np.array([wilson(right, count) for right, count in there]).T
+    below, above = (float(np.sqrt(((side - shares) ** 2).sum())) / len(columns) for side in (low, high))
+    middle = float(shares.mean())
+    return 100 * (middle - below), 100 * (middle + above)
+
+
+def averaged(results: Results, group: str, row: str, columns: Sequence[str]) -> str:
+    """An unweighted mean over tasks with its interval, as text."""
+    mean, ends = average(results, group, row, columns), average_interval(results, group, row, columns)
+    return MISSING if mean is None or ends is None else f"{mean:.2f} ({ends[0]:.1f}–{ends[1]:.1f})"
+
+
+def mean_of(results: Results, group: str, row: str, columns: Sequence[str], key: str) -> float | None:
+    """The unweighted mean over tasks of another number of an entry, such as its seconds; None where one is missing."""
+    found = [entry_of(results, group, row, column) for column in columns]
+    return None if None in found else fmean(one[key] for one in found if one is not None)
+
+
+def written(number: float | None, form: str) -> str:
+    """A number as text."""
+    return MISSING if number is None else f"{number:{form}}"
+
+
+def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
+    """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval; of rows whose tasks
+    have all been measured.
+
+    Problems are drawn anew within each task, the same for both rows, and a problem counts by its share of seeds.
+    """
+    found = []
+    by_row: dict[tuple[str, str], dict[str, list[float]]] = {}
+    asked: dict[tuple[str, str], set[str]] = {}
+    for one in measured:
+        asked.setdefault((one.entry.group, one.entry.row), set()).add(one.entry.column)
+        if tallies := [one.right(record) for record in one.found]:
+            shares = [fmean(column) for column in zip(*tallies, strict=True)]
+            by_row.setdefault((one.entry.group, one.entry.row), {})[one.entry.column] = shares
+    for (group, row), tasks in by_row.items():
+        plain = by_row.get((group, base), {})
+        if row != base and plain.keys() == tasks.keys() == asked[group, row]:
+            found.append(
+                {"group": group, "row": row, "to": base, **macro_difference(list(tasks.values()), list(plain.values()))}
+            )
+    return found
+
+
+def macro_difference(ours: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The difference of two macro averages in points, with its percentile interval."""
+    source = np.random.default_rng(0)
+    gains = [np.asarray(one) - np.asarray(other) for one, other in zip(ours, plain, strict=True)]
+    low, high = middle95(np.mean([resampled(gain, DRAWS, source).mean(axis=1) for gain in gains], axis=0))
+    middle = fmean(float(gain.mean()) for gain in gains)
+    return {"points": round(100 * middle, 4), "low": round(100 * low, 4), "high": round(100 * high, 4)}
+
+
+def difference(results: Results, group: str, row: str) -> str:
+    """A row's difference as text."""
+    for one in results["differences"]:
+        if (one["group"], one["row"]) == (group, row):
+            return f"{one['points']:+.1f} ({one['low']:+.1f} to {one['high']:+.1f})"
+    return MISSING

@@ -1,0 +1,65 @@
+"""Table unified-ablation: the stages one after the other, shared and swapped operators, random routing.
+
+# Deviation: (f) shares the head of O_g at inference; the paper does not say whether its shared modules were trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tyler.experiments.averages import accuracy_table, differences
+from tyler.experiments.cells import Decoding, Training
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, seeded
+from tyler.experiments.methods import COT, HARD_CAP, STAGE1, STAGE2, cell, methods
+from tyler.experiments.scales import Scale
+from tyler.experiments.tables import Table
+
+BASE = "(a) CoT"
+NO_BUDGET, NO_ANCHOR = "grpo.budget_weight=0", "grpo.anchor_weight=0"
+RATES = (0.25, 0.5, 0.75)
+
+
+def rows(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
+    """Rows (a) to (k)."""
+    known = methods(scale)
+    stage1, full = known[STAGE1][0], known[STAGE2][0]
+    shared = Decoding(intervention="share global", budget=HARD_CAP)
+    swapped = Decoding(intervention="swap global state", budget=HARD_CAP)
+    random = {f"({letter}) random {rate:.0%}": rate for letter, rate in zip("hij", RATES, strict=True)}
+    return {
+        BASE: known[COT],
+        "(b) + Stage 1": known[STAGE1],
+        "(c) + Stage 2, task reward only": (scale.training("stage2", NO_BUDGET, NO_ANCHOR, start=stage1), Decoding()),
+        "(d) + Stage 2, with budget": (scale.training("stage2", NO_ANCHOR, start=stage1), Decoding()),
+        "(e) Tyler": known[STAGE2],
+        "(f) shared operators": (full, shared),
+        "(g) O_s and O_g swapped": (full, swapped),
+        **{row: (stage1, Decoding(router=f"boundaries:{rate}")) for row, rate in random.items()},
+        "(k) random 100%": known[STAGE1],
+    }
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """Rows by tasks."""
+    return [
+        Entry(scale.studied, row, column, seeded(scale, partial(cell, scale, row, scale.preset, made, column)))
+        for row, made in rows(scale).items()
+        for column in scale.tasks
+    ]
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """How far every row is from (a)."""
+    return {"differences": differences(measured, BASE)}
+
+
+def tables(results: Results) -> list[Table]:
+    """The one."""
+    group = results["entries"][0]["group"]
+    caption = f"Ablation on {group}, Pass@1 in per cent"
+    return [accuracy_table(results, "ablation", caption, "ablation", group, ruled=(5, 7))]
+
+
+EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, findings, base=BASE)

@@ -1,0 +1,194 @@
+"""Table and figures continual-learning: one domain after the other, what is kept and what is forgotten.
+
+SFT and GRPO learn each domain on the model of the one before, with its LoRA merged in. MemGen's weaver and Tyler's Phi
+go on learning.
+
+# Deviation: Tyler's policy {eta, psi} belongs to one Phi and is learned anew on each domain; the paper does not say
+which of its parts go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tyler.experiments.averages import accuracy, told, with_paper, written
+from tyler.experiments.cells import Cell, Decoding, Training
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, entry_of, in_order, seeded
+from tyler.experiments.methods import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER
+from tyler.experiments.published import shown
+from tyler.experiments.scales import Domain, Scale
+from tyler.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BASE = "0 base"
+MARKERS = "os^D"
+"""One a method, for whoever does not tell the colours apart."""
+Shares = dict[tuple[str, str], float]
+"""Per cent right, by step and domain."""
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """Every method after every domain, on the problems of all domains; none where a scale has no domains."""
+    preset = scale.backbones[scale.sequential]
+    steps = {BASE: {COT: (Training(), Decoding(router="never"))}}
+    chains = trainings(scale)
+    for place, domain in enumerate(scale.domains):
+        decodings = {MEMGEN: Decoding("memgen")}
+        steps[f"{place + 1} {domain.title}"] = {
+            row: (chain[place], decodings.get(row, Decoding())) for row, chain in chains.items()
+        }
+    return [
+        Entry(
+            step, row, domain.column, seeded(scale, partial(of_step, step, row, preset, made, domain)), domain.families
+        )
+        for step, rows in steps.items()
+        for row, made in rows.items()
+        for domain in scale.domains
+    ]
+
+
+def of_step(step: str, row: str, preset: str, made: tuple[Training, Decoding], domain: Domain, seed: int) -> Cell:
+    """A method's cell after a step, on the problems of a domain."""
+    return Cell(f"{step}: {row}", preset, *made, domain.questions, seed)
+
+
+def trainings(scale: Scale) -> dict[str, list[Training]]:
+    """The training of each method after each domain."""
+    found: dict[str, list[Training]] = {SFT: [], GRPO: [], MEMGEN: [], TYLER: []}
+    operators: Training | None = None
+    for domain in scale.domains:
+        for row, method in ((SFT, "sft"), (GRPO, "grpo")):
+            merged = Training("merge", start=found[row][-1]) if found[row] else None
+            found[row].append(scale.training(method, *domain.learned, start=merged))
+        before = found[MEMGEN][-1] if found[MEMGEN] else None
+        found[MEMGEN].append(scale.training("memgen", *domain.learned, start=before))
+        operators = scale.training("stage1", *domain.learned, start=operators)
+        found[TYLER].append(scale.training("stage2", *domain.learned, start=operators))
+    return found
+
+
+def forgetting(after: Sequence[Sequence[float]]) -> float:
+    """F_t of accuracies after the steps 1..t, each a row with a column for every domain in the order of adaptation.
+
+    F_t = mean over the domains i seen so far of max_{s <= t} A_{s,i} - A_{t,i}; the last row is A_t.
+    """
+    seen = len(after)
+    return fmean(max(row[i] for row in after) - after[-1][i] for i in range(seen))
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """The macro average and F of every method after every step, of each seed that has all domains up to there."""
+    columns = list(dict.fromkeys(one.entry.column for one in measured))
+    steps = list(dict.fromkeys(one.entry.group for one in measured if one.entry.group != BASE))
+    shares: dict[str, dict[int, Shares]] = {}
+    for one in measured:
+        for seed, (_, record) in one.records.items():
+            of_seed = shares.setdefault(one.entry.row, {}).setdefault(seed, {})
+            of_seed[one.entry.group, one.entry.column] = 100 * fmean(one.right(record))
+    told = []
+    for (row, seeds), place in product(shares.items(), range(len(steps))):
+        values = [summed(after) for one in seeds.values() if (after := accuracies(one, steps[: place + 1], columns))]
+        if values:
+            told.append({"row": row, "step": steps[place], **{key: [one[key] for one in values] for key in values[0]}})
+    return {"retention": told}
+
+
+def accuracies(shares: Shares, steps: Sequence[str], columns: Sequence[str]) -> list[list[float]]:
+    """After each of some steps the accuracy on every domain; nothing where one is missing."""
+    whole = all((step, column) in shares for step in steps for column in columns)
+    return [[shares[step, column] for column in columns] for step in steps] if whole else []
+
+
+def summed(after: Sequence[Sequence[float]]) -> dict[str, float]:
+    """What a step comes to, of one seed."""
+    return {"average": round(fmean(after[-1]), 4), "forgetting": round(forgetting(after), 4)}
+
+
+def retained(results: Results, row: str, step: str, key: str) -> list[float]:
+    """A method's average or F after a step, of each seed."""
+    found = [one for one in results["retention"] if (one["row"], one["step"]) == (row, step)]
+    return found[0][key] if found else []
+
+
+def tables(results: Results) -> list[Table]:
+    """The matrix of accuracies with averages and F."""
+    columns, ruled = in_order(results, "column"), list[int]()
+    rows = list[tuple[str, ...]]()
+    for step in in_order(results, "group"):
+        ruled += [len(rows)] * bool(rows)
+        for row in (one for one in in_order(results, "row") if (one == COT) == (step == BASE)):
+            shares = [told(entry_of(results, step, row, one), shown("continual", step, row, one)) for one in columns]
+            average = mean_share(results, step, row, columns)
+            forgotten = retained(results, row, step, "forgetting")
+            lost = written(fmean(forgotten) if forgotten else None, ".2f")
+            ends = (
+                with_paper(written(average, ".2f"), shown("continual", step, row, "Average")),
+                with_paper(lost, shown("continual", step, row, "Forgetting")),
+            )
+            rows.append((step, row, *shares, *ends))
+    header = ("after", "method", *columns, "average", "F")
+    return [Table("continual", "Sequential adaptation, Pass@1 in per cent", header, tuple(rows), tuple(ruled))]
+
+
+def mean_share(results: Results, step: str, row: str, columns: Sequence[str]) -> float | None:
+    """The macro average over all seeds."""
+    shares = [accuracy(entry_of(results, step, row, column)) for column in columns]
+    return None if None in shares else fmean(one for one in shares if one is not None)
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Six panels: accuracy on each domain after every step, the macro average, and F; each seed is a thin line."""
+    from tyler.experiments.figures import panels
+
+    steps = [step for step in in_order(results, "group") if step != BASE]
+    columns, methods = in_order(results, "column"), [row for row in in_order(results, "row") if row != COT]
+    figure, drawn = panels(2, 3, width=2.27, height=1.75)
+    values: dict[str, dict[str, list[list[float]]]] = {
+        column: {row: [of_seeds(entry_of(results, step, row, column)) for step in steps] for row in methods}
+        for column in columns
+    }
+    for key in ("average", "forgetting"):
+        values[key] = {row: [retained(results, row, step, key) for step in steps] for row in methods}
+    titles = {"average": "macro average", "forgetting": "forgetting F (lower is better)"}
+    for axes, (name, lines) in zip(drawn, values.items(), strict=False):
+        for (row, heights), marker in zip(lines.items(), MARKERS, strict=False):
+            draw(axes, heights, color=COLOURS[row], marker=marker, label=row)
+        base = accuracy(entry_of(results, BASE, COT, name)) if name in columns else None
+        if base is not None:
+            axes.axhline(base, color=COLOURS[COT], linestyle="--", linewidth=0.8, label=COT)
+        axes.set_title(titles.get(name, name))
+        axes.set_xticks(range(len(steps)), [step.partition(" ")[2] for step in steps], rotation=20)
+    figure.legend(*drawn[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods) + 1)
+    return {"continual": figure}
+
+
+def of_seeds(entry: Mapping[str, Any] | None) -> list[float]:
+    """Per cent right, of each seed."""
+    return [] if entry is None else [100 * k / entry["n"] for k in entry["k"]]
+
+
+def draw(axes: Axes, heights: Sequence[Sequence[float]], color: str, marker: str, label: str) -> None:
+    """The means over seeds after every step, and each seed as a thin line."""
+    there = [(place, values) for place, values in enumerate(heights) if values]
+    places = [place for place, _ in there]
+    for one in zip(*(values for _, values in there), strict=False):
+        axes.plot(places, one, color=color, linewidth=0.5, alpha=0.5)
+    if there:
+        axes.plot(places, [fmean(values) for _, values in there], color=color, marker=marker, label=label)
+
+
+EXPERIMENT = Experiment(
+    "Continual: one domain after the other",
+    entries,
+    tables,
+    findings,
+    figures,
+    drawn="Thick lines are means over seeds, thin lines are seeds.",
+)

@@ -1,0 +1,142 @@
+"""Figure pca-typed (c): how often each operator is invoked, and where in an answer, by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tyler.evaluation.statistics import wilson
+from tyler.experiments.declared.removal import WHOLE, texts_cell
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, in_order, seeded
+from tyler.experiments.methods import COLOURS, STAGE2, cell, methods
+from tyler.experiments.scales import Scale
+from tyler.experiments.tables import MISSING, Table
+from tyler.modeling.operators import PAPER_OPERATORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BANDWIDTH, POINTS = 0.06, 51
+"""Of the Gaussian that smooths relative positions, and where the curve is told."""
+OPERATORS = tuple(operator.name for operator in PAPER_OPERATORS)
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """The model after Stage 2 on every task; where `removal` keeps its texts, from the same cells."""
+    made = methods(scale)[STAGE2]
+    return [
+        Entry(
+            scale.studied,
+            STAGE2,
+            column,
+            seeded(
+                scale,
+                partial(texts_cell, scale, WHOLE, made, column)
+                if column in scale.explained
+                else partial(cell, scale, STAGE2, scale.preset, made, column),
+            ),
+        )
+        for column in scale.tasks
+    ]
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """For every task, and every family of problems of a task that has several: calls, shares and curves."""
+    found = []
+    for one in (entry for entry in measured if entry.records):
+        families = sorted({family for record in one.found for family in record["families"]})
+        for family in (None, *families) if len(families) > 1 else (None,):
+            found += [{"column": one.entry.column, "family": family, **told(one, family, name)} for name in OPERATORS]
+    return {"invocations": found}
+
+
+def told(one: Measured, family: str | None, operator: str) -> dict[str, Any]:
+    """One operator: calls an answer, the share of answers with any, calls for 100 visible tokens, and the curve."""
+    answers = [
+        ([position for name, position in calls if name == operator], visible)
+        for record in one.found
+        for calls, visible, here in zip(
+            record["calls"] or (), record["visible"], record["families"], strict=bool(record["calls"])
+        )
+        if family in (None, here)
+    ]
+    if not answers:
+        return {"operator": operator, "answers": 0}
+    places = [position / max(1, visible) for positions, visible in answers for position in positions]
+    return {
+        "operator": operator,
+        "answers": len(answers),
+        "calls": round(len(places) / len(answers), 4),
+        "share": round(fmean(bool(positions) for positions, _ in answers), 4),
+        "rate": round(100 * len(places) / max(1, sum(visible for _, visible in answers)), 4),
+        "position": round(fmean(places), 4) if places else None,
+        "curve": smoothed(places, len(answers)),
+    }
+
+
+def smoothed(places: Sequence[float], answers: int) -> list[float]:
+    """Calls an answer by relative position: Gaussians that are mirrored at both ends, so that nothing is lost there.
+
+    The area under the curve is the calls of an answer.
+    """
+    at = np.linspace(0, 1, POINTS)[:, None]
+    own = np.asarray(places, dtype=np.float64)[None, :]
+    mirrored = np.concatenate([own, -own, 2 - own], axis=1)
+    heights = np.exp(-(((at - mirrored) / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * np.sqrt(2 * np.pi))
+    return [round(float(height), 4) for height in heights.sum(axis=1) / answers]
+
+
+def tables(results: Results) -> list[Table]:
+    """One row for each task, family and operator."""
+    rows = []
+    for one in results["invocations"]:
+        if one["answers"]:
+            position = MISSING if one["position"] is None else f"{one['position']:.2f}"
+            numbers = (f"{one['calls']:.2f}", share_of(one), f"{one['rate']:.2f}", position)
+            rows.append((one["column"], one["family"] or "all", one["operator"], str(one["answers"]), *numbers))
+    header = ("task", "family", "operator", "answers", "calls", "% with any", "per 100 tokens", "mean position")
+    group = in_order(results, "group")[0]
+    return [Table("invocation", f"Invocations of {STAGE2} on {group}", header, tuple(rows))]
+
+
+def share_of(one: Mapping[str, Any]) -> str:
+    """The share of answers with any call, in per cent, with Wilson's interval."""
+    low, high = wilson(round(one["share"] * one["answers"]), one["answers"])
+    return f"{100 * one['share']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Smoothed calls by relative position, a panel for each task; a scale of square roots shows the rare ones too."""
+    from tyler.experiments.figures import panels
+
+    columns = in_order(results, "column")
+    figure, drawn = panels(len(columns), height=2)
+    for axes, column in zip(drawn, columns, strict=True):
+        for one in results["invocations"]:
+            if one["column"] == column and one["family"] is None and one["answers"]:
+                axes.plot(
+                    np.linspace(0, 1, POINTS), one["curve"], color=COLOURS[one["operator"]], label=one["operator"]
+                )
+        axes.set_title(column)
+        axes.set_xlabel("relative position in the answer")
+        axes.set_ylabel("calls an answer (density)")
+        axes.set_yscale("function", functions=(np.sqrt, np.square))
+        axes.set_yticks((0, 0.5, 2, 5, 10, 15))
+        axes.set_ylim(bottom=0)
+        if axes.lines:
+            axes.legend()
+    return {"invocation": figure}
+
+
+EXPERIMENT = Experiment(
+    "Invocation: how often, and where",
+    entries,
+    tables,
+    findings,
+    figures,
+    drawn="Curves are of the answers of all seeds.",
+)

@@ -1,0 +1,139 @@
+"""Figure pca-typed (b): what newly fails when an operator is removed, by kind of error (`failures.py`).
+
+A new failure is a problem that the model solves with all its operators and not without one. How many are newly solved
+stands beside it: where both are alike, the removal only changed answers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tyler.evaluation.statistics import wilson
+from tyler.experiments.cells import TEXTS, Cell, Decoding, Training
+from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, in_order, seeded
+from tyler.experiments.failures import KINDS, kind
+from tyler.experiments.methods import COLOURS, HARD_CAP, STAGE2, methods
+from tyler.experiments.scales import Scale
+from tyler.experiments.tables import Table
+from tyler.modeling.operators import PAPER_OPERATORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WHOLE = "all operators"
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """The model after Stage 2, whole and without each operator."""
+    training, _ = methods(scale)[STAGE2]
+    decodings = {WHOLE: Decoding()} | {
+        operator.name: Decoding(intervention=f"remove {operator.name}", budget=HARD_CAP) for operator in PAPER_OPERATORS
+    }
+    return [
+        Entry(scale.studied, row, column, seeded(scale, partial(texts_cell, scale, row, (training, decoding), column)))
+        for row, decoding in decodings.items()
+        for column in scale.explained
+    ]
+
+
+def texts_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
+    """A cell that keeps what was answered."""
+    return Cell(row, scale.preset, *made, scale.tasks[column], seed, TEXTS)
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """New failures by kind, for each operator and task over all seeds that both models have."""
+    there = [one for one in measured if one.records]
+    whole = {one.entry.column: one for one in there if one.entry.row == WHOLE}
+    return {
+        "failures": [
+            {"row": one.entry.row, "column": one.entry.column, **induced(whole[one.entry.column], one)}
+            for one in there
+            if one.entry.row != WHOLE and one.entry.column in whole
+        ]
+    }
+
+
+def induced(whole: Measured, without: Measured) -> dict[str, Any]:
+    """What newly fails and what is newly solved without an operator."""
+    kinds: Counter[str] = Counter()
+    solved = repaired = 0
+    for seed, (_, record) in without.records.items():
+        if seed in whole.records:
+            before = whole.records[seed][1]
+            solved += before["outcomes"].count("c")
+            pairs = list(zip(before["outcomes"], record["outcomes"], strict=True))
+            repaired += sum(one != "c" == other for one, other in pairs)
+            broken = [place for place, (one, other) in enumerate(pairs) if one == "c" != other]
+            kinds.update(kinds_of(before, record, broken))
+    return {
+        "solved": solved,
+        "failed": kinds.total(),
+        "repaired": repaired,
+        "kinds": {one: kinds[one] for one in KINDS},
+    }
+
+
+def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
+    """The kind of each new failure."""
+    references = solutions(before) or before["texts"]
+    return [kind(after["outcomes"][place], after["texts"][place], references[place]) for place in broken]
+
+
+def solutions(record: Record) -> Sequence[str] | None:
+    """The solutions from which generated problems were made; None for others."""
+    if record["task"] != "mini":
+        return None
+    from tyler.tasks import load_problems
+
+    asked: Mapping[str, Any] = record["identity"]["questions"]
+    return [problem.solution or "" for problem in load_problems("mini", asked["split"], count=asked["count"])]
+
+
+def tables(results: Results) -> list[Table]:
+    """One row for each operator and task."""
+    rows = []
+    for one in results["failures"]:
+        told = (one["solved"], one["failed"], one["repaired"], *one["kinds"].values())
+        rows.append((one["row"], one["column"], *map(str, told)))
+    group = in_order(results, "group")[0]
+    header = ("removed", "task", "solved before", "newly failed", "newly solved", *KINDS)
+    return [Table("removal", f"New failures on {group} without an operator, by kind", header, tuple(rows))]
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """New failures by kind, a bar for each operator, a panel for each task."""
+    from tyler.experiments.figures import bar, panels
+
+    columns = in_order(results, "column")
+    figure, drawn = panels(len(columns))
+    for axes, column in zip(drawn, columns, strict=True):
+        here = [one for one in results["failures"] if one["column"] == column]
+        for place, one in enumerate(here):
+            at = [number + 0.27 * (place - 1) for number in range(len(KINDS))]
+            counts = list(one["kinds"].values())
+            axes.bar(at, counts, width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}")
+            for x, count in zip(at, counts, strict=True):
+                low, high = (one["solved"] * end for end in wilson(count, one["solved"]))
+                bar(axes, x, count, (low, high), "#333333")
+                axes.annotate(str(count), (x, high), (0, 2), textcoords="offset points", ha="center", fontsize=5)
+        axes.set_xticks(range(len(KINDS)), KINDS)
+        axes.set_title(column)
+        axes.set_ylabel("new failures")
+        if here:
+            axes.legend()
+    return {"removal": figure}
+
+
+EXPERIMENT = Experiment(
+    "Removal: what fails without each operator",
+    entries,
+    tables,
+    findings,
+    figures,
+    base=WHOLE,
+    drawn="Bars are Wilson's 95% intervals of the share of answers that were solved before.",
+)

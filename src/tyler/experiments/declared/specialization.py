@@ -1,0 +1,137 @@
+"""Figure pca-typed (a): latents by operator, with SoftCoT's in one space, and how far apart they are.
+
+One point is one call, the mean over its slots, with operators at all boundaries. Beside the trained operators stand
+untrained ones, whose queries and places differ too: only what they lack is learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tyler.experiments.cells import LATENTS, Cell, Decoding, Questions, Training
+from tyler.experiments.clusters import distances_of, permuted, principal, silhouette
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, in_order, seeded
+from tyler.experiments.measures import unpacked
+from tyler.experiments.methods import COLOURS, SOFTCOT, STAGE1, methods
+from tyler.experiments.scales import Scale
+from tyler.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+UNTRAINED = "untrained operators"
+MOST = 150
+"""Calls of an operator that are compared, the first ones."""
+MARKERS = {STAGE1: "o", UNTRAINED: "x", SOFTCOT: "^"}
+
+
+def entries(scale: Scale) -> list[Entry]:
+    """The three sources of latents, on problems of the first task."""
+    known, column = methods(scale), next(iter(scale.tasks))
+    rows = {
+        STAGE1: (known[STAGE1][0], Decoding(router="boundaries")),
+        UNTRAINED: (Training(), Decoding(router="boundaries")),
+        SOFTCOT: known[SOFTCOT],
+    }
+    return [
+        Entry(scale.studied, row, column, seeded(scale, partial(latents_cell, scale, row, made, column)))
+        for row, made in rows.items()
+    ]
+
+
+def latents_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
+    """A cell that keeps latents, of the first problems."""
+    asked = scale.tasks[column]
+    seen = Questions(asked.task, asked.split, scale.seen, asked.max_new_tokens, asked.seed)
+    return Cell(row, scale.preset, *made, seen, seed, LATENTS)
+
+
+def findings(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Silhouettes of every row and seed, and the points of the first seed in one plane."""
+    blocks = {one.entry.row: [blocks_of(record) for record in one.found] for one in measured}
+    apart = [
+        {"row": one.entry.row, "seed": seed, **separation(found)}
+        for one in measured
+        for seed, found in zip(one.records, blocks[one.entry.row], strict=True)
+        if len(found) > 1
+    ]
+    return {"separation": apart, **plane({row: found[0] for row, found in blocks.items() if found})}
+
+
+def blocks_of(record: Any) -> dict[str, Any]:
+    """The vectors of each operator that has two calls or more."""
+    found = {name: unpacked(kept)[:MOST] for name, kept in record["latents"].items()}
+    return {name: vectors for name, vectors in found.items() if len(vectors) > 1}
+
+
+def separation(found: dict[str, Any]) -> dict[str, Any]:
+    """The silhouette of the operators' latents, and how often dealt labels reach it."""
+    vectors = np.concatenate(list(found.values()))
+    labels = [place for place, one in enumerate(found.values()) for _ in range(len(one))]
+    distances = distances_of(vectors)
+    return {
+        "calls": {name: len(one) for name, one in found.items()},
+        "silhouette": round(silhouette(distances, labels), 4),
+        "p": round(permuted(distances, labels), 4),
+    }
+
+
+def plane(sources: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Every vector on the first two principal components of all together."""
+    named = [(row, name, one) for row, found in sources.items() for name, vectors in found.items() for one in vectors]
+    if len(named) < 3:
+        return {"points": [], "variance": []}
+    places, variance = principal(np.stack([one for _, _, one in named]))
+    points = [
+        [row, name, *(round(float(value), 4) for value in at)] for (row, name, _), at in zip(named, places, strict=True)
+    ]
+    return {"points": points, "variance": [round(share, 4) for share in variance]}
+
+
+def tables(results: Results) -> list[Table]:
+    """Silhouettes by row and seed."""
+    rows = tuple(
+        (
+            one["row"],
+            str(one["seed"]),
+            ", ".join(f"{name} {count}" for name, count in one["calls"].items()),
+            f"{one['silhouette']:.3f}",
+            f"{one['p']:.3f}",
+        )
+        for one in results["separation"]
+    )
+    group = in_order(results, "group")[0]
+    caption = f"How far apart the latents of operators are on {group}: mean silhouette, permutation test"
+    return [Table("specialization", caption, ("latents", "seed", "calls", "silhouette", "p"), rows)]
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """All latents in one plane, colour by operator, marker by source."""
+    from tyler.experiments.figures import panels
+
+    figure, (axes,) = panels(width=3.4, height=3)
+    for row, name in dict.fromkeys((row, name) for row, name, _, _ in results["points"]):
+        across, up = zip(*(point[2:] for point in results["points"] if point[:2] == [row, name]), strict=True)
+        colour = COLOURS[SOFTCOT] if row == SOFTCOT else COLOURS[name]
+        label = row if row == SOFTCOT else f"{row}: {name}"
+        axes.scatter(across, up, s=8, marker=MARKERS[row], color=colour, alpha=0.6, label=label, linewidths=0.6)
+    if results["points"]:
+        first, second = results["variance"]
+        axes.set_xlabel(f"first component ({100 * first:.0f}% of the variance)")
+        axes.set_ylabel(f"second component ({100 * second:.0f}%)")
+        axes.legend(fontsize=5)
+    return {"specialization": figure}
+
+
+EXPERIMENT = Experiment(
+    "Specialization: latents by operator",
+    entries,
+    tables,
+    findings,
+    figures,
+    drawn="Points are calls of the first seed; every seed's silhouette and permutation test are in the table.",
+)

@@ -1,0 +1,140 @@
+"""What an experiment is: entries, each the cells of one number over its seeds, and what is made of their records.
+
+`results.json` holds everything that tables and figures show, and they are made from it alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from tyler.experiments.cells import LATENCY, Cell
+from tyler.experiments.scales import Scale
+from tyler.experiments.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Record = Mapping[str, Any]
+"""A finished cell (`records.py`)."""
+Results = Mapping[str, Any]
+"""The content of a results.json."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
+
+    `families` are those of the problems that count, none for all.
+    """
+
+    group: str
+    row: str
+    column: str
+    cells: tuple[Cell, ...]
+    families: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An entry with the records there are of it: name and record by seed."""
+
+    entry: Entry
+    records: Mapping[int, tuple[str, Record]]
+
+    @property
+    def found(self) -> list[Record]:
+        return [record for _, record in self.records.values()]
+
+    def right(self, record: Record) -> list[bool]:
+        """Which of the problems that count were solved."""
+        return [outcome == "c" for outcome in self.counting(record, "outcomes")]
+
+    def counting(self, record: Record, column: str) -> list[Any]:
+        """A column of a record for the problems that count: all, or those of some families."""
+        chosen = self.entry.families
+        values = zip(record[column], record["families"], strict=True)
+        return [value for value, family in values if not chosen or family in chosen]
+
+    def counted(self) -> dict[str, Any]:
+        """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
+        told: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
+        told |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
+        found = [record for record in self.found if "outcomes" in record]
+        if not found:
+            return told | ({"n": self.entry.cells[0].questions.count} if self.records else {})
+        tallies = [self.right(record) for record in found]
+        return told | {
+            "k": [sum(tally) for tally in tallies],
+            "n": len(tallies[0]),
+            "visible": round(self.mean("visible", found), 3),
+            "latents": round(self.mean("latents", found), 3),
+            "calls": self.calls_per_answer(found),
+            **self.times(found),
+        }
+
+    def mean(self, column: str, found: Sequence[Record]) -> float:
+        """The mean of a column over the problems that count, of all seeds."""
+        return fmean(value for record in found for value in self.counting(record, column))
+
+    def times(self, found: Sequence[Record]) -> dict[str, float]:
+        """Mean seconds of an answer and of its synthesis, where answers were timed one by one."""
+        if self.entry.cells[0].measure != LATENCY:
+            return {}
+        return {key: round(self.mean(key, found), 6) for key in ("seconds", "synthesis_seconds")}
+
+    def calls_per_answer(self, found: Sequence[Record]) -> dict[str, float] | None:
+        """Mean calls of each operator; None where records of an earlier layout do not say."""
+        if any(record["calls"] is None for record in found):
+            return None
+        answers = [answer for record in found for answer in self.counting(record, "calls")]
+        counts = Counter(call[0] for answer in answers for call in answer)
+        return {name: round(count / len(answers), 4) for name, count in sorted(counts.items())}
+
+
+def nothing(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Findings of an experiment that only counts."""
+    return {}
+
+
+def no_figures(results: Results) -> dict[str, Figure]:
+    """Of an experiment that is a table."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper.
+
+    `findings` are of all entries, with the records there are, and go into results.json beside the counts; `tables` and
+    `figures` are made of its content. `base` is the row that the others are held against, `drawn` says under the
+    figures what they show of seeds and intervals.
+    """
+
+    title: str
+    entries: Callable[[Scale], list[Entry]]
+    tables: Callable[[Results], list[Table]]
+    findings: Callable[[Sequence[Measured]], dict[str, Any]] = nothing
+    figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
+    base: str = ""
+    drawn: str = ""
+
+
+def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:
+    """A cell for each seed; one where nothing is trained."""
+    return tuple(dict.fromkeys(cell(seed).unseeded for seed in scale.seeds))
+
+
+def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str, Any] | None:
+    """One entry of a results.json; None where it is not there or has no record yet."""
+    key = (group, row, column)
+    found = (one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key)
+    return next((one for one in found if one["seeds"]), None)
+
+
+def in_order(results: Results, key: str) -> list[str]:
+    """The groups, rows or columns of a results.json, as they come."""
+    return list(dict.fromkeys(one[key] for one in results["entries"]))

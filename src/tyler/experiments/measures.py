@@ -1,0 +1,112 @@
+"""What is kept of a cell's answers: who is right, their texts or their times, their latents or how far these differ."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.experiments import records
+from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, SPREAD, TEXTS
+from tyler.lens.interventions import Blocks, blocks_of
+from tyler.reasoners.reasoner import Reasoner
+from tyler.reasoners.softcot.method import SoftCotReasoner
+from tyler.tasks import Problem
+from tyler.tasks.task import GradeOptions
+
+WARMING = 2
+"""Problems that are answered before a clock runs: the first answers build what later ones find."""
+
+Kept = dict[str, Any]
+Measure = Callable[[Reasoner, Sequence[Problem], GradeOptions], Kept]
+
+
+def accuracy(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """Verdict, tokens and calls of every answer."""
+    return records.compact(evaluate(reasoner, problems, options=options, show=True).records)
+
+
+def texts(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """The same, and what was answered; of a task whose examples must not be shown, nothing."""
+    report = evaluate(reasoner, problems, options=options, show=True)
+    return {**records.compact(report.records), "texts": [record.completion for record in report.records]}
+
+
+def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """The same, and seconds to the microsecond of answers that are decoded one after the other on a warm engine.
+
+    A clock starts when the engine begins with an answer: after tokenisation, before grading.
+    """
+    reasoner.solve(problems[:WARMING])
+    report = evaluate(reasoner, problems, options=options, show=True)
+    return {
+        **records.compact(report.records),
+        "seconds": [round(record.seconds, 6) for record in report.records],
+        "synthesis_seconds": [round(record.synthesis_seconds, 6) for record in report.records],
+    }
+
+
+def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """The latents themselves, by operator.
+
+    Of each call the mean over its slots is kept, so that a call counts once whatever its length.
+    """
+    means: dict[str, list[Tensor]] = defaultdict(list)
+    for blocks in by_answer(reasoner, problems):
+        for name, found in blocks.items():
+            means[name] += [block.float().mean(dim=0) for block in found]
+    return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(means.items())}}
+
+
+def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+    """How far latents differ between problems, by operator: those of its first call in each answer. None is kept."""
+    firsts: dict[str, list[Tensor]] = defaultdict(list)
+    for blocks in by_answer(reasoner, problems):
+        for name, found in blocks.items():
+            firsts[name].append(found[0].float())
+    return {"spread": {name: spread_of(torch.stack(found)) for name, found in sorted(firsts.items()) if len(found) > 1}}
+
+
+def spread_of(blocks: Float[Tensor, "calls latents dim"]) -> dict[str, float]:
+    """The number of calls, the root mean square of their latents and of the mean over calls, slot by slot, and the
+    share of the squares that is around that mean, as of calls without number: 0 for constants."""
+    squares, mean = blocks.square().mean(), blocks.mean(dim=0)
+    around = (blocks - mean).square().mean() * len(blocks) / (len(blocks) - 1)  # the mean is of these calls
+    return {
+        "calls": len(blocks),
+        "scale": round(float(squares.sqrt()), 4),
+        "scale_of_mean": round(float(mean.square().mean().sqrt()), 4),
+        "around_mean": round(float(around / squares.clamp(min=1e-30)), 6),
+    }
+
+
+def by_answer(reasoner: Reasoner, problems: Sequence[Problem]) -> list[Blocks]:
+    """The latents of every answer; those of SoftCoT are its thoughts."""
+    if isinstance(reasoner, SoftCotReasoner):
+        with torch.no_grad():
+            return [{"softcot": [reasoner.model.thoughts(one, reasoner.thoughts)]} for one in problems]
+    return [blocks_of([answer]) for answer in reasoner.solve(problems)]
+
+
+def packed(vectors: Float[Tensor, "calls dim"]) -> dict[str, Any]:
+    """Vectors as text: float16, base64. Raises ValueError where float16 cannot hold them."""
+    values = vectors.detach().cpu().numpy().astype(np.float16)
+    if not np.isfinite(values).all():
+        raise ValueError("these latents are too large for float16, or not finite")
+    return {"shape": list(values.shape), "float16": base64.b64encode(values.tobytes()).decode()}
+
+
+def unpacked(kept: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """The vectors [calls, dim] that `packed` wrote, in float64."""
+    values = np.frombuffer(base64.b64decode(kept["float16"]), dtype=np.float16)
+    return values.reshape(kept["shape"]).astype(np.float64)
+
+
+MEASURES: Mapping[str, Measure] = {ACCURACY: accuracy, TEXTS: texts, LATENCY: latency, LATENTS: latents, SPREAD: spread}

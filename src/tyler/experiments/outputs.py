@@ -1,0 +1,99 @@
+"""results.json, and the tables and figures beside it, which are made from it alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyler.experiments import declared
+from tyler.experiments.cells import FORMAT
+from tyler.experiments.experiment import Experiment, Results, no_figures
+from tyler.experiments.tables import WRITERS
+from tyler.runs.atomic_files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = "results.json"
+
+
+def write_results(folder: Path, name: str, results: dict[str, Any]) -> None:
+    """Write an experiment's results, then its tables and figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / RESULTS, json.dumps(results, ensure_ascii=False, indent=1) + "\n")
+    render(folder, name)
+
+
+def read_results(folder: Path) -> Results:
+    """An experiment's results. Raises FileNotFoundError where there are none, ValueError for another format."""
+    file = folder / RESULTS
+    if not file.is_file():
+        raise FileNotFoundError(f"{folder} holds no {RESULTS}; run the experiment first")
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if results.get("format") != FORMAT:
+        raise ValueError(
+            f"{file} is of format {results.get('format')}, this is format {FORMAT}; make it again elsewhere"
+        )
+    return results
+
+
+def render(folder: Path, name: str) -> list[Path]:
+    """Make the tables and figures of an experiment from its results.json; returns the files."""
+    results, experiment = read_results(folder), declared.find(name)
+    note, made = provenance(results), []
+    for table in experiment.tables(results):
+        for ending, write in WRITERS.items():
+            made.append(folder / f"{table.name}.{ending}")
+            atomic_write(made[-1], write(table, note))
+    return made + drawn(folder, experiment, results)
+
+
+def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
+    """The figures of an experiment; without any, matplotlib is not imported."""
+    if experiment.figures is no_figures:
+        return []
+    from tyler.experiments.figures import note, styled
+
+    with styled():
+        made = experiment.figures(results)
+        for figure in made.values():
+            note(figure, [f"{made_of(results)} {experiment.drawn}".strip(), command(results)])
+        return [file for stem, figure in made.items() for file in save(figure, folder / stem)]
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """A figure as SVG and PNG, the same bytes from the same results."""
+    from tyler.experiments.figures import written
+
+    files = [stem.with_suffix(f".{ending}") for ending in ("svg", "png")]
+    for file in files:
+        atomic_write(file, written(figure, file.suffix[1:]))
+    return files
+
+
+def provenance(results: Results) -> list[str]:
+    """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
+    missing = results["missing"]
+    lines = [
+        f"{made_of(results)} Intervals are 95%: Wilson's of a share, which take seeds as independent, put "
+        "together (MOVER) for an average, and bootstrap over problems of a difference.",
+        "In brackets the paper's number where it has one; † marks one that no count of right answers gives.",
+    ]
+    lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
+    return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
+
+
+def made_of(results: Results) -> str:
+    """How many problems, and which seeds."""
+    counts = sorted({one["n"] for one in results["entries"] if "n" in one})
+    seeds = ", ".join(map(str, results["seeds"]))
+    return (
+        f"n = {', '.join(map(str, counts)) or 'nothing yet'} problems; seeds {seeds}, one run of what is not trained; "
+        "greedy decoding."
+    )
+
+
+def command(results: Results) -> str:
+    """What makes these results, and which version did."""
+    return f"{results['command']} (tyler {results['version']})"

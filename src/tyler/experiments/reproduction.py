@@ -1,0 +1,154 @@
+"""`tyler reproduce`: experiments of the paper as grids of cells, and their tables and figures from results.json.
+
+DIR/
+  reproduction.json   the scale and the format of what is here
+  models/             the trained models of cells
+  records/            finished cells, by the hash that names them
+  EXPERIMENT/         results.json, and the tables and figures that are made from it alone
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyler import __version__
+from tyler.experiments import declared, library
+from tyler.experiments.cells import FORMAT, Cell, Sources, name_of
+from tyler.experiments.experiment import Entry, Experiment, Measured, Record
+from tyler.experiments.outputs import write_results
+from tyler.experiments.scales import Scale
+from tyler.runs.atomic_files import atomic_write
+
+if TYPE_CHECKING:
+    from tyler.tasks.task import GradeOptions
+
+logger = logging.getLogger(__name__)
+
+MARKER = "reproduction.json"
+MODELS, KEPT, RECORDS = "models", "kept", library.RECORDS
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Some experiments at a scale, and where everything is.
+
+    `libraries` are folders of records of earlier studies, which are read and never written.
+    """
+
+    names: Sequence[str]
+    scale: Scale
+    folder: Path
+    sources: Sources
+    libraries: tuple[Path, ...] = ()
+
+    @property
+    def experiments(self) -> dict[str, Experiment]:
+        """Those that are asked for, by name."""
+        return {name: declared.find(name) for name in self.names}
+
+    def cells(self) -> list[Cell]:
+        """Every cell of them, each once whatever its rows are called, one seed of everything before the other seeds."""
+        found = [
+            cell
+            for experiment in self.experiments.values()
+            for entry in experiment.entries(self.scale)
+            for cell in entry.cells
+        ]
+        once: dict[Cell, Cell] = {}
+        for cell in found:
+            once.setdefault(replace(cell, row=""), cell)
+        order = {seed: place for place, seed in enumerate(self.scale.seeds)}
+        return sorted(once.values(), key=lambda cell: order.get(cell.seed, -1))
+
+    def known(self) -> Mapping[str, Record]:
+        """Every record there is, here and in the libraries, by the name of its cell."""
+        return library.read([*self.libraries, self.folder / RECORDS])
+
+    def run(
+        self,
+        options: GradeOptions,
+        cost: Callable[[Cell], float] | None = None,
+        processes: int = 1,
+        memory: int | None = None,
+    ) -> None:
+        """Run what has no record on some processes, and write every experiment's results, tables and figures.
+
+        `memory` bounds, in bytes, the context and caches that each process decodes with.
+        """
+        from tyler.experiments.grid import Grid
+
+        self.claim()
+        kept = self.folder / KEPT if self.scale.halved else None
+        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, kept, memory=memory)
+        grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
+        self.report()
+
+    def report(self) -> None:
+        """Results, tables and figures from the records there are."""
+        known = self.known()
+        for name in self.names:
+            write_results(self.folder / name, name, self.results(name, known))
+
+    def results(self, name: str, known: Mapping[str, Record]) -> dict[str, Any]:
+        """The content of an experiment's results.json."""
+        experiment = declared.find(name)
+        measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
+        missing = sum(len(one.entry.cells) - len(one.records) for one in measured)
+        return {
+            "format": FORMAT,
+            "version": __version__,
+            "command": f"tyler reproduce {name} --scale {self.scale.name}{self._seeds()}",
+            "title": experiment.title,
+            "scale": self.scale.name,
+            "seeds": list(self.scale.seeds),
+            "missing": missing,
+            "entries": [one.counted() for one in measured],
+            **experiment.findings(measured),
+        }
+
+    def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
+        """An entry with the records there are of it."""
+        names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
+        return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
+
+    def _seeds(self) -> str:
+        return f" --seeds {' '.join(map(str, self.scale.seeds))}"
+
+    def claim(self) -> None:
+        """Take the folder for this scale. Raises ValueError where it holds something else; nothing is overwritten."""
+        check_folder(self.folder, self.scale.name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        told = {"format": FORMAT, "scale": self.scale.name, "version": __version__}
+        if not (self.folder / MARKER).exists():
+            atomic_write(self.folder / MARKER, json.dumps(told) + "\n")
+
+
+def check_folder(folder: Path, scale: str) -> None:
+    """Raise ValueError unless a folder is new, empty, or holds this scale's results in this format."""
+    marker = folder / MARKER
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not marker.is_file():
+        raise ValueError(f"{folder} holds something else than experiments (no {MARKER}); give another --output")
+    try:
+        told = json.loads(marker.read_text(encoding="utf-8"))
+        found, made, version = told["format"], told["scale"], told["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{marker} cannot be read ({error}); give another --output") from error
+    if found != FORMAT:
+        raise ValueError(
+            f"{folder} holds experiments of format {found}, written by tyler {version}, and this is format {FORMAT}; "
+            "give another --output, nothing there was changed"
+        )
+    if made != scale:
+        raise ValueError(f"{folder} holds experiments at scale {made!r}, not {scale!r}; give another --output")
+
+
+def with_seeds(scale: Scale, seeds: Sequence[int]) -> Scale:
+    """The scale with other seeds, where some are given."""
+    return replace(scale, seeds=tuple(dict.fromkeys(seeds))) if seeds else scale

@@ -1,0 +1,204 @@
+"""The scales of the experiments: which backbones, problems, seeds and chosen settings each has.
+
+mini      the shipped backbone on generated problems, on a CPU
+smollm2   SmolLM2-135M-Instruct on word problems, on a CPU; its cells are those of `studies/smollm2.py`
+paper     the paper's three backbones and four benchmarks, on GPUs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tyler.config.sections import suggest
+from tyler.experiments.cells import Questions, Training
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Mean tokens, by which times are estimated: of a prompt, a solution and an answer."""
+
+    prompt: int
+    trace: int
+    answer: int
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A step of sequential adaptation: its title, what is learned, and on whose problems it is measured.
+
+    `learned` are overrides of the data, `column` is the title of its problems, of which `families` count (none: all).
+    """
+
+    title: str
+    learned: tuple[str, ...]
+    column: str
+    questions: Questions
+    families: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Everything in which scales differ."""
+
+    name: str
+    backbones: Mapping[str, str]
+    """Preset by title; `main` has all of them."""
+    studied: str
+    """The title of the backbone of all experiments but `main` and `continual`."""
+    sequential: str
+    """The title of the backbone of `continual`."""
+    tasks: Mapping[str, Questions]
+    """What is asked, by the title of its column."""
+    seeds: tuple[int, ...]
+    lengths: Lengths
+    domains: tuple[Domain, ...] = ()
+    tuned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What was chosen on development problems, by method of training."""
+    decoded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The same of methods of decoding."""
+    common: tuple[str, ...] = ()
+    """Overrides of every training."""
+    timed: int | None = None
+    """Problems of each task whose answers are timed one by one; None for all."""
+    seen: int = 100
+    """Problems whose latents are kept."""
+    explained: tuple[str, ...] = ()
+    """The tasks whose answers are kept as texts, to say how they fail."""
+    halved: bool = False
+    """Whether models answer as they are kept, rounded to half precision, as those of the records there are did."""
+    hidden: bool = False
+    """Whether it is for tests alone."""
+
+    def training(self, method: str, *more: str, start: Training | None = None) -> Training:
+        """A training of a method with what was chosen for it, and more overrides."""
+        return Training(method, (*self.common, *self.tuned.get(method, ()), *more), start)
+
+    @property
+    def preset(self) -> str:
+        """That of the backbone that most experiments study."""
+        return self.backbones[self.studied]
+
+
+def _mini(split: str, longest: int) -> Questions:
+    return Questions("mini", split, None, longest)
+
+
+def _mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
+    """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
+    families = {
+        "programs": ("programs",),
+        "science": ("science",),
+        "mathematics": ("arithmetic", "algebra"),
+        "theorems": ("theorems",),
+    }
+    titles = {"programs": "code"}
+    return tuple(
+        Domain(
+            titles.get(name, name), (f"data.split=train-{name}", f"data.count={count}", *shorter), name, asked, counted
+        )
+        for name, counted in families.items()
+    )
+
+
+MINI = Scale(
+    name="mini",
+    backbones={"mini": "mini"},
+    studied="mini",
+    sequential="mini",
+    tasks={"eval": _mini("eval", 160), "harder": _mini("harder", 192)},
+    seeds=(42, 43, 44),
+    lengths=Lengths(45, 60, 60),
+    tuned={
+        "grpo": ("stage2.learning_rate=5e-3",),
+        "softcot": ("softcot.learning_rate=1e-3",),
+        "memgen": ("memgen.weaver.learning_rate=1e-2",),
+    },
+    decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
+    timed=100,
+    explained=("eval", "harder"),
+    domains=_mini_domains(
+        *(_mini("eval", 160), 1000),
+        *("sft.steps=100", "stage1.steps=100", "memgen.weaver.steps=100", "stage2.steps=25"),
+    ),
+)
+
+SMOLLM2 = Scale(
+    name="smollm2",
+    halved=True,
+    backbones={"SmolLM2-135M": "smollm2-135m"},
+    studied="SmolLM2-135M",
+    sequential="SmolLM2-135M",
+    tasks={"MAWPS": Questions("mawps", "test", 500, 160), "SVAMP": Questions("svamp", "test", 500, 160)},
+    seeds=(42,),
+    lengths=Lengths(90, 70, 90),
+    timed=50,
+    explained=("MAWPS", "SVAMP"),
+)
+
+GSM8K = Questions("gsm8k", "test", None, 2048)
+GPQA = Questions("gpqa", "test", None, 2048)
+THEOREMQA = Questions("theoremqa", "test", None, 2048)
+
+
+def _own_traces(title: str, column: str, asked: Questions) -> Domain:
+    """A domain whose training traces no benchmark publishes: they are in TITLE.jsonl, in the folder of the data."""
+    return Domain(
+        title, ("data.task=jsonl", f"data.split={title}", "data.path=given", "data.count=null"), column, asked
+    )
+
+
+PAPER = Scale(
+    name="paper",
+    backbones={"SmolLM3-3B": "smollm3-3b", "Qwen3-4B": "qwen3-4b", "Qwen2.5-1.5B": "qwen2.5-1.5b"},
+    studied="Qwen3-4B",
+    sequential="Qwen2.5-1.5B",
+    tasks={
+        "GSM8K": GSM8K,
+        "MATH-500": Questions("math500", "test", None, 2048),
+        "GPQA-Diamond": GPQA,
+        "TheoremQA": THEOREMQA,
+    },
+    seeds=(42,),
+    lengths=Lengths(128, 600, 600),
+    timed=100,
+    explained=("MATH-500",),
+    domains=(
+        _own_traces("code", "HumanEval", Questions("humaneval", "test", None, 2048)),
+        _own_traces("science", "GPQA-Diamond", GPQA),
+        Domain("mathematics", ("data.task=gsm8k", "data.split=train", "data.count=null"), "GSM8K", GSM8K),
+        _own_traces("theorems", "TheoremQA", THEOREMQA),
+    ),
+)
+
+TINY = Scale(
+    name="tiny",
+    backbones={"mini": "mini"},
+    studied="mini",
+    sequential="mini",
+    tasks={"eval": Questions("mini", "eval", 4, 24), "harder": Questions("mini", "harder", 3, 24)},
+    seeds=(42,),
+    lengths=Lengths(45, 60, 24),
+    common=(
+        *("stage1.steps=2", "stage1.batch_size=2", "stage2.steps=2", "stage2.batch_size=1", "stage2.max_new_tokens=16"),
+        *("stage2.calibration.num_problems=2", "grpo.group_size=2", "sft.steps=2", "sft.batch_size=2"),
+        *("softcot.steps=2", "softcot.batch_size=2", "memgen.weaver.steps=2", "memgen.weaver.batch_size=2"),
+        *("data.count=8", "data.held_out=[]", "data.development=null"),
+    ),
+    timed=2,
+    explained=("eval",),
+    domains=_mini_domains(Questions("mini", "eval", 10, 24), 8),
+    seen=3,
+    hidden=True,
+)
+"""Seconds of work, for tests."""
+
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (MINI, SMOLLM2, PAPER, TINY)}
+
+
+def scale_named(name: str) -> Scale:
+    """The scale of a name. Raises ValueError, with those there are."""
+    if name not in SCALES:
+        shown = [known for known, scale in SCALES.items() if not scale.hidden]
+        raise ValueError(f"there is no scale {name!r}{suggest(name, shown)}")
+    return SCALES[name]

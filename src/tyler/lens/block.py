@@ -1,0 +1,296 @@
+"""The operator lens: what one latent block of an answer does, with a control beside every measurement.
+
+Four questions, all teacher-forced on the answer that the model gave, so that nothing is decoded again:
+
+1. What can be read from it? The likeliest tokens at the policy's states at the latent positions, softmax(W_U h), and
+   the embeddings nearest to the injected vectors. Control: the same with another problem's block in its place.
+2. Is it needed? KL(p(. | z) || p(. | do(z <- z'))), the loss of log p(y) over the tokens after the block and over the
+   boxed answer, and the tokens that flip, with z' each of `replacements.REPLACEMENTS`.
+3. How much of the answer does it carry into another problem? Control: noise of the same norm.
+4. After how many of its latents does the answer stay? Control: so many of another problem's.
+
+A picture without its control says nothing: what shows with noise or with another problem's block is not of this block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tyler.engine.shared_engine import Turn
+from tyler.engine.trajectory import Trajectory
+from tyler.lens.interventions import blocks_of
+from tyler.lens.replacements import REPLACEMENTS, exchanged, replacements
+from tyler.lens.rescoring import Gap, Rescored, boxed_actions, rescore
+from tyler.model import Tyler
+
+NUM_TOP = 5
+NUM_DONORS = 2
+"""Other answers whose blocks are tried in an answer, to see what they carry over."""
+TOGETHER = "all blocks"
+Scored = tuple[tuple[str, float], ...]
+"""Tokens with a score, the highest first."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What one latent can be read as: the likeliest tokens at its position, and the nearest embeddings, with scores.
+
+    `control` is the likeliest tokens there with another problem's block in place; empty where there is none.
+    """
+
+    likeliest: Scored
+    nearest: Scored
+    control: Scored
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a replacement changes of the tokens after a block.
+
+    `divergence` is the mean KL per token in nats, `loss` the fall of their summed log-probability, `flipped` the share
+    of tokens that would no longer be the likeliest. `answer_loss` and `answer_flipped` are of the tokens in the box
+    alone: the fall of their log-probability, and whether any of them flips. None where no box follows the block.
+    """
+
+    divergence: float
+    loss: float
+    flipped: float
+    answer_loss: float | None
+    answer_flipped: bool | None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How far a block of another problem moves this answer towards that problem's, in nats of a logit difference.
+
+    Each is a sum over `donors` answers: `whole` is how far apart the two problems' own contexts are, `moved` what the
+    donor's block alone moves, and `noise` what noise in its place moves.
+    """
+
+    moved: float
+    noise: float
+    whole: float
+    donors: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One block of one answer; or, under the name `TOGETHER` and with effects alone, all of its blocks at once.
+
+    `readable` is the share of its latents of which one of the likeliest tokens follows the block and in few other
+    answers, `enough` the fewest of its latents, from the first, with which every token after it stays the likeliest
+    one it was. `..._other` are the same of another problem's block, in this one's place; `enough_other` is None where
+    all of it is too little.
+    """
+
+    operator: str
+    position: int
+    num_latents: int
+    effects: dict[str, Effect]
+    readouts: tuple[Readout, ...] = ()
+    readable: float | None = None
+    readable_other: float | None = None
+    carried: Carried | None = None
+    enough: int | None = None
+    enough_other: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def read_blocks(model: Tyler, trajectory: Trajectory, others: Sequence[Trajectory], seed: int = 0) -> list[Reading]:
+    """The lens over every block of an answer. `others` are answers to other problems; noise follows from `seed`.
+
+    What none of the others invoked has no means and no block of another problem among its replacements.
+    Raises ValueError for an answer without operators or with soft steps.
+    """
+    if not trajectory.invocations:
+        raise ValueError("the answer invoked no operator; give a router that does, such as AtBoundaries()")
+    source = torch.Generator().manual_seed(seed)
+    return [read_block(model, trajectory, index, others, source) for index in range(trajectory.num_invocations)]
+
+
+@torch.no_grad()
+def read_block(
+    model: Tyler,
+    trajectory: Trajectory,
+    index: int,
+    others: Sequence[Trajectory],
+    source: torch.Generator,
+    turn: Turn = nullcontext,
+) -> Reading:
+    """The lens over one block; the model is run within `turn`, pass by pass."""
+    call = trajectory.invocations[index]
+    with turn():
+        placed = replacements(model, trajectory, index, blocks_of(others), source)
+    gap = Gap(model, trajectory, index, turn)
+    truth, *answers = gap.filled([trajectory.latents[index], *placed.values()])
+    found, boxed = dict(zip(placed, answers, strict=True)), boxed_actions(model, trajectory)
+    other, own = found.get("other problem"), distinctive(truth.tokens, others)
+    return Reading(
+        operator=call.operator,
+        position=call.position,
+        num_latents=call.num_latents,
+        effects={name: effect(truth, one, boxed) for name, one in found.items()},
+        readouts=readouts(model, trajectory.latents[index], truth, other),
+        readable=readable(truth, own),
+        readable_other=None if other is None else readable(other, own),
+        carried=carried(gap, truth, found["noise"], others),
+        enough=enough(gap, truth, trajectory.latents[index]),
+        enough_other=enough(gap, truth, placed["other problem"]) if other is not None else None,
+    )
+
+
+@torch.no_grad()
+def read_together(
+    model: Tyler, trajectory: Trajectory, others: Sequence[Trajectory], source: torch.Generator
+) -> Reading:
+    """The effects of replacing all blocks of an answer at once: one block may stand in for another.
+
+    They are of the tokens after the first block, by the replacements that every block has and that need no synthesis.
+    """
+    elsewhere = blocks_of(others)
+    each = [
+        exchanged(latents, elsewhere.get(call.operator, ()), source)
+        for call, latents in zip(trajectory.invocations, trajectory.latents, strict=True)
+    ]
+    names = [name for name in REPLACEMENTS if all(name in one for one in each)]
+    changed = [replace(trajectory, latents=[one[name] for one in each]) for name in names]
+    truth, *found = rescore(model, [(one, 0) for one in (trajectory, *changed)])
+    boxed = boxed_actions(model, trajectory)
+    effects = {name: effect(truth, one, boxed) for name, one in zip(names, found, strict=True)}
+    return Reading(TOGETHER, trajectory.invocations[0].position, trajectory.num_latents, effects)
+
+
+# --------------------------------------------------------------------------------------------- what can be read from it
+
+
+def readouts(
+    model: Tyler, latents: Float[Tensor, "latents dim"], truth: Rescored, other: Rescored | None
+) -> tuple[Readout, ...]:
+    """What each latent of a block can be read as."""
+    table = torch.nn.functional.normalize(model.backbone.embedding.float(), dim=-1)
+    near = torch.nn.functional.normalize(latents.float().to(table.device), dim=-1) @ table.t()
+    return tuple(
+        Readout(
+            likeliest=top(model, truth.at_block[place].exp()),
+            nearest=top(model, near[place]),
+            control=() if other is None else top(model, other.at_block[place].exp()),
+        )
+        for place in range(len(latents))
+    )
+
+
+def top(model: Tyler, scores: Float[Tensor, " vocab"]) -> Scored:
+    """The tokens of the highest scores, as text."""
+    values, ids = scores.topk(min(NUM_TOP, len(scores)))
+    decode = model.backbone.tokenizer.decode
+    return tuple((str(decode([one])), float(value)) for one, value in zip(ids.tolist(), values.tolist(), strict=True))
+
+
+def readable(shown: Rescored, own: Tensor) -> float:
+    """The share of latents of which one of the likeliest tokens, as `shown`, is among an answer's own tokens."""
+    likeliest = shown.at_block.topk(min(NUM_TOP, shown.at_block.shape[1])).indices
+    return float(torch.isin(likeliest, own).any(dim=1).float().mean())
+
+
+def distinctive(tokens: Tensor, others: Sequence[Trajectory]) -> Tensor:
+    """Those of some tokens that fewer than half of the other answers have: what all say tells nothing of one."""
+    seen = Counter(token for answer in others for token in set(answer.actions))
+    return tokens[[2 * seen[token] < len(others) for token in tokens.tolist()]]
+
+
+# --------------------------------------------------------------------------------------------------------- is it needed
+
+
+def effect(truth: Rescored, other: Rescored, boxed: Sequence[int] = ()) -> Effect:
+    """How far another distribution over the same tokens is from the true one. `boxed` are the answer's actions."""
+    if not truth.places:
+        return Effect(0.0, 0.0, 0.0, None, None)
+    divergence = (truth.logprobs.exp() * (truth.logprobs - other.logprobs)).sum(dim=-1).mean()
+    own, found = (one.logprobs.gather(1, truth.tokens[:, None])[:, 0] for one in (truth, other))
+    flips = truth.logprobs.argmax(dim=-1) != other.logprobs.argmax(dim=-1)
+    rows = [row for row, place in enumerate(truth.places) if place in boxed]
+    return Effect(
+        divergence=float(divergence),
+        loss=float((own - found).sum()),
+        flipped=float(flips.float().mean()),
+        answer_loss=float((own - found)[rows].sum()) if rows else None,
+        answer_flipped=bool(flips[rows].any()) if rows else None,
+    )
+
+
+def enough(gap: Gap, truth: Rescored, latents: Float[Tensor, "latents dim"]) -> int | None:
+    """The fewest of some latents in a block's place with which every token after stays the likeliest; None if none."""
+    parts = [latents[:count] for count in range(len(latents) + 1)]
+    for count, found in enumerate(gap.filled(parts)):
+        if effect(truth, found).flipped == 0:
+            return count
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- what does it carry over
+
+
+def carried(gap: Gap, truth: Rescored, noise: Rescored, others: Sequence[Trajectory]) -> Carried | None:
+    """What the first blocks of the same operator carry from other answers into this one.
+
+    m is the logit difference of the first tokens in which two boxed answers differ, each where its answer has it:
+    m(A, z_B) - m(A) is `moved`, and m(B) - m(A) is `whole`. None where no other answer has another number in its box
+    and a block of this operator in front of it.
+    """
+    found = []
+    for donor in others:
+        if (pair := compared(gap.model, gap.trajectory, gap.index, donor)) is not None:
+            found.append(_moves(gap, truth, noise, donor, pair))
+        if len(found) == NUM_DONORS:
+            break
+    if not found:
+        return None
+    moved, by_noise, whole = (sum(values) for values in zip(*found, strict=True))
+    return Carried(moved, by_noise, whole, len(found))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where two answers first differ inside their boxes, and the donor's first block of an operator."""
+
+    own: int
+    foreign: int
+    block: int
+
+
+def compared(model: Tyler, receiver: Trajectory, index: int, donor: Trajectory) -> Pair | None:
+    """The actions of the two boxes that differ first, where the blocks stand before them."""
+    operator = receiver.invocations[index].operator
+    block = next((place for place, call in enumerate(donor.invocations) if call.operator == operator), None)
+    if block is None or donor.prompt_ids == receiver.prompt_ids:
+        return None
+    pairs = zip(boxed_actions(model, receiver), boxed_actions(model, donor), strict=False)
+    for own, foreign in pairs:
+        if receiver.actions[own] != donor.actions[foreign]:
+            behind = own > receiver.invocations[index].action and foreign > donor.invocations[block].action
+            return Pair(own, foreign, block) if behind else None
+    return None
+
+
+def _moves(gap: Gap, truth: Rescored, noise: Rescored, donor: Trajectory, pair: Pair) -> tuple[float, float, float]:
+    (patched,) = gap.filled([donor.latents[pair.block]])
+    whole = Rescored.of(gap.model, donor, pair.block, gap.turn)
+    own, foreign = gap.trajectory.actions[pair.own], donor.actions[pair.foreign]
+
+    def margin(one: Rescored, place: int) -> float:
+        logprobs = one.of_action(place)
+        return float(logprobs[foreign] - logprobs[own])
+
+    start = margin(truth, pair.own)
+    return margin(patched, pair.own) - start, margin(noise, pair.own) - start, margin(whole, pair.foreign) - start

@@ -1,0 +1,303 @@
+"""`tyler report`: one page of runs and evaluations, from what they left on disk alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from tyler.config.files import flatten
+from tyler.config.schema import Config
+from tyler.engine.presentation import as_html, counted
+from tyler.evaluation.pages import render
+from tyler.evaluation.records import all_records
+from tyler.evaluation.reports import Report, percent
+from tyler.evaluation.summary import command_of, machine_of, made
+from tyler.evaluation.verdicts import style_of
+from tyler.evaluation.views import view
+from tyler.lens.survey import Survey
+from tyler.lens.tables import survey_tables
+from tyler.runs.atomic_files import atomic_write
+from tyler.runs.catalogue import AnyRun, EvaluationRun, TrainingRun, runs_below
+from tyler.runs.curves import FEWEST, READING, Panel, panels, series, svg
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.metrics import EVERY, LOOPS
+from tyler.runs.run import CONFIG, REPORT, TRAJECTORIES
+from tyler.tasks import Outcome, find_task
+
+FIRST, LAST = 3, 6
+"""Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
+
+LENS = "lens.json"
+"""Beside a run's records: what `tyler lens RUN --json` printed."""
+
+SECTIONS = {section for metrics in EVERY for section in metrics.sections}
+"""The sections of the config that some loops alone read."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A run, and what it is called on the page: its path, as far as paths differ."""
+
+    name: str
+    run: AnyRun
+
+
+def write(paths: Sequence[Path], output: Path | None = None) -> Path:
+    """Write the page of some runs, or of all below some folders; returns where.
+
+    By default that is report.html in the one folder, or for several runs/report.html. Raises ValueError where there is
+    neither a run nor an evaluation, and for records that cannot be read.
+    """
+    if not paths:
+        raise ValueError("there is nothing to report on; give a run, an evaluation, or a folder that holds some")
+    found = named([run for path in paths for run in _runs(path)])
+    default = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path("runs")
+    place = output or default / REPORT
+    place.parent.mkdir(parents=True, exist_ok=True)
+    title = found[0].name if len(found) == 1 else f"{', '.join(map(str, paths))}: {counted(len(found), 'run')}"
+    atomic_write(place, page(found, place.parent, title))
+    return place
+
+
+def _runs(path: Path) -> list[AnyRun]:
+    if not path.is_dir():
+        raise ValueError(f"there is no folder {str(path)!r}; give a run, an evaluation, or a folder that holds some")
+    if not (found := list(runs_below(path))):
+        raise ValueError(f"{path} holds neither a run (config.yaml, metrics.jsonl) nor an evaluation (records.jsonl)")
+    return found
+
+
+def named(runs: Sequence[AnyRun]) -> list[Named]:
+    """Runs with names that tell them apart; each once."""
+    unique = list({run.path.resolve(): run for run in runs}.items())
+    if not unique:
+        return []
+    base = os.path.commonpath([path.parent for path, _ in unique])
+    return [Named(os.path.relpath(path, base), run) for path, run in unique]
+
+
+def page(runs: Sequence[Named], folder: Path, title: str) -> str:
+    """The page, in `folder`: links to records are relative to it."""
+    trained = [(one.name, one.run) for one in runs if isinstance(one.run, TrainingRun)]
+    apart = named([one.run for one in runs if isinstance(one.run, EvaluationRun)])
+    evaluated = [(one.name, one.run) for one in apart if isinstance(one.run, EvaluationRun)]
+    return render(
+        "runs.html",
+        title=title,
+        facts=made(),
+        overview=[("run", "what", "status", "step", "best or accuracy"), *(_overview(one) for one in runs)],
+        compared=_compared(trained),
+        differing=_differing(trained),
+        runs=[_section(name, run, folder) for name, run in trained],
+        evaluations=_evaluations(evaluated, folder),
+        reading=READING,
+    )
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def _overview(one: Named) -> tuple[str, ...]:
+    run = one.run
+    step = f"{run.step}" if run.total is None else f"{run.step} of {run.total}"
+    if isinstance(run, TrainingRun):
+        best = run.best
+        told = (
+            "–"
+            if best is None
+            else f"{best.metric.partition('/')[2].replace('_', ' ')} {best.value:.4g}, step {best.step}"
+        )
+    else:
+        told = percent(run.accuracy)
+    return one.name, run.what, run.status, step, told
+
+
+def _compared(runs: Sequence[tuple[str, TrainingRun]]) -> list[dict[str, Any]]:
+    """The first curve of every panel that at least two runs have, theirs in one plot."""
+    found: dict[tuple[str, str], list[tuple[str, TrainingRun]]] = {}
+    kinds: dict[tuple[str, str], Panel] = {}
+    for name, run in runs:
+        for panel in panels(run.metrics, run.budget):
+            key = panel.title, panel.curves[0].key
+            kinds.setdefault(key, panel)
+            found.setdefault(key, []).append((name, run))
+    return [
+        {
+            "title": f"{kinds[key].title}: {kinds[key].curves[0].label}",
+            "svg": Markup(svg(kinds[key], {name: run.metrics for name, run in members})),
+            "label": ", ".join(f"{name} {_end(run, key[1]):.4g}" for name, run in members),
+        }
+        for key, members in found.items()
+        if len(members) > 1
+    ]
+
+
+def _end(run: TrainingRun, key: str) -> float:
+    """The mean of a metric over the last tenth of its steps."""
+    _, values = series(run.metrics, key)
+    return fmean(values[-max(1, len(values) // 10) :])
+
+
+def _differing(runs: Sequence[tuple[str, TrainingRun]]) -> list[tuple[str, ...]]:
+    """The settings in which runs differ, after a row of their names; empty where there are none."""
+    flat = [flatten(run.config) for _, run in runs]
+    keys = [key for key in {key: None for one in flat for key in one} if len({_told(one.get(key)) for one in flat}) > 1]
+    if len(runs) < 2 or not keys:
+        return []
+    return [("setting", *(name for name, _ in runs)), *((key, *(_told(one.get(key)) for one in flat)) for key in keys)]
+
+
+def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
+    start = run.starts[-1] if run.starts else {}
+    facts = {"what": f"{run.what}, {run.status} at step {run.step}" + (f" of {run.total}" if run.total else "")}
+    if start:
+        facts |= {
+            "started": start["time"].replace("T", " ").replace("+00:00", " UTC"),
+            "machine": machine_of(start),
+            "command": command_of(start),
+        }
+    defaults, values = flatten(Config().model_dump(mode="json")), flatten(run.config)
+    unread = set() if run.loop is None else SECTIONS.difference(LOOPS[run.loop].sections)
+    changed = [
+        (key, _told(value), _told(defaults.get(key)))
+        for key, value in values.items()
+        if value != defaults.get(key) and key.partition(".")[0] not in unread
+    ]
+    drawn = panels(run.metrics, run.budget)
+    return {
+        "name": name,
+        "anchor": _anchor(name),
+        "facts": facts,
+        "smoothed": any(len(series(run.metrics, curve.key)[0]) >= FEWEST for one in drawn for curve in one.curves),
+        "panels": [
+            {
+                "title": panel.title,
+                "svg": Markup(svg(panel, {"": run.metrics})),
+                "label": ", ".join(f"{curve.label} {_end(run, curve.key):.4g}" for curve in panel.curves),
+            }
+            for panel in drawn
+        ],
+        "changed": [("setting", "here", "default"), *changed],
+        "config": (run.path / CONFIG).read_text(encoding="utf-8"),
+        "lens": _lens(run.path / LENS),
+        **_rollouts(run, folder),
+    }
+
+
+# --- the lens ---------------------------------------------------------------------------------------------------------
+
+
+def _lens(file: Path) -> dict[str, Any] | None:
+    """What `tyler lens` counted of a run over many problems, where that was kept."""
+    if not file.exists():
+        return None
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        found = Survey.from_dict(told)
+        about = f"{told['problems']}; {counted(found.num_problems, 'answer')} with operators"
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{file} is not what `tyler lens MODEL --task TASK --json` prints without a question; remove it"
+        raise ValueError(message) from error
+    return {"about": about, "tables": survey_tables(found)}
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
+    """The first and the last groups of rollouts that a run logged."""
+    file = run.path / TRAJECTORIES
+    lines = read_jsonl(file) if file.exists() else []
+    groups = [list(members) for _, members in groupby(lines, key=lambda line: (line["step"], line["problem"]))]
+    shown = groups if len(groups) <= FIRST + LAST else [*groups[:FIRST], *groups[-LAST:]]
+    return {
+        "groups": [_group(members) for members in shown],
+        "all_groups": len(groups),
+        "trajectories": os.path.relpath(file, folder),
+    }
+
+
+def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    outcomes = sorted(Outcome(member["outcome"]) for member in members)
+    counts = [(style_of(one), len(list(some))) for one, some in groupby(outcomes)]
+    return {
+        "title": f"Step {members[0]['step']}: {members[0]['problem']}",
+        "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(one['reward'] for one in members):.2f}",
+        "badges": [{"style": style, "word": f"{count} {style.word}"} for style, count in counts],
+        "members": [
+            {
+                "style": style_of(Outcome(member["outcome"])),
+                "traced": _traced(member["text"], member["invocations"]),
+                "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
+            }
+            for member in members
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator call as trajectories.jsonl has it."""
+
+    operator: str
+    position: int
+    num_latents: int
+    offset: int = 0
+
+
+def _traced(text: str, invocations: Sequence[Sequence[Any]]) -> Markup:
+    """A rollout with its operators in place; of earlier logs, which lack the place, with the tokens before each."""
+    calls = [Call(*one) for one in invocations]
+    if all(len(one) > 3 for one in invocations):
+        return as_html(text, calls)
+    told = Markup(" ").join(
+        Markup("{} <small>after {}</small>").format(as_html("", [one]), counted(one.position, "token")) for one in calls
+    )
+    return Markup("{}\n\n{}").format(told, text)
+
+
+# --- evaluations ------------------------------------------------------------------------------------------------------
+
+
+def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> list[dict[str, Any]]:
+    """Each task with the answers of every evaluation that has it, side by side."""
+    by_task: dict[str, list[tuple[str, EvaluationRun, Report]]] = {}
+    for name, run in runs:
+        records = list(all_records(run.path).values())
+        for task in dict.fromkeys(record.task for record in records):
+            report = Report(name, tuple(record for record in records if record.task == task))
+            by_task.setdefault(task, []).append((name, run, report))
+    return [
+        {
+            "title": find_task(task).title,
+            "view": view(
+                [report for _, _, report in members],
+                {name: os.path.relpath(run.path / "records.jsonl", folder) for name, run, _ in members},
+                anchor=f"task-{task}",
+            ),
+            "settings": {
+                name: {key: json.dumps(value, ensure_ascii=False) for key, value in run.settings.items()}
+                for name, run, _ in members
+                if run.settings
+            },
+        }
+        for task, members in by_task.items()
+    ]
+
+
+def _anchor(name: str) -> str:
+    return "run-" + "".join(letter if letter.isalnum() else "-" for letter in name)
+
+
+def _told(value: Any) -> str:
+    """A setting as YAML writes it, in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

@@ -1,0 +1,364 @@
+"""Experiments run each cell once, resume where they were killed, and make their tables from results.json alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tyler.cli.main import main
+from tyler.cli.reproduce import tokenizers_in
+from tyler.experiments import declared, library
+from tyler.experiments import mini_study as mini
+from tyler.experiments.cells import FORMAT, Cell, Sources, name_of
+from tyler.experiments.declared import main as main_experiment
+from tyler.experiments.experiment import Entry, Experiment
+from tyler.experiments.grid import Grid
+from tyler.experiments.listing import compared, show_trace, sources_of
+from tyler.experiments.outputs import RESULTS, render
+from tyler.experiments.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
+from tyler.experiments.scales import SCALES, Scale, scale_named
+from tyler.experiments.smoke import one_problem, tokenizer_of
+from tyler.tasks.task import GradeOptions
+
+TINY = SCALES["tiny"]
+FEW = ("CoT", "Soft-Thinking", "Tyler, Stage 1", "Tyler, Stage 2")
+
+
+@pytest.fixture(autouse=True)
+def few_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main table with the methods that take seconds."""
+    every = main_experiment.methods
+    monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+
+
+def reproduction(folder: Path, scale: Scale = TINY) -> Reproduction:
+    return Reproduction(["main"], scale, folder, Sources({}))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reproduction") / "whole"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        every = main_experiment.methods
+        monkeypatch.setattr(main_experiment, "methods", lambda scale: {row: every(scale)[row] for row in FEW})
+        reproduction(folder).run(GradeOptions())
+    return folder
+
+
+def test_a_reproduction_stopped_after_some_cells_ends_in_the_same_results(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, measured = Grid.measure, list[Cell]()
+
+    def stopping(grid: Grid, cell: Cell) -> dict[str, object]:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append(cell)
+        return whole(grid, cell)
+
+    monkeypatch.setattr(Grid, "measure", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        reproduction(tmp_path / "stopped").run(GradeOptions())
+    monkeypatch.setattr(Grid, "measure", whole)
+    again = list[Cell]()
+    monkeypatch.setattr(Grid, "measure", lambda grid, cell: again.append(cell) or whole(grid, cell))
+    reproduction(tmp_path / "stopped").run(GradeOptions())
+    assert len(again) == 2 * len(FEW) - 3 and not set(again) & set(measured)
+    for file in sorted((finished / "main").iterdir()):
+        assert file.read_bytes() == (tmp_path / "stopped" / "main" / file.name).read_bytes(), file.name
+
+
+@pytest.mark.slow
+def test_a_killed_command_resumes_to_the_same_results(tmp_path: Path) -> None:
+    def command(folder: Path) -> list[str]:
+        return [sys.executable, "-m", "tyler", "reproduce", "ablation", "--scale", "tiny", "--output", str(folder)]
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list((killed / RECORDS).glob("*.json"))) < 4:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for folder in (killed, whole):
+        subprocess.run(command(folder), check=True, capture_output=True)
+    results = (folder / "ablation" / RESULTS for folder in (killed, whole))
+    assert len({file.read_bytes() for file in results}) == 1
+
+
+def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in (finished / RECORDS).iterdir()}
+    made = reproduction(finished, replace(TINY, common=(*TINY.common, "stage2.learning_rate=1e-3")))
+    names = {name_of(cell.unseeded.identity(made.sources)) for cell in made.cells()}
+    assert len(names - {path.stem for path in before}) == len(TINY.tasks)  # Stage 2 alone is another model
+    assert made.results("main", made.known())["missing"] == len(TINY.tasks)
+    assert {path: path.read_bytes() for path in (finished / RECORDS).iterdir()} == before
+
+
+def test_results_tables_and_figures_follow_from_the_records_byte_for_byte(finished: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (finished / "main").iterdir()}
+    made = reproduction(finished)
+    assert json.loads(before[RESULTS]) == made.results("main", made.known())
+    (tmp_path / RESULTS).write_bytes(before[RESULTS])
+    files = render(tmp_path, "main")
+    assert {path.name for path in files} == before.keys() - {RESULTS}
+    assert all(path.read_bytes() == before[path.name] for path in files)
+
+
+def test_a_table_says_n_seeds_intervals_command_and_version(finished: Path) -> None:
+    for ending in ("md", "tex", "csv"):
+        told = (finished / "main" / f"main-mini.{ending}").read_text()
+        for part in (
+            "n = 3, 4 problems",
+            "seeds 42",
+            "95%",
+            "tyler reproduce main --scale tiny",
+            "tyler 0.1.0",
+            "--trace",
+        ):
+            assert part in told, (ending, part)
+
+
+def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = reproduction(finished)
+    (entry,) = [
+        one
+        for one in json.loads((finished / "main" / RESULTS).read_text())["entries"]
+        if (one["row"], one["column"]) == ("Tyler, Stage 2", "harder")
+    ]
+    show_trace(made, ("Tyler, Stage 2", "harder"))
+    shown = capsys.readouterr().out
+    assert shown.startswith("main, main-mini: method Tyler, Stage 2, eval ")
+    assert f"main: mini, Tyler, Stage 2, harder\n  seed 42: {entry['k'][0]}/{entry['n']}, " in shown
+    assert f"{finished / RECORDS / entry['records'][0]}.json" in shown
+    assert "main: mini, CoT, harder\n" in shown, "its difference is to that"
+    assert all(f"  against {row}: " in shown for row in FEW[:-1])
+    show_trace(made, ("Tyler, Stage 2", "difference to CoT"))
+    shown = capsys.readouterr().out
+    assert all(f"main: mini, {row}, {column}" in shown for row in ("Tyler, Stage 2", "CoT") for column in TINY.tasks)
+
+
+def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
+    """And records of earlier studies to the files that hold them."""
+    folder = root / "docs" / "results"
+    results = json.loads((folder / "reproduction-mini" / "continual" / RESULTS).read_text())
+    scale = with_seeds(SCALES["mini"], results["seeds"])
+    made = Reproduction(["continual", "main"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    known = made.known()
+    entry = declared.find("continual").entries(scale)[-1]
+    (told,) = [one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key_of(entry)]
+    lines = sources_of(made, entry, known)
+    assert [line.partition(",")[0] for line in lines] == [
+        f"seed {seed}: {k}/{told['n']}" for seed, k in zip(told["seeds"], told["k"], strict=True)
+    ]
+    stage2 = next(one for one in declared.find("main").entries(scale) if one.row == "Tyler, Stage 2")
+    assert str(folder / "mini" / "stage-2-44.json") in sources_of(made, stage2, known)[-1]
+
+
+def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None:
+    """And the page says what comes of it."""
+    folder = root / "docs" / "results"
+    scale = with_seeds(SCALES["mini"], (42, 43, 44))
+    made = Reproduction(["ablation"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    known = made.known()
+    entries = {(one.row, one.column): one for one in made.experiments["ablation"].entries(scale)}
+    lines = compared(made, "ablation", entries["(e) Tyler", "harder"], known)
+    (against,) = [line for line in lines if line.startswith("against (c)")]
+    ours, other = (made.measured(entries[row, "harder"], known) for row in ("(e) Tyler", ROW_C))
+    shares = [
+        sum(
+            ours.right(ours.records[seed][1])[place] - other.right(other.records[seed][1])[place]
+            for seed in scale.seeds
+        )
+        for place in range(300)
+    ]
+    better, worse = (sum(sign * share > 0 for share in shares) for sign in (1, -1))
+    points = 100 * sum(shares) / 900
+    assert (
+        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p = 0.024" in against
+    )
+    assert f"`harder` {points:.1f} points (0.3 to 3.0, p = 0.02" in (folder / "reproduction.md").read_text()
+
+
+ROW_C = "(c) + Stage 2, task reward only"
+
+
+def key_of(entry: Entry) -> tuple[str, str, str]:
+    return entry.group, entry.row, entry.column
+
+
+def test_cells_are_shared_between_experiments() -> None:
+    alone = {name: Reproduction([name], TINY, Path(), Sources({})).cells() for name in ("main", "ablation")}
+    both = Reproduction(["main", "ablation"], TINY, Path(), Sources({})).cells()
+    shared = 3 * len(TINY.tasks)  # CoT, Stage 1, Stage 2
+    assert len(both) == len(alone["main"]) + len(alone["ablation"]) - shared
+
+
+def test_the_records_of_the_studies_on_mini_are_the_cells_that_the_index_says(root: Path) -> None:
+    for name, rows in (("mini", mini.study()), ("baselines", mini.comparison())):
+        folder = root / "docs" / "results" / name
+        index = {cell: tuple(found) for cell, found in json.loads((folder / library.INDEX).read_text()).items()}
+        assert index == mini.index(folder, rows), "see scripts/index_studies.py"
+
+
+def test_the_studies_on_mini_are_read_and_not_run_again(root: Path) -> None:
+    libraries = tuple((root / "docs" / "results" / name) for name in ("mini", "baselines"))
+    made = Reproduction(["main"], SCALES["mini"], Path("nowhere"), Sources({}), libraries)
+    results = made.results("main", made.known())
+    assert results["missing"] == 0
+    (stage2,) = [one for one in results["entries"] if (one["row"], one["column"]) == ("Tyler, Stage 2", "harder")]
+    assert (stage2["k"], stage2["n"], stage2["seeds"]) == ([165, 174, 174], 300, [42, 43, 44])
+
+
+def test_an_experiment_is_one_file() -> None:
+    assert set(declared.names()) >= {"main", "ablation"}
+    assert all(isinstance(declared.find(name), Experiment) for name in declared.names())
+    assert declared.chosen(("all", "main")) == declared.names()
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["mian"], "there is no experiment 'mian'; did you mean 'main'? allowed: main, ablation"),
+        (
+            ["main", "--scale", "papre"],
+            "there is no scale 'papre'; did you mean 'paper'? allowed: mini, smollm2, paper",
+        ),
+        (["main", "--data", "no/such"], "--data no/such is no folder; give the folder with the tasks' official files"),
+        (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
+        (["main", "--dry-run", "--device", "H300"], "there is no device 'H300'; known are RTX-4090"),
+        (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),
+        (["continual", "--scale", "paper"], "humaneval runs the programs of the model; give --allow-code-execution"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(
+    argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *argv]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_without_its_weights_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TYLER_HOME", str(tmp_path / "cache"))
+    assert main(["reproduce", "main", "--scale", "smollm2"]) == 2
+    said = capsys.readouterr().err
+    assert "scale 'smollm2' needs the weights of smollm2: backbone 'smollm2' is not on this machine yet" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            {MARKER: json.dumps({"format": FORMAT + 1, "scale": "tiny", "version": "9.9"})},
+            f"holds experiments of format {FORMAT + 1}, written by tyler 9.9, and this is format {FORMAT}; give",
+        ),
+        (
+            {MARKER: json.dumps({"format": FORMAT, "scale": "paper", "version": "9.9"})},
+            "holds experiments at scale 'paper', not 'tiny'; give another --output",
+        ),
+        ({MARKER: "{"}, "cannot be read"),
+        ({"thesis.tex": "text"}, "holds something else than experiments (no reproduction.json); give another --output"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_left_as_it_was(
+    content: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError) as refused:
+        reproduction(tmp_path).run(GradeOptions())
+    assert said in str(refused.value)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == content
+
+
+def test_a_new_folder_is_taken(tmp_path: Path) -> None:
+    check_folder(tmp_path, "tiny")
+    check_folder(tmp_path / "new", "tiny")
+    assert with_seeds(scale_named("tiny"), (7, 7, 8)).seeds == (7, 8)
+
+
+def test_a_dry_run_lists_cells_and_says_what_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "main", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    told = capsys.readouterr().out
+    assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
+    assert told.count("not here") == 3 * 4 * len(FEW)
+    assert list(tmp_path.iterdir()) == []
+    assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
+    assert len(rows) == 4 + 4 * 4 * 4 and all(line.rstrip()[-1].isdigit() for line in rows), "a cell is one line"
+
+
+# ------------------------------------------------------------------------------------------------------- the smoke run
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--smoke"], "--smoke is a dry run; give --dry-run too"),
+        (["--dry-run", "--tokenizers", "."], "--tokenizers belongs to --dry-run --smoke"),
+        (["--dry-run", "--smoke", "--tokenizers", "no/such"], "--tokenizers no/such is no folder"),
+        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer here; give"),
+    ],
+)
+def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "main", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_smoke_run_takes_every_method_through_a_step_and_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "main", "--scale", "mini", "--dry-run", "--smoke"]) == 0
+    assert f"main: {len(FEW) * 2} cells, all of them ran" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_is_the_folder_whose_name_the_model_begins_with(tmp_path: Path) -> None:
+    for name in ("qwen", "qwen3", "llama"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+    assert tokenizer_of("qwen3-4b", tmp_path) == tmp_path / "qwen3"
+    assert tokenizer_of("qwen2.5-1.5b", tmp_path) == tmp_path / "qwen"
+    assert tokenizer_of("smollm3-3b", tmp_path) is None
+
+
+def test_tokenizers_are_looked_for_beside_the_files_of_the_tasks(tmp_path: Path) -> None:
+    assert tokenizers_in(None) is None and tokenizers_in(tmp_path) is None
+    (tmp_path / "tokenizers").mkdir()
+    assert tokenizers_in(tmp_path) == tmp_path / "tokenizers"
+
+
+def test_a_task_without_files_lends_a_problem_of_mini(root: Path) -> None:
+    paper, nothing = SCALES["paper"], GradeOptions()
+    assert one_problem(paper.tasks["GPQA-Diamond"], Sources({}), nothing).task == "mini"
+    assert one_problem(paper.tasks["GSM8K"], Sources({"gsm8k": "data"}), nothing) == replace(
+        paper.tasks["GSM8K"], count=1, max_new_tokens=12
+    )
+    code = paper.domains[0].questions
+    assert one_problem(code, Sources({"humaneval": "data"}), nothing).task == "mini"
+    assert (
+        one_problem(code, Sources({"humaneval": "data"}), GradeOptions(allow_code_execution=True)).task == "humaneval"
+    )

@@ -1,0 +1,124 @@
+"""`tyler report`: a page of runs and evaluations, from their records alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from page_reader import parsed
+from scripted import PROBLEMS, Scripted
+from tyler.cli import main
+from tyler.config.files import dump, load_config
+from tyler.evaluation.html_report import save
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.lens import run_report
+from tyler.lens.survey import Survey
+from tyler.runs.catalogue import EvaluationRun
+from tyler.runs.run import Run
+
+
+def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
+    """A Stage 2 of three steps, with two rollouts each."""
+    with Run.create(path, dump(load_config("mini", list(overrides)))) as run:
+        run.note_at_start({"training": "Stage 2", "steps": 3})
+        for step in range(1, 4):
+            calls = {"stage2/invocations": 2.0, "stage2/invocations_global": 2.0}
+            run.log(step, {"stage2/reward": 0.1 * step, "stage2/success": 0.2 * step, "stage2/kl": 0.01, **calls})
+            for member in range(2):
+                call = ["global", 1, 8, 3] if offsets else ["global", 1, 8]
+                run.log_trajectory(
+                    step,
+                    {
+                        "problem": f"p{step}",
+                        "member": member,
+                        "text": "So <b>5</b>",
+                        "invocations": [call],
+                        "outcome": "wrong" if member else "correct",
+                        "reward": 1.0 - member,
+                    },
+                )
+        run.save_checkpoint(3, lambda folder: None)
+    return path
+
+
+def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path, capsys) -> None:
+    train(tmp_path / "run", "stage2.steps=3", "grpo.budget=4")
+    assert main.main(["report", str(tmp_path / "run")]) == 0
+    assert "report.html" in capsys.readouterr().out
+    text = (tmp_path / "run" / "report.html").read_text()
+    page = parsed(text)
+    for title in ("Reward", "Success", "Invocations, sampled", "KL to the start"):
+        assert title in page.text
+    assert text.count("<svg") == 4 and "budget 4" in text and "Stage 2, finished at step 3 of 3" in page.text
+    assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
+    assert "grpo.budget" in page.text and 'href="trajectories.jsonl"' in text
+    assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
+
+
+def test_rollouts_of_earlier_logs_say_after_how_many_tokens_operators_came(tmp_path: Path) -> None:
+    train(tmp_path / "run", offsets=False)
+    text = run_report.write([tmp_path / "run"]).read_text()
+    assert "<small>after 1 token</small>" in text and "So &lt;b&gt;5&lt;/b&gt;" in text
+
+
+def test_several_runs_are_compared_in_one_plot_and_by_their_settings(tmp_path: Path) -> None:
+    train(tmp_path / "a", "grpo.kl_weight=0.5")
+    train(tmp_path / "b", "grpo.kl_weight=0.25")
+    text = run_report.write([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").read_text()
+    page = parsed(text)
+    assert "Runs side by side" in page.text and "Reward: success less budget penalty" in page.text
+    assert "last tenth: a 0.3, b 0.3" in page.text
+    assert "<td>grpo.kl_weight</td><td>0.5</td><td>0.25</td>" in text
+
+
+def test_evaluations_stand_side_by_side_beside_runs(tmp_path: Path) -> None:
+    report = evaluate(Scripted(), PROBLEMS)
+    save([report], tmp_path / "evaluation", "x")
+    train(tmp_path / "stage2")
+    text = run_report.write([tmp_path]).read_text()
+    page = parsed(text)
+    assert "scripted-reasoner" in page.text and "40.0%" in page.text and "Reward" in page.text
+    assert 'href="evaluation/scripted-reasoner/records.jsonl"' in text
+    folder = tmp_path / "evaluation" / "scripted-reasoner"
+    (folder / "records-1.jsonl").write_bytes((folder / "records.jsonl").read_bytes())  # killed while they were merged
+    assert "40.0%" in parsed(run_report.write([folder], tmp_path / "one.html").read_text()).text
+    assert EvaluationRun(folder).step == len(PROBLEMS)
+
+
+def test_a_folder_with_nothing_to_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["report", str(tmp_path)]) == 2
+    assert "holds neither a run" in capsys.readouterr().err
+    assert main.main(["report", str(tmp_path / "x")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_no_run_at_all_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["report"]) == 2
+    assert "there is nothing to report on; give a run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_lens_counted_of_a_run_is_shown(root: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    assert "operator lens" not in run_report.write([tmp_path / "run"]).read_text().lower()
+    kept = (root / "docs" / "results" / "lens" / "mini-tyler.json").read_text()
+    (tmp_path / "run" / "lens.json").write_text(kept)
+    told = json.loads(kept)
+    page = parsed(run_report.write([tmp_path / "run"]).read_text())
+    assert "The operator lens" in page.text and "200 of mini, eval; 200 answers with operators" in page.text
+    lean = told["operators"]["global"]["tested"]["Does the answer lean on it?"]["mean"]
+    assert f"yes, {lean:.2f} (" in page.text
+    assert Survey.from_dict(told).to_dict() == {name: told[name] for name in Survey.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"problems": "6 of mini", "num_problems": 6}'])
+def test_what_is_not_the_lens_of_many_answers_is_named(tmp_path: Path, text: str) -> None:
+    train(tmp_path / "run")
+    (tmp_path / "run" / "lens.json").write_text(text)
+    with pytest.raises(ValueError, match=r"lens\.json is not what `tyler lens MODEL --task TASK --json` prints"):
+        run_report.write([tmp_path / "run"])
