@@ -428,14 +428,14 @@ def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path
 
 
 def test_a_penalty_on_successes_over_the_budget_makes_invocations_rare(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo, "grade", lambda *_, truncated: Verdict(Outcome.CORRECT))
+    monkeypatch.setattr(grpo, "grade", lambda *_, truncated, thought_open: Verdict(Outcome.CORRECT))
     settings = {"steps": 12, "group_size": 6, "budget": 0, "kl_weight": 0.0, "psi_learning_rate": 0.1}
     calls = [entry["stage2/invocations"] for entry in trained(tmp_path, fresh(), with_settings(CONFIG, **settings))[1:]]
     assert sum(calls[-3:]) < 0.6 * sum(calls[:3])
 
 
 def test_failures_are_not_punished_for_what_they_spend(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo, "grade", lambda *_, truncated: Verdict(Outcome.WRONG))
+    monkeypatch.setattr(grpo, "grade", lambda *_, truncated, thought_open: Verdict(Outcome.WRONG))
     metrics = trained(tmp_path, fresh(), with_settings(CONFIG, budget=0, kl_weight=0.0, steps=2))
     assert all(entry["stage2/reward"] == 0 and entry["stage2/over_budget"] > 0 for entry in metrics[1:])
     assert all(entry["stage2/degenerate_groups"] == 1 and entry["stage2/gradient_norm"] == 0 for entry in metrics[1:])
