@@ -349,7 +349,86 @@ SAME += [
     (r"\textbf{E) }12", r"\text{(E)}"),
 ]
 
+SAME += [
+    # orders that say nothing
+    ("xy", "yx"),
+    ("ab", "ba"),
+    (r"a\cdot b", "ba"),
+    ("a b c", "cab"),
+    ("-pq", r"-q \cdot p"),
+    # what is asked for, with its value
+    ("|AB|=5", "5"),
+    ("AB = 5", "5"),
+    ("a:b=1:2", "1:2"),
+    ("5=x", "5"),
+    ("5=x", "x=5"),
+    (r"\frac{a}{b}=\frac12", r"\frac12"),
+    ("a + b = 7", "7"),
+    ("P(A|B) = 0.4", "0.4"),
+    (r"\int_0^1 x\,dx = \frac{1}{2}", r"\frac{1}{2}"),
+    (r"\lim_{x \to 0} \frac{\sin x}{x} = 1", "1"),
+    (r"\frac{d}{dx} x^3 = 3x^2", "3x^2"),
+    # dresses
+    ("**5**", "5"),
+    ("*5*", "5"),
+    (r"**\frac{1}{2}**", "0.5"),
+    (r"\approx 5", "5"),
+    (r"x \approx 5", "x=5"),
+    (r"\text{The answer is }5", "5"),
+    (r"\text{The final answer is: } \frac{1}{2}", "0.5"),
+    (r"\text{approximately } 5", "5"),
+    (r"\text{Area: } 12\text{ cm}^2", "12"),
+    # chains that are true
+    ("x=2+3=5", "x=5"),
+    (r"A = \pi r^2 = 9\pi", r"A = 9\pi"),
+    ("S = \\{1, 2\\} = \\{2, 1\\}", r"\{1,2\}"),
+    # numerals that begin with a letter
+    ("AB", "AB_{16}"),
+    ("AB_{16}", "AB_{16}"),
+    # a wide space or a line break parts two answers
+    (r"1 \quad 234", "1, 234"),
+    ("1\n234", "1, 234"),
+    (r"\log 100", "2"),
+    (r"(x+1)(x+2)", "(x+2)(x+1)"),
+    (r"x(x+2)", "x^2+2x"),
+]
+
 DIFFERENT = [
+    # the question is no answer
+    (r"\frac{d}{dx} x^3", "3x^2"),
+    (r"\frac{d}{dx}\sin x", r"\cos x"),
+    (r"\frac{d^2}{dx^2} x^4", "12x^2"),
+    (r"\frac{d(x^3)}{dx}", "3x^2"),
+    (r"\frac{dy}{dx}", "0"),
+    ("d/dx x^3", "3x^2"),
+    (r"\frac{\partial}{\partial x} x^3", "3x^2"),
+    (r"\int 2x\,dx", "x^2"),
+    (r"\int_0^1 x\,dx", r"\frac12"),
+    (r"\sum_{k=1}^{4} k", "10"),
+    (r"\prod_{k=1}^{4} k", "24"),
+    (r"\lim_{x \to 0} \frac{\sin x}{x}", "1"),
+    ("(x+1)(x-1)", "x^2-1"),
+    ("(x+3)^2", "x^2+6x+9"),
+    (r"(a+b) \cdot (a-b)", "a^2 - b^2"),
+    # chains that are false
+    ("x=6=5", "x=5"),
+    ("x=2+2=5", "x=5"),
+    ("x=6=5", "5"),
+    ("S = \\{3\\} = \\{1, 2\\}", r"\{1,2\}"),
+    (r"\frac{a}{b}=\frac13", r"\frac12"),
+    (r"\frac{a}{b}=\frac13=\frac12", r"\frac12"),
+    # words, numbers, spaces
+    ("no", "on"),
+    (r"\text{dog}", r"\text{god}"),
+    ("A_{16}", "A"),
+    ("AC_{16}", "AB_{16}"),
+    (r"1\frac{3}{2}", "2.5"),
+    (r"1\frac{3}{2}", "1.5"),
+    (r"1 \quad 234", "1234"),
+    ("1\n234", "1234"),
+    (r"2 \quad \frac{1}{2}", "2.5"),
+    ("2\n1/2", "2.5"),
+    (r"\log 100", r"\ln 100"),
     # relations of two variables, and points, the wrong way round
     ("a<b", "a>b"),
     (r"b < a", r"a \ge b"),
@@ -482,7 +561,6 @@ DIFFERENT = [
     # words and choices
     ("evil", "live"),
     (r"\text{evil}", r"\text{live}"),
-    ("ab", "ba"),
     (r"\text{west}", r"\text{east}"),
     ("Eve", r"\text{Evelyn}"),
     ("Evelyn and Bob", r"\text{Evelyn}"),
@@ -750,7 +828,7 @@ def test_waiting_for_a_worker_does_not_count(monkeypatch: pytest.MonkeyPatch):
 
     mathematics.equal("x+x", "2x")  # a worker is ready
     monkeypatch.setattr(symbolic._Pool, "_take", late)
-    pair = "((x+1)^2, (x+2)^2, (x+3)^2)", "(x^2+2x+1, x^2+4x+4, x^2+6x+9)"
+    pair = "(x^2+2x+1, x^2+4x+4, x^2+6x+9)", "((x+1)^2, (x+2)^2, (x+3)^2)"
     assert mathematics.equal(*pair, GradeOptions(deadline=1.5))
 
 

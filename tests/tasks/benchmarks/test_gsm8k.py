@@ -281,6 +281,12 @@ def test_a_quantity_is_its_exact_number(text, number):
         "18_5",
         r"5 \frac{3}{2}",
         "5 3/2",
+        r"1 \quad 234",
+        "1\n234",
+        "1\t234",
+        r"2 \quad \frac{1}{2}",
+        "2\n1/2",
+        "5 cm===5 cm",
     ],
 )
 def test_what_is_not_one_number_is_no_quantity(text):

@@ -1,8 +1,12 @@
 """How an answer is read and compared. Nothing a model wrote is ever evaluated.
 
 boxed.py            the last \\boxed of an answer, and the verdict where there is none
-numerals.py         a numeral as people write it, as an exact number
-quantities.py       a number with its unit, currency or percent sign
+dress.py            what does not count: fonts, delimiters, spaces
+numbers.py          the one reader of a number, exactly
+units.py            the one table of units, currencies and scales
+quantities.py       a number or an expression with its unit, currency or percent sign
+products.py         products of letters, and what must still be computed
+numerals.py         numerals in a base, times of day and ratios
 choices.py          the letter of a multiple-choice answer
 latex.py            LaTeX brought to one spelling
 relations.py        lists, intervals, sets and relations, part by part

@@ -1,4 +1,4 @@
-"""Reading answers: the boxed answer of a completion, and the exact number that an answer may be.
+"""The boxed answer of a completion.
 
 Every task extracts its answers here, in training and in evaluation, so that the two cannot drift apart. Model output is
 only ever matched against patterns, in time linear in its length, and never evaluated.
@@ -7,15 +7,12 @@ only ever matched against patterns, in time linear in its length, and never eval
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from tyler.tasks.thoughts import after_thought
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"(?:\\[^()\[\]]|[^\s$\\])+")
-
-_MAX_NUMBER_LENGTH = 256
 
 
 class UnreadableAnswerError(ValueError):
@@ -70,51 +67,3 @@ def _stripped(text: str) -> str:
     while (len(text) - len(text.rstrip("\\"))) % 2:
         text = text[:-1].rstrip()
     return text
-
-
-_MATH = re.compile(r"\$(?P<dollar>[^$]*)\$|\\\((?P<inline>.*)\\\)", re.DOTALL)
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
-_SPACE = re.compile(r"(?:\\[,;: ]|\\q?quad(?![A-Za-z])|[~\s\u00a0\u2009\u202f])+")
-
-
-def plain(text: str) -> str:
-    r"""`text` without LaTeX dress: math delimiters, `\text{}`, `\left`, display fractions, the many spaces of LaTeX."""
-    text = text.strip().translate(_DASHES).replace(r"\!", "").replace("{,}", ",")
-    if math := _MATH.fullmatch(text):
-        text = math["inline"] if math["dollar"] is None else math["dollar"]
-    text = _TEXT.sub(r" \1 ", text)
-    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
-    text = re.sub(r"\\[dt]frac(?![A-Za-z])", r"\\frac", text)
-    return _SPACE.sub(" ", text).strip()
-
-
-_NUMBER = re.compile(
-    r"(?P<sign>[+-]?) ?"
-    r"(?:(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)?(?:\.(?P<decimals>[0-9]*))?"
-    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
-    r"|(?P<numerator>[0-9]+) ?/ ?(?P<denominator>[0-9]+)"
-    r"|\\frac ?\{ ?(?P<top>[0-9]+) ?\} ?\{ ?(?P<bottom>[0-9]+) ?\})"
-)
-
-
-def exact_number(text: str) -> Fraction | None:
-    r"""The number that `text` writes, exactly, or None when it is not a single number.
-
-    Reads decimals (`-3.50`, `.5`, `3.5e4`), one fraction (`1/2`, `\frac{1}{2}`), and thousands as `1,234`, `1\,234`,
-    `1{,}234` or `1 234`. `12,34` and `0,123` are not numbers, nor is an expression (`3+4`) or anything over 256
-    characters.
-    """
-    if len(text) > _MAX_NUMBER_LENGTH:
-        return None
-    found = _NUMBER.fullmatch(plain(text))
-    if found is None:
-        return None
-    sign = -1 if found["sign"] == "-" else 1
-    top, bottom = found["numerator"] or found["top"], found["denominator"] or found["bottom"]
-    if top and bottom:
-        return sign * Fraction(int(top), int(bottom)) if int(bottom) else None
-    whole, decimals = re.sub("[, ]", "", found["whole"] or ""), found["decimals"] or ""
-    if not whole + decimals:
-        return None
-    return sign * int(whole + decimals) * Fraction(10) ** (int(found["exponent"] or 0) - len(decimals))

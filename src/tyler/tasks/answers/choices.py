@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.answers.quantities import bare
+from tyler.tasks.answers.dress import bare
 
 _MAX_LENGTH = 4000
 
@@ -24,15 +24,21 @@ _ORGANISM = re.compile(
     r"(?:elegans|melanogaster|thaliana|subtilis|difficile|albicans|rerio|discoideum|cereus|anthracis|burgdorferi"
     r"|baumannii|nidulans|botulinum|tetani|perfringens|trachomatis|cerevisiae|fumigatus|niger|flavus|afarensis)\b"
 )
+_PARENTHESIS = re.compile(r" \(([^()]*(?:\([^()]*\)[^()]*)*)\)\.?")
+_ONE_WORD = re.compile(r"[A-Za-z]*\Z")
+"""`C (graphite)` is carbon."""
+_CONNECTED = re.compile(r"\W*(?:or|and|both|see|unless)\b", re.IGNORECASE)
 _OTHERS = re.compile(r"\W*(?:(?:or|and|and/or|both|to|then) ?\W*)?[A-Za-z](?:\W+(?:(?:or|and|to) \W*)?[A-Za-z])*\W*")
+_ALL_OTHERS = re.compile(rf"{_OTHERS.pattern}\Z")
 
 
 def letter(text: str, letters: str) -> str | None:
     r"""The one of `letters` that `text` chooses, or None where it chooses none, several, or may be an option's text.
 
     A letter counts alone, in parentheses, with a mark (`B)`, `B.`, `B:`), and after `Option` or `The answer is`; the
-    option's text may follow a parenthesis or a mark. A letter in the other case than `letters` counts alone, and before
-    text where a parenthesis closes it. `A or B`, `A/B`, `AB`, `A proton`, `C. elegans`, `C-C`, `A: B` choose nothing.
+    option's text may follow a parenthesis or a mark, or stand in parentheses of its own (`B (10 eV)`). A letter in the
+    other case than `letters` counts alone, and before text where a parenthesis closes it. `A or B`, `A/B`, `AB`,
+    `A proton`, `C. elegans`, `C-C`, `A: B` choose nothing.
     """
     if len(text) > _MAX_LENGTH:
         return None
@@ -62,6 +68,8 @@ def _stands_alone(chosen: str, mark: str, rest: str, *, native: bool) -> bool:
         return True
     if _VERDICT.fullmatch(rest):
         return True
+    if not mark and native and (said := _PARENTHESIS.fullmatch(rest)):
+        return not any(pattern.match(said[1]) for pattern in (_DENIAL, _ALL_OTHERS, _CONNECTED, _ONE_WORD))
     parenthesis = mark in (")", "()")
     if not mark or not (parenthesis or native):
         return False

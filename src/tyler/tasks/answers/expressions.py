@@ -11,6 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from tyler.tasks.answers.dress import spaced
+from tyler.tasks.answers.numbers import MIXED, NUMERAL, mixed, numeral
+
 Value = Fraction | float
 """Exact where the expression is rational, else a finite float."""
 
@@ -19,15 +22,6 @@ _MAX_DEPTH = 24
 _MAX_BITS = 4096
 _MAX_FACTORIAL = 170
 
-_SPACES = re.compile(r"(?:\\[,;:! ]|\\q?quad(?![A-Za-z])|[~\s\u00a0\u2009\u202f])+")
-_NUMBER = re.compile(
-    r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9])|[0-9]+)?"
-    r"(?:\.(?P<decimals>[0-9]*)(?:\\(?:overline|bar) ?\{(?P<period>[0-9]{1,9})\})?)?"
-    r"(?:(?<=[0-9.])[eE](?P<exponent>[+-]?[0-9]{1,3})(?![0-9]))?"
-)
-_MIXED = re.compile(
-    r"([0-9]{1,9}) ?(?:\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}|(?<= )([0-9]{1,9}) ?/ ?([0-9]{1,9}))"
-)
 _FRACTION = re.compile(r"\\frac(?![A-Za-z])")
 _ROOT = re.compile(r"\\sqrt(?![A-Za-z])|sqrt(?![A-Za-z])|√")
 _BINOMIAL = re.compile(r"\\[dt]?binom(?![A-Za-z])")
@@ -40,7 +34,7 @@ _WORD = re.compile(r"\\operatorname ?\{([A-Za-z]+)\}|\\?([A-Za-z]+)|π")
 _CONSTANTS: Mapping[str, Value] = {"pi": math.pi, "e": math.e}
 _FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     "ln": math.log,
-    "log": math.log,
+    "log": math.log,  # with the base that is given
     "lg": math.log10,
     "exp": math.exp,
     "sin": math.sin,
@@ -66,17 +60,17 @@ class _UnreadableError(Exception):
     """The text is not a constant expression, or too large a one."""
 
 
-def value(text: str) -> Value | None:
+def value(text: str, *, log_base: float = math.e) -> Value | None:
     r"""The value of a constant expression, or None where `text` is not one, or is too long, too deep or too large.
 
     Numbers (with thousands separators, exponents, repeating decimals), mixed numbers, `+ - * / ^ !`, implicit
-    products, `\frac`, `\sqrt[n]`, `\binom`, `\pi`, `e`, and functions; `\log` without a base is natural, degrees count
-    only inside a function. `1/2\pi` has no value: it reads both ways.
+    products, `\frac`, `\sqrt[n]`, `\binom`, `\pi`, `e`, and functions; `\log` without a base has `log_base`, degrees
+    count only inside a function. `1/2\pi` has no value: it reads both ways.
     """
     if len(text) > _MAX_LENGTH:
         return None
     try:
-        return _Reader(_undressed(text)).whole()
+        return _Reader(_undressed(text), log_base).whole()
     except (_UnreadableError, ArithmeticError, ValueError):
         return None
 
@@ -86,14 +80,15 @@ def _undressed(text: str) -> str:
     text = re.sub(r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", "", text)
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"\\frac ?([0-9]) ?([0-9])", r"\\frac{\1}{\2}", text)
-    return _SPACES.sub(" ", text).strip()
+    return spaced(text).strip()
 
 
 class _Reader:
     """Reads one expression. Every method starts at `at`, and leaves it behind what it has read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, log_base: float) -> None:
         self.text = text
+        self.log_base = log_base
         self.at = 0
         self.depth = 0
         self.in_function = 0
@@ -201,13 +196,10 @@ class _Reader:
         return result
 
     def atom(self) -> Value | None:
-        if mixed := self.take(_MIXED):
-            whole, top, bottom = (int(part) for part in mixed.groups() if part is not None)
-            if top < bottom:
-                return whole + Fraction(top, bottom)
-            self.at = mixed.start()
-        if number := self.take(_NUMBER):
-            return _number(number)
+        if found := self.take(MIXED):
+            return _readable(mixed(found))
+        if found := self.take(NUMERAL):
+            return _readable(numeral(found))
         if opened := self.char("({"):
             return self.group(")" if opened == "(" else "}")
         if self.take(_FRACTION):
@@ -241,8 +233,8 @@ class _Reader:
 
     def root(self) -> Value:
         degree = self.group("]") if self.char("[") else Fraction(2)
-        if number := self.take(_NUMBER):
-            return _root(_number(number), degree)
+        if found := self.take(NUMERAL):
+            return _root(_readable(numeral(found)), degree)
         return _root(self.nested(self.atom), degree)
 
     def named(self) -> Value | None:
@@ -264,7 +256,7 @@ class _Reader:
     def function(self, name: str) -> Value:
         if self.text[self.at : self.at + 1].isdigit():
             raise _UnreadableError
-        base = self.argument() if name == "log" and self.char("_") else None
+        base = (self.argument() if self.char("_") else self.log_base) if name == "log" else None
         power = self.exponent() if self.take(_POWER) else None
         if power == -1:
             name, power = _INVERSES.get(name, ""), None
@@ -297,15 +289,10 @@ class _Reader:
         return word is not None and (word[1] or word[2]) in _FUNCTIONS
 
 
-def _number(found: re.Match[str]) -> Fraction:
-    whole, decimals = re.sub("[, ]", "", found["whole"] or ""), found["decimals"] or ""
-    period = found["period"] or ""
-    if not whole + decimals + period:
+def _readable(result: Fraction | None) -> Fraction:
+    if result is None:
         raise _UnreadableError
-    result = int(whole + decimals or "0") * Fraction(10) ** -len(decimals)
-    if period:
-        result += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals))
-    return result * Fraction(10) ** int(found["exponent"] or 0)
+    return result
 
 
 def _checked(result: Value) -> Value:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.answers.numerals import is_known_unit
+from tyler.tasks.answers.dress import parted
+from tyler.tasks.answers.units import is_known
 
 _UNICODE = str.maketrans(
     {
@@ -56,9 +57,19 @@ _SHORT_UNITS = {"m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": 
 _SHORT_UNIT = re.compile(r"[mgshLl]|[A-Za-z]{1,2}/[mgshLl](?: ?\^ ?[0-9])?")
 
 
+_STARS = re.compile(r"^(\*\*?|__)(?=[^*])(.*[^*])\1\.?$", re.DOTALL)
+_LEAD = re.compile(
+    r"^(?:(?:so|thus|hence|therefore),? )?"
+    r"(?:(?:the )?(?:(?:final|correct|exact) )?(?:answer|value|result)(?: is| ?[:=]) ?:?"
+    r"|(?:approximately|about|roughly)|[A-Za-z]{4,}(?: [A-Za-z]+)* ?:) ?(?=\S)",
+    re.IGNORECASE,
+)
+
+
 def tidy(text: str) -> str:
-    """`text` in one spelling."""
-    text = _ROW_SPACE.sub(r"\\\\ ", _COLOR.sub("", _DRESSED.sub(_as_product, text.translate(_UNICODE))))
+    """`text` in one spelling, without stars around it and without what leads to it (`The answer is`)."""
+    text = _STARS.sub(r"\2", text.strip())
+    text = _ROW_SPACE.sub(r"\\\\ ", _COLOR.sub("", _DRESSED.sub(_as_product, parted(text).translate(_UNICODE))))
     text = text.replace(r"\\", r"\row ").replace(r"\$", r"\dollar ").replace("$", "")
     text = re.sub(r"\\[()\[\]]", " ", text)
     text = re.sub(r"(?<=[0-9])(?:\{,\}|,\\!|\\,(?=[0-9]{3}(?![0-9]))) *(?=[0-9])", "", text)
@@ -80,7 +91,7 @@ def tidy(text: str) -> str:
     text = re.sub(r"_ ?([0-9]+|[A-Za-z])", r"_{\1}", text)
     text = re.sub(r"\{([:=])\}", r"\1", text)
     text = re.sub(r"\\\{ ?\\\}", r"\\emptyset ", text)
-    return re.sub(r"\s+", " ", text).strip().rstrip(".,;: ")
+    return _LEAD.sub("", re.sub(r"\s+", " ", text).strip().rstrip(".,;: "), count=1)
 
 
 def compact(text: str) -> str:
@@ -92,7 +103,7 @@ def compact(text: str) -> str:
 def _as_product(found: re.Match[str]) -> str:
     r"""Words that follow a number outside of `\text{}`: touching it, as letters that are multiplied, unless a unit."""
     words = found["words"]
-    return found[0] if words is None or is_known_unit(words) or _JOINS.match(words) else words
+    return found[0] if words is None or is_known(words) or _JOINS.match(words) else words
 
 
 def _alias(command: re.Match[str]) -> str:

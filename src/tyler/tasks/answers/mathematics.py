@@ -39,13 +39,18 @@ import unicodedata
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.latex import bracketed, compact, depths, environment, matrix, split, tidy
-from tyler.tasks.answers.numerals import number, quantity, same_numeral, same_parts
+from tyler.tasks.answers.numbers import MIXED, mixed, number
+from tyler.tasks.answers.numerals import same_numeral, same_parts
+from tyler.tasks.answers.products import must_be_computed, same_letters
+from tyler.tasks.answers.quantities import split_unit
 from tyler.tasks.answers.relations import (
     COMMA,
     LIST,
+    as_named,
     assigned,
     condition,
     interval,
+    is_asked_for,
     name_and_value,
     relation,
     right_side,
@@ -102,7 +107,9 @@ class _Comparison:
             return True
         if not answer or not gold:
             return False
-        answer, gold = (condition(_ungrouped(_exact_side(side))) for side in (answer, gold))
+        answer, gold = (condition(_ungrouped(as_named(_exact_side(side)))) for side in (answer, gold))
+        if self._contradicts_itself(answer):
+            return False
         if choice := _choice(gold):
             return _choice(answer, explained=True) == choice
         for compare in (self._unions, self._matrices, self._lists, self._sequences, self._relations):
@@ -173,33 +180,39 @@ class _Comparison:
         """Equations and inequalities; None where neither side is one."""
         named, other = name_and_value(answer), name_and_value(gold)
         if named and other and named[0] == other[0]:
-            return self.same(named[1], other[1])
+            return self.same(named[1], other[1])  # of a chain the last sides, which its others do not contradict
         given, expected = relation(answer), relation(gold)
         if given is None and expected is None:
             return None
         if named and expected is None:
-            return self._chain(sides_and_signs(answer)[0][1:] if given and given[0] == "several" else [named[1]], gold)
+            return self.same(named[1], gold)
         if other and given is None:
             return self.same(answer, other[1])
         sides, signs = sides_and_signs(answer)
-        if expected is None and {*signs} == {"="} and not any(map(_is_open, [*sides[:-1], quantity(sides[-1])[0]])):
-            return self._chain(sides, gold)
+        if expected is None and {*signs} == {"="} and (_is_closed_chain(sides) or is_asked_for(sides[0])):
+            return self.same(sides[-1], gold)
         if given is None or expected is None or given[0] != expected[0]:
             return False
         how: symbolic.How = "0" if given[0] in ("=", r"\ne") else ">"
         return given[0] in ("=", r"\ne", "<", r"\le") and self._algebra(given[1], expected[1], how)
 
-    def _chain(self, sides: list[str], gold: str) -> bool:
-        """Whether a chain such as `3 + 4 = 7` ends in the gold answer, and no side without variables contradicts it."""
+    def _contradicts_itself(self, answer: str) -> bool:
+        """Whether a chain of equations has a side without variables that is not equal to its last one."""
+        sides, signs = sides_and_signs(answer)
+        if {*signs} != {"="}:
+            return False
         *before, last = sides
-        value = quantity(last)[0]
-        known = [] if _is_open(value) else [side for side in before if _expression(side) and not _is_open(side)]
-        return self.same(last, gold) and all(self._algebra(side, value, "=") for side in known)
+        if bracketed(last):
+            return any(bracketed(side) and not _is_open_list(side) and not self.same(side, last) for side in before)
+        value = split_unit(last)[0]
+        if _is_open(value):
+            return False
+        return any(_expression(side) and not _is_open(side) and not self._algebra(side, value, "=") for side in before)
 
     def _values(self, answer: str, gold: str) -> bool:
         """Single values: quantities, words, expressions."""
-        value, unit = quantity(answer)
-        expected, expected_unit = quantity(gold)
+        value, unit = split_unit(answer)
+        expected, expected_unit = split_unit(gold)
         if unit and expected_unit and unit != expected_unit:
             return False
         if (value, expected) != (answer, gold) and compact(value) == compact(expected):
@@ -207,10 +220,12 @@ class _Comparison:
         count, expected_count = number(value), number(expected)
         if count is not None and expected_count is not None:
             return count == expected_count
-        for rule in (same_numeral, same_parts, _words):
+        for rule in (same_numeral, same_parts, same_letters, _words):
             verdict = rule(value, expected)
             if verdict is not None:
                 return verdict
+        if must_be_computed(value, expected):
+            return False
         if expected_count is not None and not _cancels(value) and (_CALCULATION.search(value) or _is_open(value)):
             return False
         return self._algebra(value, expected, "=")
@@ -247,10 +262,16 @@ def _ungrouped(text: str) -> str:
     return text
 
 
+_ABOUT = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
+
+
 def _exact_side(text: str) -> str:
-    r"""The left side of `\frac{1}{3} \approx 0.333`."""
-    sides = split(text, re.compile(r"\\approx(?![A-Za-z])"))
-    return sides[0] if len(sides) == 2 and re.search("[0-9]", sides[0]) else text
+    r"""The left side of `\frac{1}{3} \approx 0.333`; in `x \approx 5` and `\approx 5` the sign is one of equality."""
+    sides = split(text, _ABOUT)
+    if len(sides) != 2:
+        return text
+    left, right = sides
+    return left if re.search("[0-9]", left) else f"{left}={right}" if left else right
 
 
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
@@ -306,7 +327,7 @@ def _items(text: str) -> list[str]:
         found = bracketed(right_side(text))
         text = found[1] if found else text
         parts = split(text, LIST) if text else []
-    elif number(quantity(right_side(text))[0]) is not None:
+    elif number(split_unit(right_side(text))[0]) is not None:
         return [text]
     else:
         parts = [part for part in split(text, LIST) if part]
@@ -347,6 +368,15 @@ _CLOSED_COMMAND = re.compile(
 )
 
 
+def _is_closed_chain(sides: list[str]) -> bool:
+    """Whether no side of a chain has variables: it is a calculation and its result."""
+    return not any(map(_is_open, [*sides[:-1], split_unit(sides[-1])[0]]))
+
+
+def _is_open_list(text: str) -> bool:
+    return re.search(r"[A-Za-z]", _COMMAND.sub(" ", text)) is not None
+
+
 def _is_open(text: str) -> bool:
     """Whether `text` has variables, bars, infinities or commands beyond those of closed forms."""
     return re.search(r"[|\\A-DF-Za-df-hj-z]", _CLOSED_COMMAND.sub(" ", text)) is not None
@@ -382,7 +412,6 @@ _PUNCTUATION = re.compile(
     r"(?<=[A-Za-z])\.(?![0-9])|(?<=[A-Za-z]{2})'(?=[A-Za-z])|\""
 )
 """Between and in words; a minus sign, a decimal point and a prime say something."""
-_LETTERS_MULTIPLIED = re.compile(r"-? ?[A-Za-z](?:(?: | ?\\cdot )[A-Za-z])+")
 
 
 def _is_text(text: str) -> bool:
@@ -392,9 +421,8 @@ def _is_text(text: str) -> bool:
 
 
 def _as_text(text: str) -> str:
-    """`text` without case and the punctuation of words; single letters with spaces between them are one product."""
-    words = re.sub(r"\s+", " ", _PUNCTUATION.sub(" ", text)).strip().casefold()
-    return re.sub(r" ?\\cdot | ", "", words) if _LETTERS_MULTIPLIED.fullmatch(words) else words
+    """`text` without case and the punctuation of words."""
+    return re.sub(r"\s+", " ", _PUNCTUATION.sub(" ", text)).strip().casefold()
 
 
 def _expression(text: str) -> str | None:
@@ -408,6 +436,8 @@ def _expression(text: str) -> str | None:
     )
     text = re.sub(r"(?<=[0-9])[eE]([+-]?[0-9]+)(?![0-9])", r"\\cdot 10^{\1}", text)
     if re.search(r"[0-9] +[0-9]|,|[0-9]\.[0-9]*\.|[0-9]{301}", text):
+        return None
+    if any(mixed(found) is None for found in MIXED.finditer(text)):
         return None
     text = re.sub(r"([0-9]+) ?\\frac\{([0-9]+)\}\{([0-9]+)\}", r"(\1+\\frac{\2}{\3})", text)
     text = _JUXTAPOSED.sub(lambda found: found[0] if found[1] else r"\cdot (", text)

@@ -1,4 +1,10 @@
-r"""Quantities: what an answer's number is called, and the unit that follows it, apart from the number itself."""
+r"""The one reader of quantities: a number or an expression, what it is called, its currency, its scale and its unit.
+
+Two policies. A problem in words asks for a thing that is counted, so that any word may follow the number but those
+that change it (`18 dollars`, `7 boxes`; not `2 dozen`, `5 wrong`): `read_quantity`. An answer in mathematics may be a
+product of letters, so that outside of `\text{}` only units that everyone knows are units (`5 cm`, not `5 apples`):
+`split_unit`.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +12,24 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from tyler.tasks.answers.boxed import plain
+from tyler.tasks.answers.numbers import number
+from tyler.tasks.answers.units import (
+    ARTICLES,
+    CURRENCIES,
+    DENIALS,
+    MULTIPLES,
+    ORDINALS,
+    PARTS,
+    SCALES,
+    is_known,
+    is_small,
+    is_symbol,
+    unit_name,
+)
 
 T = TypeVar("T")
 
 MAX_LENGTH = 256
-
-_DRESS = re.compile(
-    r"\\(?:boldsymbol|bm|underline|emph|textsf|textsl|mathsf|texttt|textnormal|mathit|operatorname)\s*\{([^{}]*)\}"
-)
-_SWITCH = re.compile(
-    r"\\(?:rm|bf|it|sf|tt|displaystyle|textstyle|large|Large|huge)(?![A-Za-z]) ?|\\(?:text)?color ?\{[^{}]*\}"
-)
-_STARS = re.compile(r"(\*\*|__)(?P<bold>[^*]+)\1")
-_UNIT_FRACTION = re.compile(r" ?\\frac ?\{ ?([A-Za-z]+) ?\} ?\{ ?([A-Za-z]+(?: ?\^ ?(?:[0-9]|\{ ?[0-9] ?\}))?) ?\}")
-_WHOLE = re.compile(r"\((?P<parens>[^()]*)\)|\{(?P<braces>[^{}]*)\}")
-
-
-def bare(text: str) -> str:
-    r"""`text` without dress: math delimiters, nested `\text{}`, bold, an outer parenthesis, closing punctuation."""
-    text = re.sub(r"\^ ?(?:\{ ?\\circ ?\}|\\circ)|\\degree(?![A-Za-z])", "°", text)
-    for _ in range(4):
-        before, text = text, plain(_DRESS.sub(r" \1 ", _SWITCH.sub("", text)))
-        if bold := _STARS.fullmatch(text):
-            text = bold["bold"]
-        if text == before:
-            break
-    text = _UNIT_FRACTION.sub(r" \1/\2", text).strip().rstrip(" .,;")
-    if whole := _WHOLE.fullmatch(text):
-        text = whole["parens"] if whole["parens"] is not None else whole["braces"]
-    return text.strip()
-
 
 _LABEL = re.compile(
     r"(?:[A-Za-z][A-Za-z ']*?(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9 ]*\}))?|\\(?!frac|sqrt|pi)[a-z]+) ?[:=] ?(?=[^=\s])|"
@@ -61,35 +54,25 @@ def unlabelled(text: str) -> str:
     return text.strip()
 
 
-_UNIT = re.compile(
+# --------------------------------------------------------------------------------- problems in words and physics
+
+_TAIL = re.compile(
     r"(?: ?(?:\\?[%$€£¥]|°))? ?"
     r"(?:[A-Za-zµμΩÅ°'/(). ,·*-]|\\(?:cdot|Omega|mu|AA|ohm)(?![A-Za-z])|\^ ?(?:\{ ?-?[0-9] ?\}|-?[0-9])|[²³])*"
 )
 _SAYS = re.compile(r" ?(?:[A-Za-zµμΩÅ°%$€£¥]|\\(?!cdot)|/ ?[A-Za-z]|-[A-Za-z])| \([A-Za-z]")
 _WORDS = re.compile(r"\\[A-Za-z]+|[A-Za-zµμΩÅ]+")
 _PERCENT = re.compile(r" ?(?:\\?%|per ?cent\b|pct\b)", re.IGNORECASE)
-
-_SYMBOL = re.compile(
-    r"[kKmcμµnpMGTdh]?(?:m|g|s|Hz|J|N|V|A|W|K|Pa|eV|bar|[lL]|F|T|H|C|mol|Ω|cal|dB|rad|Wb|Wh|VA|VAR|VAr|var)"
-    r"|[kMGT]i?[Bb](?:ps)?|of|in|on|at|US|qt|pt|ha|ct|pc|px|°?[CF]|h|hr|hrs|min|mins|sec|secs|ft|sq|cu|in|lb|lbs|oz|mi|mph|mpg|kmh|kph"
-    r"|rpm|rps|yd|yds|atm|psi|amu|u|deg|ppm"
-    r"|am|pm|bits?|bytes?|nats?|dBm?|USD|EUR|dollars?|cents?|degrees?|years?|days?|hours?|minutes?"
-)
 _SINGLE = frozenset("mgshlLJNVAWKCFTΩ")
 _NO_UNIT = re.compile(
-    r"\b(?:hundred|thousand|million|billion|trillion|lakh|crore|or|to|plus|minus|a half)\b"
-    r"|(?<!per )(?<!/)(?<!a )\b(?:dozens?|tens|hundreds|thousands|millions|billions)\b"
-    r"|^\W*(?:scores?|st|nd|rd|th)\b"
+    rf"\b(?:{'|'.join(SCALES)}|lakh|crore|or|to|plus|minus|a half|{DENIALS})\b"
+    rf"|(?<!per )(?<!/)(?<!a )\b(?:{MULTIPLES})\b"
+    rf"|^\W*(?:scores?|{ORDINALS}|and|{PARTS})\b"
     r"|\b(?:pi|sin|cos|tan|log|ln|exp|sqrt)\b"
-    r"|\b(?:not|never|none|wrong|incorrect|false|unknown|maybe|perhaps|probably)\b"
-    r"|^\W*(?:and|halves|thirds|fourths|fifths|sixths|eighths|tenths|hundredths|thousandths|squared|cubed|factorial)\b"
     r"|\band\W*$",
     re.IGNORECASE,
 )
-_SCALED = re.compile(
-    r"(?<![0-9A-Za-z.,/^}])(?P<count>[0-9][0-9,]*(?:\.[0-9]*)?) ?(?P<scale>hundred|thousand|million|billion|trillion)\b"
-)
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALED = re.compile(rf"(?<![0-9A-Za-z.,/^}}])(?P<count>[0-9][0-9,]*(?:\.[0-9]*)?) ?(?P<scale>{'|'.join(SCALES)})\b")
 
 
 def read_quantity(text: str, read: Callable[[str], T | None]) -> tuple[T, bool] | None:
@@ -99,21 +82,68 @@ def read_quantity(text: str, read: Callable[[str], T | None]) -> tuple[T, bool] 
     change, deny or doubt the number (`2 dozen`, `18th`, `2 \pi`, `3 or 4`, `5 wrong`), and where it may be a variable:
     a lone letter that is no symbol of a unit, or letters that touch the number and are none (`5x`, `2ab`).
     """
-    text = _SCALED.sub(lambda found: f"{found['count']}e{_SCALES[found['scale']]}", _DOTS.sub("", text))
+    text = _SCALED.sub(lambda found: f"{found['count']}e{SCALES[found['scale']]}", _DOTS.sub("", text))
     for cut in range(len(text), 0, -1):
         head, tail = text[:cut], text[cut:]
-        if (tail and not _is_unit(tail)) or head[-1].isspace() or (head[-1].isalpha() and tail[:1].isalpha()):
+        if (tail and not _is_tail(tail)) or head[-1].isspace() or (head[-1].isalpha() and tail[:1].isalpha()):
             continue
-        number = read(_DOTS.sub("", head))
-        if number is not None:
-            return number, _PERCENT.match(tail) is not None
+        found = read(_DOTS.sub("", head))
+        if found is not None:
+            return found, _PERCENT.match(tail) is not None
     return None
 
 
-def _is_unit(tail: str) -> bool:
-    if not _UNIT.fullmatch(tail) or not _SAYS.match(tail) or _NO_UNIT.search(tail):
+def _is_tail(tail: str) -> bool:
+    if not _TAIL.fullmatch(tail) or not _SAYS.match(tail) or _NO_UNIT.search(tail):
         return False
     words = _WORDS.findall(tail)
-    if words and (tail[0].isalpha() or len(words[0]) == 2) and not _SYMBOL.fullmatch(words[0]):
+    if words and (tail[0].isalpha() or len(words[0]) == 2) and not is_symbol(words[0]):
         return False
     return all(len(word) > 1 or word in _SINGLE or (word == "a" and at > 0) for at, word in enumerate(words))
+
+
+# ------------------------------------------------------------------------------------------------------- mathematics
+
+_MAX_QUANTITY = 300
+_MARKS = {**CURRENCIES, "\\percent": "percent", r"\degree": "degree"}
+_WORD = r"(?:[A-Za-z]++\.?(?: ?\^ ?\{[23]\})?)"
+_UNIT = re.compile(
+    rf"(?P<value>(?:.*[0-9)}}\]!]|.*\\pi|.*\\infty|.*(?<![A-Za-z\\])[A-Za-z])) ?"
+    rf"(?P<unit>\\(?:degree|percent|dollar)(?: [CF])?|[£€]|(?<=[0-9)}}\]! ])[/]?{_WORD}(?:[ /-]+{_WORD})*)"
+)
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_VETOED = re.compile(
+    r"and|or|to|is|are|no|over|times|plus|minus|if|for|more|than|less|most|least|fewer|nothing|possibly|"
+    r"approximately|approx|about|nearly|almost|roughly|scores?|half|third|fourth|fifth|sixth|seventh|eighth|"
+    rf"ninth|tenth|hundredth|thousandth|base|mod|negative|positive|point|{MULTIPLES}|{PARTS}|{ORDINALS}|{DENIALS}"
+)
+"""Words that change a number, deny it or doubt it: none of them is part of a unit."""
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    r"""Value and unit of a tidied `5 cm^{2}`, `\$18`, `45^\circ`, `2 million`; the unit in one spelling, or empty."""
+    for mark, unit in CURRENCIES.items():
+        if rest := re.fullmatch(rf"(-? ?){re.escape(mark)} ?(.+)", text):
+            value, more = split_unit(rest[1] + rest[2])
+            return value, unit if more in ("", unit) else f"{unit} {more}"
+    found = _UNIT.fullmatch(text) if len(text) <= _MAX_QUANTITY else None
+    if found is None:
+        return text, ""
+    value, unit = found["value"].strip(), found["unit"].strip()
+    if unit == r"\degree" and _TRIGONOMETRY.search(value):
+        return text, ""
+    for mark, name in _MARKS.items():
+        if unit.startswith(mark):
+            return value, name
+    words = re.findall("[A-Za-z]+", unit)
+    if words[0].lower() in SCALES and (count := number(value)) is not None:
+        return split_unit(f"{count * 10 ** SCALES[words[0].lower()]} {unit[len(words[0]) :].strip()}".strip())
+    product = text[found.start("unit") - 1] != " " and not is_known(unit)
+    if product or words[0] in ARTICLES or not all(map(_is_unit_word, words)):
+        return text, ""
+    return value, unit_name(unit)
+
+
+def _is_unit_word(word: str) -> bool:
+    small = word.lower()
+    return not _VETOED.fullmatch(small) and small not in SCALES and (len(word) >= 3 or is_small(small))

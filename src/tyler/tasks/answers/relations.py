@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from tyler.tasks.answers.latex import bracketed, compact, depths, split
+from tyler.tasks.answers.products import is_unevaluated
 
 COMMA = re.compile("[,;]")
 LIST = re.compile(r"[,;](?: ?(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
@@ -86,7 +87,8 @@ def relation(text: str) -> tuple[str, str] | None:
 
 
 _NAME = re.compile(
-    r"((?:(?!\\in(?![A-Za-z]))[\\A-Za-z ])*(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\]*\) ?)?'*) ?"
+    r"((?:\|[A-Za-z]{1,3}\| ?|[A-Za-z](?: ?: ?[A-Za-z])+ ?)"
+    r"|(?:(?!\\in(?![A-Za-z]))[\\A-Za-z ])*(?:_\{\w+\} ?)?(?:\([A-Za-z0-9, \\|]*\) ?)?'*) ?"
     r"(?:=|\\in(?![A-Za-z])) ?(.+)"
 )
 
@@ -100,6 +102,21 @@ def name_and_value(text: str) -> tuple[str, str] | None:
     if signs and len(split(found[2], LIST)) > 1:
         return None
     return (compact(found[1].strip()), sides[-1]) if {*signs} <= {"="} and sides[-1] else None
+
+
+def as_named(text: str) -> str:
+    """`x=5` for `5=x`: an equation whose right side alone is a variable names its left one."""
+    sides, signs = sides_and_signs(text)
+    turned = signs == ["="] and _VARIABLE.fullmatch(sides[1]) and re.search("[0-9]", sides[0])
+    return f"{sides[1]}={sides[0]}" if turned and not re.search(r"(?<![\\A-Za-z])[A-Za-df-hj-z]", sides[0]) else text
+
+
+_ASKED = re.compile(r"(?=.*[A-Za-z].*[A-Za-z])(?:[A-Za-z+\-/(){}| ]|\\(?:frac|cdot|overline|angle)(?![A-Za-z]))+")
+
+
+def is_asked_for(side: str) -> bool:
+    r"""Whether a side of an equation says what the other is the value of: `\frac{a}{b}`, `a + b`, `\int ...`."""
+    return _ASKED.fullmatch(side) is not None or is_unevaluated(side)
 
 
 def right_side(text: str) -> str:

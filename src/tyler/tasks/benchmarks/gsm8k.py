@@ -11,21 +11,18 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, exact_number
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
+from tyler.tasks.answers.dress import bare
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.answers.numbers import exact_number, number
+from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions, Source, Task, as_written, boxed, either_way
 
 _CALCULATION = re.compile(r"<<[^<>]*>>")
-_SCIENTIFIC = re.compile(r"(?<=[0-9]) ?(?:\\times|\\cdot|×) ?10 ?\^ ?(?:\{ ?(-?[0-9]{1,3}) ?\}|(-?[0-9]))$")
 _THOUSANDS = re.compile(r"[0-9] ?(?:[kKM]|bn)(?![A-Za-z])")
-_MIXED = re.compile(
-    r"(?P<sign>[+-]? ?)(?P<whole>[0-9]+) ?"
-    r"(?:\\frac ?\{ ?(?P<top>[0-9]+) ?\} ?\{ ?(?P<bottom>[0-9]+) ?\}|(?<= )(?P<over>[0-9]+) ?/ ?(?P<under>[0-9]+))"
-)
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -69,22 +66,10 @@ def quantity(text: str) -> Fraction | None:
         return None
     *before, last = unlabelled(bare(text)).split("=")
     last = unlabelled(last)
-    found = None if _THOUSANDS.search(last) else read_quantity(last, _single_number)
+    found = None if _THOUSANDS.search(last) else read_quantity(last, number)
     if found is None or any(value(side.replace(r"\$", "")) != found[0] for side in before):
         return None
     return found[0]
-
-
-def _single_number(text: str) -> Fraction | None:
-    text = re.sub(r"\\frac ?([0-9]) ?([0-9])$", r"\\frac{\1}{\2}", _SCIENTIFIC.sub(r"e\1\2", text))
-    mixed = _MIXED.fullmatch(text)
-    if mixed is None:
-        return exact_number(text)
-    top, bottom = int(mixed["top"] or mixed["over"]), int(mixed["bottom"] or mixed["under"])
-    if top >= bottom:
-        return None
-    number = int(mixed["whole"]) + Fraction(top, bottom)
-    return -number if mixed["sign"].strip() == "-" else number
 
 
 TASK = Task(

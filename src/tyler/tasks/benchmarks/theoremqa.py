@@ -29,10 +29,11 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, plain
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.choices import letter
+from tyler.tasks.answers.dress import bare, plain
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.quantities import MAX_LENGTH, bare, read_quantity, unlabelled
+from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions, Mode, Source, Task, boxed
@@ -156,10 +157,9 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     if isinstance(expected, str):
         return _known(letter(answer, "abcdef"), answer, "an option") == expected.strip("()")
     if isinstance(expected, list):
-        whole = all(isinstance(number, int) for number in expected)
-        items = None if whole and unfinished(answer) else listed(answer)
+        items = None if unfinished(answer) else listed(answer)
         return _same_list(_known(items, answer, "a list of numbers"), expected, options.mode)
-    readings = None if isinstance(expected, int) and unfinished(answer) else numbers(answer)
+    readings = None if unfinished(answer) else numbers(answer)
     return _same(_known(readings, answer, "a number"), expected, options.mode)
 
 
@@ -292,13 +292,16 @@ _MODULO = re.compile(r" ?(?:\\pmod ?(?:\{[^{}]*\}|[0-9]+)|\\(?:b?mod) ?\{?[0-9]+
 def numbers(text: str) -> list[Fraction] | None:
     r"""The readings of a number, exactly, or None where `text` is none.
 
-    Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 4% apart), and for a percentage:
-    `54.8\%` is 0.548, and 54.8 too where that is more than 1, because questions that ask for percent have such golds.
+    Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 4% apart), for a logarithm
+    without a base, which is natural in some fields and to base 10 in others, and for a percentage: `54.8\%` is 0.548,
+    and 54.8 too where that is more than 1, because questions that ask for percent have such golds.
     """
     if len(text) > MAX_LENGTH:
         return None
     text = _MODULO.sub("", bare(text))
     *before, last = _RELATION.split(text)
+    if not all(side.strip() for side in before[1:]):
+        return None
     if before and (re.search(r"\bor\b", text) or len(_split(_THOUSANDS.sub("", text))) > 1):
         return None
     found = _readings(unlabelled(last))
@@ -318,15 +321,20 @@ def _readings(text: str) -> list[Fraction] | None:
     read = read_quantity(text, _exact)
     if read is None:
         return None
-    number, percent = read
+    found, percent = read
     if not percent:
-        return [number]
-    return [number / 100, number] if abs(number) > 1 else [number / 100]
+        return found
+    return [number / 100 for number in found] + [number for number in found if abs(number) > 1]
 
 
-def _exact(text: str) -> Fraction | None:
-    found = value(text)
-    return None if found is None else Fraction(found)
+_LOG = re.compile(r"log(?![A-Za-z]| ?_)")
+
+
+def _exact(text: str) -> list[Fraction] | None:
+    """The value of an expression: two for one with a logarithm whose base is not given."""
+    bases = (math.e, 10.0) if _LOG.search(text) else (math.e,)
+    found = [Fraction(one) for base in bases if (one := value(text, log_base=base)) is not None]
+    return found or None
 
 
 _OPERATION = re.compile(

@@ -1,0 +1,88 @@
+r"""The one reader of a number as people write it: exactly, or not at all. Every task reads its numbers here.
+
+Decimals (`-3.50`, `.5`), repeating ones (`0.\overline{3}`), fractions (`1/2`, `\frac{1}{2}`), mixed numbers (`2 1/2`,
+`2\frac{1}{2}`), scientific notation (`3.5e4`, `3.5 \times 10^4`), and thousands as `1,234` or `1 234` (in LaTeX also
+`1\,234`, `1{,}234`: `dress.py`). `12,34` and `0,123` are no numbers, nor is a mixed number whose fraction is not below
+1 (`1\frac{3}{2}` reads as 2.5 and as 1.5), nor what is still to be computed (`3+4`, `2^{10}`: `expressions.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from tyler.tasks.answers.dress import plain
+
+_MAX_LENGTH = 256
+
+NUMERAL = re.compile(
+    r"(?P<whole>[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9])|[0-9]+)?"
+    r"(?:\.(?P<decimals>[0-9]*)(?:\\(?:overline|bar) ?(?:\{ ?(?P<period>[0-9]{1,9}) ?\}|(?P<digit>[0-9])))?)?"
+    r"(?:(?<=[0-9.])[eE](?P<exponent>[+-]?[0-9]{1,3})(?![0-9]))?"
+)
+MIXED = re.compile(
+    r"(?P<whole>[0-9]{1,9}) ?(?:\\frac ?\{ ?(?P<top>[0-9]{1,9}) ?\} ?\{ ?(?P<bottom>[0-9]{1,9}) ?\}"
+    r"|(?<= )(?P<over>[0-9]{1,9}) ?/ ?(?P<under>[0-9]{1,9}))"
+)
+_PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_SIGN = re.compile(r"([+-]?) ?")
+_DIGITS = re.compile(r"\\frac ?([0-9]) ?([0-9])(?![0-9])")
+_FRACTION = re.compile(
+    r"([0-9]+) ?/ ?([0-9]+)|\\frac ?\{ ?(-?[0-9]*\.?[0-9]+) ?\} ?\{ ?(-?[0-9]*\.?[0-9]+) ?\}", re.ASCII
+)
+_SCIENTIFIC = re.compile(
+    r"(?P<mantissa>[^\\*×·⋅]+?) ?(?:\\(?:cdot|times)(?![A-Za-z])|[*×·⋅]) ?10 ?(?:\^|\*\*) ?"
+    r"(?:\{ ?(?P<braced>-? ?[0-9]{1,3}) ?\}|(?P<bare>-?[0-9]))"
+)
+
+
+def exact_number(text: str) -> Fraction | None:
+    """The number that `text` writes, in or out of LaTeX dress, or None where it is not a single number."""
+    return number(plain(text)) if len(text) <= _MAX_LENGTH else None
+
+
+def number(text: str) -> Fraction | None:
+    """The number that an undressed text writes, exactly, or None where it is not a single number."""
+    if len(text) > _MAX_LENGTH:
+        return None
+    if _PLAIN.fullmatch(text):
+        return Fraction(text)
+    text = _DIGITS.sub(r"\\frac{\1}{\2}", text)
+    sign = _SIGN.match(text)
+    size = _size(text[sign.end() :]) if sign else None
+    return -size if size is not None and sign and sign[1] == "-" else size
+
+
+def _size(text: str) -> Fraction | None:
+    """A number without its sign."""
+    if found := NUMERAL.fullmatch(text):
+        return numeral(found)
+    if found := MIXED.fullmatch(text):
+        return mixed(found)
+    if found := _FRACTION.fullmatch(text):
+        top, bottom = (Fraction(part) for part in found.groups() if part is not None)
+        return top / bottom if bottom else None
+    found = _SCIENTIFIC.fullmatch(text)
+    mantissa = NUMERAL.fullmatch(found["mantissa"]) if found else None
+    size = numeral(mantissa) if mantissa else None
+    if found is None or size is None:
+        return None
+    return size * Fraction(10) ** int((found["braced"] or found["bare"]).replace(" ", ""))
+
+
+def numeral(found: re.Match[str]) -> Fraction | None:
+    """The value of a match of NUMERAL, or None where it holds no digit."""
+    whole, decimals = re.sub("[, ]", "", found["whole"] or ""), found["decimals"] or ""
+    period = found["period"] or found["digit"] or ""
+    if not whole + decimals + period:
+        return None
+    value = int(whole + decimals or "0") * Fraction(10) ** -len(decimals)
+    if period:
+        value += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals))
+    return value * Fraction(10) ** int(found["exponent"] or 0)
+
+
+def mixed(found: re.Match[str]) -> Fraction | None:
+    """The value of a match of MIXED, or None where its fraction is not below 1."""
+    top, bottom = int(found["top"] or found["over"]), int(found["bottom"] or found["under"])
+    return int(found["whole"]) + Fraction(top, bottom) if top < bottom else None
