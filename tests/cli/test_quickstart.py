@@ -8,7 +8,7 @@ import pytest
 
 from tyler.cli import quickstart
 from tyler.config.files import load_config
-from tyler.evaluation.records import read_records
+from tyler.evaluation.store import read_records
 from tyler.tasks import load_problems
 
 

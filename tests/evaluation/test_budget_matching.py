@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from tests import tiny
 
+from stored import interrupt, keep, write_lines
 from tyler.evaluation import budget_matching, command, comparison
 from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
-from tyler.evaluation.records import read_records
+from tyler.evaluation.store import read_records
 from tyler.reasoners.knobs import Knob
 from tyler.reasoners.registry import Loaded
 from tyler.tasks import Problem
@@ -160,23 +161,18 @@ def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:
 
 def test_an_evaluation_that_was_stopped_is_not_matched(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "target", tmp_path / "stopped")
-    records = tmp_path / "stopped" / "records.jsonl"
-    lines = records.read_text().splitlines(keepends=True)
-    records.write_text("".join(lines[:2]))
+    records = read_records(tmp_path / "stopped")
+    interrupt(tmp_path / "stopped", 2)
     with pytest.raises(ValueError, match="stopped holds 2 of 7 answers: let its evaluation finish first"):
         evaluate(place, "x", Matching(tmp_path / "stopped", "train", place / "dev.jsonl"))
-    records.rename(records.with_name("records-1.jsonl"))
-    (tmp_path / "stopped" / "records-2.jsonl").write_text("".join(lines[2:]))
+    write_lines(tmp_path / "stopped", records[2:], rank="-2")
     evaluate(place, "several", Matching(tmp_path / "stopped", "train", place / "dev.jsonl"), max_new_tokens=64)
 
 
 def test_answers_without_a_token_have_no_cost_to_match_or_to_compare(place: Path, tmp_path: Path, capsys) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    lines = [json.loads(line) for line in (place / "target" / "records.jsonl").read_text().splitlines()]
-    none = {"visible_tokens": 0, "latents": 0, "outcome": "too_long"}
-    (empty / "records.jsonl").write_text("".join(json.dumps({**line, **none}) + "\n" for line in lines))
-    comparison.run(empty, place / "target")
+    records, none = read_records(place / "target"), {"visible_tokens": 0, "latents": 0}
+    keep(tmp_path / "empty", [replace(one, **none) for one in records])
+    comparison.run(tmp_path / "empty", place / "target")
     assert "there is no ratio to none" in " ".join(capsys.readouterr().out.split())
     assert not is_close(1.0, 0.0) and is_close(0.0, 0.0)
 

@@ -25,17 +25,18 @@ from damage import change, nudge
 from processes import Started, together
 from tyler.cli.main import main
 from tyler.evaluation import command as evaluation
+from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
-from tyler.evaluation.records import Record, RecordStore, read_records
 from tyler.evaluation.reports import Report
+from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
 from tyler.model import Tyler
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
 from tyler.tasks import Problem
 from tyler.tasks.sandbox import sandbox
-from tyler.tasks.task import GradeOptions
+from tyler.tasks.task import GradeOptions, Mode
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,9 +87,10 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
     assert {one.task for one in whole} == {"jsonl"}
     assert any(one.invocations for one in whole), "after Stage 1 operators are invoked at boundaries"
     expected = Tyler.from_pretrained(str(place / "model")).solve([one.prompt for one in whole], max_new_tokens=200)
-    assert [one.completion for one in whole] == [answer.text for answer in expected]
+    assert [one.text for one in whole] == [answer.text for answer in expected]
     assert {path.name for path in (place / "whole").iterdir()} == {
-        *("records.jsonl", "report.html", "report.json", "report.md", "settings.json")
+        *("answers.parquet", f"{verdicts_name('official')}.parquet"),
+        *("report.html", "report.json", "report.md", "settings.json"),
     }
     settings = json.loads((place / "whole" / "settings.json").read_text())
     assert (settings["max_new_tokens"], settings["method"]) == (200, "tyler")
@@ -97,12 +99,12 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
     output = place / "killed"
-    records = output / "records.jsonl"
+    records = output / f"{verdicts_name('official')}.jsonl"
     process = Started(command(place, output), place / "killed.txt")
     process.until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 3)
     process.send(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    kept = read_records(output)
+    (kept,) = read_answers(output).values()
     assert 3 <= len(kept) < COUNT, "killed in the middle"
     again = Started(command(place, output), place / "again.txt")
     assert again.wait() == 0, again.said
@@ -117,25 +119,27 @@ def test_two_processes_find_what_one_does(place: Path, whole: list[Record]) -> N
     found = read_records(place / "two")
     assert answers(found) == answers(whole)
     assert [one.rank for one in found] == [index % 2 for index in range(COUNT)]
-    assert not list((place / "two").glob("records-*"))
+    assert not list((place / "two").glob("*.jsonl"))
 
 
 def test_a_second_process_may_open_the_folder_first(tmp_path: Path) -> None:
-    with RecordStore(tmp_path, {}, rank=1) as second:
-        assert second.known == {}
+    with AnswerStore(tmp_path, {}, rank=1) as second:
+        assert second.answers == {}
 
 
 def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second process opens the folder only when the first waits for it, or is done with its share."""
-    met, opened = threading.Barrier(2, timeout=60), RecordStore.__init__
+    met, opened = threading.Barrier(2, timeout=60), AnswerStore.__init__
     waits = threading.Event()
 
-    def late(store: RecordStore, folder: Path, settings: dict[str, str], *, rank: int = 0) -> None:
+    def late(
+        store: AnswerStore, folder: Path, settings: dict[str, str], *, mode: Mode = "official", rank: int = 0
+    ) -> None:
         while rank == 1 and not waits.is_set():
             time.sleep(0.001)
-        opened(store, folder, settings, rank=rank)
+        opened(store, folder, settings, mode=mode, rank=rank)
 
     def process(rank: int) -> list[Record] | None:
         def wait_for_everyone() -> None:
@@ -146,7 +150,7 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
         sets = {"jsonl": scripted.PROBLEMS}
         return evaluation.answered(scripted.Scripted(), sets, {}, tmp_path, GradeOptions(), state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RecordStore, "__init__", late)
+    monkeypatch.setattr(AnswerStore, "__init__", late)
     with ThreadPoolExecutor(2) as processes:
         first, second = processes.map(process, range(2))
     assert first is not None and second is None

@@ -16,9 +16,10 @@ from scripted import FAMILIES, OUTCOMES, PROBLEMS, TEXTS, Scripted, trajectory
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation import pass_at_1
-from tyler.evaluation.pass_at_1 import Clock, evaluate, record
-from tyler.evaluation.records import RecordStore, read_records
+from tyler.evaluation import store as stored
+from tyler.evaluation.answers import Record
+from tyler.evaluation.pass_at_1 import Clock, answer_of, evaluate
+from tyler.evaluation.store import AnswerStore, read_evaluations, read_records, shown, verdict_on
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import Finished, ignore
 from tyler.reasoners.tyler import TylerReasoner
@@ -48,6 +49,11 @@ class Dying(Scripted):
         return super().solve(problems, counted)
 
 
+def kept(folder: Path) -> list[Record]:
+    """The graded answers of an evaluation, none where none is graded yet."""
+    return [record for records in read_evaluations(folder).values() for record in records]
+
+
 def without_times(records: Sequence[object]) -> list[object]:
     return [replace(one, elapsed=0.0, session=0, rank=0) for one in records]  # type: ignore[type-var]
 
@@ -73,7 +79,7 @@ def test_records_keep_the_order_of_the_problems_and_everything_to_recount() -> N
     for index, (one, problem) in enumerate(zip(report.records, PROBLEMS, strict=True)):
         assert (one.task, one.family, one.level) == ("jsonl", FAMILIES[index], index)
         assert (one.prompt, one.gold) == (problem.prompt, "5")
-        assert (one.completion, one.visible_tokens, one.latents) == (TEXTS[index], 2, 3 * index)
+        assert (one.text, one.visible_tokens, one.latents) == (TEXTS[index], 2, 3 * index)
         assert one.invocations == trajectory(index).invocations
         times = one.seconds, one.engine_seconds, one.synthesis_seconds
         assert times == (1.0 + index, 0.5 + index, 0.25 * index)
@@ -89,13 +95,14 @@ def test_nothing_to_evaluate_is_refused() -> None:
 def test_a_truncated_answer_with_a_box_counts() -> None:
     boxed = trajectory(0)
     boxed.finish_reason = "length"
-    assert record(PROBLEMS[0], boxed, OPTIONS, Clock()).correct
+    assert verdict_on(answer_of(PROBLEMS[0], boxed, Clock()), OPTIONS).correct
 
 
 def test_what_must_not_be_shown_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = replace(PROBLEMS[0], task="gpqa", answer="B")
-    one = record(hidden, trajectory(0), OPTIONS, Clock())
-    assert (one.prompt, one.completion, one.gold) == ("", "", "B")
+    answer = answer_of(hidden, trajectory(0), Clock())
+    one = shown(answer.graded(verdict_on(answer, OPTIONS)))
+    assert (one.prompt, one.text, one.gold) == ("", None, "B")
 
 
 def test_answers_are_kept_while_others_are_still_to_come(tmp_path: Path) -> None:
@@ -106,25 +113,25 @@ def test_answers_are_kept_while_others_are_still_to_come(tmp_path: Path) -> None
             def watched(index: int, answer: Trajectory) -> None:
                 finished(index, answer)
                 for _ in range(500):
-                    if len(read_records(tmp_path)) == len(lines) + 1:
+                    if len(kept(tmp_path)) == len(lines) + 1:
                         break
                     threading.Event().wait(0.01)
-                lines.append(len(read_records(tmp_path)))
+                lines.append(len(kept(tmp_path)))
 
             return super().solve(problems, watched)
 
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         evaluate(Watching(), PROBLEMS, store=store)
     assert lines == [1, 2, 3, 4, 5]
 
 
 def test_an_interrupted_evaluation_goes_on_without_answering_again(tmp_path: Path) -> None:
     dying, again = Dying(2), Scripted()
-    with RecordStore(tmp_path, SETTINGS) as store, pytest.raises(Interrupted, match=r"2 of 5 answers .* resumes it"):
+    with AnswerStore(tmp_path, SETTINGS) as store, pytest.raises(Interrupted, match=r"2 of 5 answers .* resumes it"):
         evaluate(dying, PROBLEMS, store=store)
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         report = evaluate(again, PROBLEMS, store=store)
-        merged = store.merge([one.key for one in report.records])
+        merged = store.finish([one.key for one in report.records])
     assert dying.answered == ["p4", "p3"] and sorted(again.answered) == ["p0", "p1", "p2"]
     assert merged == list(report.records)
     assert without_times(report.records) == without_times(evaluate(Scripted(), PROBLEMS).records)
@@ -135,7 +142,7 @@ def test_a_grader_that_fails_stops_the_evaluation(monkeypatch: pytest.MonkeyPatc
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("no code here")
 
-    monkeypatch.setattr(pass_at_1, "grade", refused)
+    monkeypatch.setattr(stored, "grade", refused)
     with pytest.raises(PermissionError, match="no code here"):
         evaluate(Scripted(), PROBLEMS)
 
@@ -144,13 +151,13 @@ def test_a_grader_that_fails_stops_the_evaluation(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_torn_last_line_is_dropped_and_its_answer_given_again(tmp_path: Path) -> None:
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         evaluate(Scripted(), PROBLEMS, store=store)
-    file = tmp_path / "records.jsonl"
+    file = tmp_path / "answers.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
     again = Scripted()
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         report = evaluate(again, PROBLEMS, store=store)
     assert len(again.answered) == 1
     assert without_times(report.records) == without_times(evaluate(Scripted(), PROBLEMS).records)
@@ -158,67 +165,70 @@ def test_a_torn_last_line_is_dropped_and_its_answer_given_again(tmp_path: Path) 
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    RecordStore(tmp_path, SETTINGS).close()
+    AnswerStore(tmp_path, SETTINGS).close()
     with pytest.raises(RunError, match=r"other settings: budget was 3, is 4; choose another directory"):
-        RecordStore(tmp_path, SETTINGS | {"budget": 4})
-    RecordStore(tmp_path, SETTINGS).close()
+        AnswerStore(tmp_path, SETTINGS | {"budget": 4})
+    AnswerStore(tmp_path, SETTINGS).close()
 
 
 def test_two_processes_cannot_write_one_file(tmp_path: Path) -> None:
-    with RecordStore(tmp_path, SETTINGS), pytest.raises(RunError, match="another process is writing"):
-        RecordStore(tmp_path, SETTINGS)
+    with AnswerStore(tmp_path, SETTINGS), pytest.raises(RunError, match="another process is writing"):
+        AnswerStore(tmp_path, SETTINGS)
 
 
 def test_shares_of_several_processes_become_one_file_in_order(tmp_path: Path) -> None:
-    stores = [RecordStore(tmp_path, SETTINGS, rank=rank) for rank in range(2)]
+    stores = [AnswerStore(tmp_path, SETTINGS, rank=rank) for rank in range(2)]
     for rank, store in enumerate(stores):
         evaluate(Scripted(), PROBLEMS[rank::2], store=store, show=False)
-    assert (tmp_path / "records-1.jsonl").is_file()
+    assert (tmp_path / "answers-1.jsonl").is_file()
     assert sorted(record.id for record in read_records(tmp_path)) == [problem.id for problem in PROBLEMS]
     keys = [("jsonl", problem.id, 0) for problem in PROBLEMS]
-    merged = stores[0].merge(keys)
+    merged = stores[0].finish(keys)
     for store in stores:
         store.close()
     assert [one.rank for one in merged] == [0, 1, 0, 1, 0]
     assert without_times(merged) == without_times(evaluate(Scripted(), PROBLEMS).records)
     assert read_records(tmp_path) == merged
-    assert not (tmp_path / "records-1.jsonl").exists()
+    assert not (tmp_path / "answers-1.jsonl").exists()
 
 
 def test_a_share_that_is_missing_is_told(tmp_path: Path) -> None:
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         evaluate(Scripted(), PROBLEMS[:3], store=store)
         with pytest.raises(RunError, match=r"lacks 2 answers, first \('jsonl', 'p3', 0\)"):
-            store.merge([("jsonl", problem.id, 0) for problem in PROBLEMS])
+            store.finish([("jsonl", problem.id, 0) for problem in PROBLEMS])
 
 
 def test_answers_of_another_number_of_processes_are_used(tmp_path: Path) -> None:
     for rank in range(3):
-        with RecordStore(tmp_path, SETTINGS, rank=rank) as store:
+        with AnswerStore(tmp_path, SETTINGS, rank=rank) as store:
             evaluate(Scripted(), PROBLEMS[rank::3][:1], store=store, show=False)
     again = Scripted()
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         evaluate(again, PROBLEMS, store=store)
     assert sorted(again.answered) == ["p3", "p4"]
 
 
 @pytest.mark.parametrize("line", ['{"task": "mini"}', "{}"])
 def test_a_line_that_is_no_record_is_refused(tmp_path: Path, line: str) -> None:
-    (tmp_path / "records.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is not a record of this version"):
+    (tmp_path / "answers.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"answers.jsonl, line 1 is not an answer of this version"):
         read_records(tmp_path)
 
 
 def test_a_directory_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no evaluation"):
+    with pytest.raises(FileNotFoundError, match="holds no answers"):
         read_records(tmp_path)
 
 
 def test_records_are_plain_json(tmp_path: Path) -> None:
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         evaluate(Scripted(), PROBLEMS, store=store)
-    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-    assert {line["outcome"] for line in lines} == {"correct", "wrong", "no_box", "truncated"}
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    verdicts = [
+        json.loads(line) for file in tmp_path.glob("verdicts-*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert {line["outcome"] for line in verdicts} == {"correct", "wrong", "no_box", "truncated"}
     assert next(line for line in lines if line["id"] == "p1")["invocations"] == [
         {"operator": "global", "position": 2, "num_latents": 3, "action": 2, "offset": 1}
     ]
@@ -276,9 +286,9 @@ def test_a_problem_that_is_too_long_is_kept_as_wrong_and_stops_nothing(tmp_path:
     texts = ["x " * 600 if place in long else f"what is {place}?" for place in range(3)]
     problems = [Problem(f"p{place}", "jsonl", text, "5") for place, text in enumerate(texts)]
     reasoner = TylerReasoner("tiny", model, Never(), max_new_tokens=5)
-    with RecordStore(tmp_path, SETTINGS) as store:
+    with AnswerStore(tmp_path, SETTINGS) as store:
         report = evaluate(reasoner, problems, store=store)
     assert [one.outcome is Outcome.TOO_LONG for one in report.records] == [place in long for place in range(3)]
-    assert not any(one.correct or one.completion for one in report.records if one.outcome is Outcome.TOO_LONG)
+    assert not any(one.correct or one.text for one in report.records if one.outcome is Outcome.TOO_LONG)
     assert all(one.visible_tokens == 5 for one in report.records if one.outcome is not Outcome.TOO_LONG)
     assert sorted(read_records(tmp_path), key=lambda one: one.id) == list(report.records)

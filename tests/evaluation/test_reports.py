@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +10,11 @@ from rich.console import Console
 
 from page_reader import parsed
 from scripted import PROBLEMS, TEXTS, Scripted
+from stored import keep
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation import comparison, views
 from tyler.evaluation.html_report import html, save, slug
 from tyler.evaluation.pass_at_1 import evaluate
-from tyler.evaluation.records import Record, read_records
 from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
     COLUMNS,
@@ -30,7 +29,8 @@ from tyler.evaluation.reports import (
     warnings,
 )
 from tyler.evaluation.statistics import Paired, wilson
-from tyler.evaluation.verdicts import style_of
+from tyler.evaluation.store import read_records
+from tyler.evaluation.verdict_styles import style_of
 from tyler.evaluation.views import traced_html, view
 from tyler.tasks import Outcome
 
@@ -60,10 +60,8 @@ def test_the_numbers_of_a_report_are_those_of_its_records(report: Report) -> Non
 
 
 def test_the_synthesis_share_of_records_that_lack_the_engines_time_is_not_known(report: Report, tmp_path: Path) -> None:
-    """Records of before it was kept are read, and what they cannot say is not made up."""
-    lines = [json.loads(one.to_json()) for one in report.records]
-    del lines[0]["engine_seconds"]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    """What records cannot say is not made up."""
+    keep(tmp_path, [replace(report.records[0], engine_seconds=None), *report.records[1:]])
     earlier = Report("x", tuple(read_records(tmp_path)))
     assert earlier.records[0].engine_seconds is None and earlier.records[1:] == report.records[1:]
     assert earlier.synthesis_share is None
@@ -130,14 +128,6 @@ def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Rep
     assert "math-verify disagrees on 1 of 4" in html([differing], "x")
 
 
-def test_records_from_before_math_verify_was_asked_are_read(report: Report, tmp_path: Path) -> None:
-    lines = [json.loads(one.to_json()) for one in report.records]
-    for line in lines:
-        del line["math_verify"]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert tuple(read_records(tmp_path)) == report.records
-
-
 # -------------------------------------------------------------------------------------------- markdown
 
 
@@ -193,7 +183,7 @@ def test_the_page_has_every_number_and_every_answer(report: Report) -> None:
 
 def test_what_a_model_wrote_cannot_become_a_part_of_the_page(report: Report) -> None:
     hostile = "<script>alert(1)</script>&amp;"
-    changed_report = changed(report, 1, completion=hostile, prompt=hostile, answer=hostile, gold=hostile, id=hostile)
+    changed_report = changed(report, 1, text=hostile, prompt=hostile, answer=hostile, gold=hostile, id=hostile)
     page = parsed(html([Report(hostile, changed_report.records)], hostile, {hostile: hostile}))
     assert page.tags.count("script") == 1, "the page's own"
     assert page.text.count(hostile) >= 6
@@ -201,7 +191,7 @@ def test_what_a_model_wrote_cannot_become_a_part_of_the_page(report: Report) -> 
 
 def test_operators_stand_where_they_were_invoked(report: Report) -> None:
     calls = (Invocation("global", 0, 8, 0, 0), Invocation("state", 2, 4, 3, 3), Invocation("x<y", 2, 4, 4, 3))
-    one = replace(report.records[0], completion="ab<cd", invocations=calls)
+    one = replace(report.records[0], text="ab<cd", invocations=calls)
     assert str(traced_html(one)) == (
         '<span class="op" style="background:#007abf">global ×8</span>ab&lt;'
         '<span class="op" style="background:#c15500">state ×4</span>'
@@ -214,11 +204,11 @@ def test_a_page_holds_as_many_problems_as_it_has_room_for_and_says_so(
 ) -> None:
     many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(50)))
     assert parsed(html([many], "many")).tags.count("details") == 50
-    one = len(many.records[0].prompt) + len(many.records[0].completion)
+    one = len(many.records[0].prompt) + len(many.records[0].text or "")
     monkeypatch.setattr(views, "MOST_CHARACTERS", 7 * one)
-    page = parsed(html([many], "many", links={"records.jsonl": "records.jsonl"}))
+    page = parsed(html([many], "many", links={"answers.parquet": "answers.parquet"}))
     assert (
-        page.tags.count("details") == 7 and "The first 7 of 50 problems" in page.text and "records.jsonl" in page.text
+        page.tags.count("details") == 7 and "The first 7 of 50 problems" in page.text and "answers.parquet" in page.text
     )
 
 
@@ -265,8 +255,8 @@ def test_names_of_reasoners_lead_out_of_no_folder() -> None:
 )
 def test_a_reports_folder_is_one_name_beside_the_others(name: str, folder: str, report: Report, tmp_path: Path) -> None:
     save([Report(name, report.records)], tmp_path / "deep" / "evaluation", "a title")
-    assert {path.parent.name for path in tmp_path.rglob("records.jsonl")} == {folder}
-    assert all(path.is_relative_to(tmp_path / "deep" / "evaluation") for path in tmp_path.rglob("records.jsonl"))
+    assert {path.parent.name for path in tmp_path.rglob("answers.parquet")} == {folder}
+    assert all(path.is_relative_to(tmp_path / "deep" / "evaluation") for path in tmp_path.rglob("answers.parquet"))
 
 
 def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
@@ -274,10 +264,14 @@ def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> No
     text = (tmp_path / "evaluation" / "report.md").read_text()
     assert text.startswith("# words\n\n- problems: 5\n- date: ") and text.endswith(markdown([report]))
     page = (tmp_path / "evaluation" / "report.html").read_text()
-    assert "<dt>machine</dt>" in page and 'href="scripted-reasoner/records.jsonl"' in page
+    assert "<dt>machine</dt>" in page and 'href="scripted-reasoner/answers.parquet"' in page
     assert read_records(tmp_path / "evaluation" / "scripted-reasoner") == list(report.records)
-    line = (tmp_path / "evaluation" / "scripted-reasoner" / "records.jsonl").read_text().splitlines()[0]
-    assert set(json.loads(line)) == set(Record.__dataclass_fields__)
+
+
+def test_reports_of_names_that_read_alike_have_folders_of_their_own(report: Report, tmp_path: Path) -> None:
+    save([Report("Stage 1, all", report.records), Report("Stage 1 all", report.records[:2])], tmp_path, "both")
+    assert len(read_records(tmp_path / "stage-1-all")) == 5
+    assert len(read_records(tmp_path / "stage-1-all-2")) == 2
 
 
 # ------------------------------------------------------------------------------------------- the pairs

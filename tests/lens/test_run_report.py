@@ -9,10 +9,12 @@ import pytest
 
 from page_reader import parsed
 from scripted import PROBLEMS, Scripted
+from stored import write_lines
 from tyler.cli import main
 from tyler.config.files import dump, load_config
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.store import read_records
 from tyler.lens import run_report
 from tyler.lens.survey import Survey
 from tyler.runs.catalogue import EvaluationRun
@@ -80,9 +82,9 @@ def test_evaluations_stand_side_by_side_beside_runs(tmp_path: Path) -> None:
     text = run_report.write([tmp_path]).read_text()
     page = parsed(text)
     assert "scripted-reasoner" in page.text and "40.0%" in page.text and "Reward" in page.text
-    assert 'href="evaluation/scripted-reasoner/records.jsonl"' in text
+    assert 'href="evaluation/scripted-reasoner/answers.parquet"' in text
     folder = tmp_path / "evaluation" / "scripted-reasoner"
-    (folder / "records-1.jsonl").write_bytes((folder / "records.jsonl").read_bytes())  # killed while they were merged
+    write_lines(folder, read_records(folder), rank="-1")  # killed while they were put together
     assert "40.0%" in parsed(run_report.write([folder], tmp_path / "one.html").read_text()).text
     assert EvaluationRun(folder).step == len(PROBLEMS)
 

@@ -20,7 +20,7 @@ from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import command
 from tyler.evaluation.options import Answering, Asked, Questions
-from tyler.evaluation.records import read_records
+from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
@@ -122,7 +122,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     asked = Asked(Questions(("jsonl",), data_dir=place / "test.jsonl"), Answering(max_new_tokens=6))
     (report,) = command.run(str(place / "memgen"), asked, output=place / "memgen-out")
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
-    assert [one.completion for one in report.records] == [answer.text for answer in expected]
+    assert [one.text for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
     with pytest.raises(ValueError, match="is a memgen checkpoint; leave --method"):
         registry.load(str(place / "memgen"), "cot", name="x")

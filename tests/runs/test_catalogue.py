@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from stored import keep, write_lines
 from tyler.cli import main
+from tyler.evaluation.answers import Record
 from tyler.runs.catalogue import EvaluationRun, TrainingRun, runs_below
 from tyler.runs.run import Run
+from tyler.tasks import Outcome
 
 CONFIG = "stage1: {steps: 3}\ngrpo: {budget: 5}\n"
 
@@ -26,10 +29,9 @@ def train(path: Path, steps: int, loop: str = "stage1") -> Path:
 
 def evaluation(path: Path, answers: int, asked: int, samples: int = 1) -> Path:
     path.mkdir(parents=True)
-    lines = [
-        {"task": "mini", "id": f"p{place}", "outcome": "correct" if place else "wrong"} for place in range(answers)
-    ]
-    (path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outcomes = [Outcome.CORRECT if place else Outcome.WRONG for place in range(answers)]
+    records = [Record(task="mini", id=f"p{place}", outcome=outcome) for place, outcome in enumerate(outcomes)]
+    (keep if answers == asked * samples else write_lines)(path, records)
     (path / "settings.json").write_text(json.dumps({"problems": {"mini": f"{asked}, sha256 x"}, "samples": samples}))
     return path
 
@@ -60,7 +62,7 @@ def test_an_evaluation_counts_its_answers(tmp_path: Path) -> None:
     assert (whole.what, whole.status, whole.step, whole.accuracy) == ("eval mini", "finished", 4, 0.75)
     part = EvaluationRun(evaluation(tmp_path / "b", 3, 4))
     assert (part.status, part.total) == ("interrupted", 4)
-    with open(tmp_path / "b" / "records.jsonl") as file:
+    with open(tmp_path / "b" / "answers.jsonl") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert part.status == "running"
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tyler.config.files import load_config
-from tyler.evaluation import command
-from tyler.evaluation.options import Answering, Asked, Questions
-from tyler.evaluation.records import RECORDS, read_records
 from tyler.model import Tyler
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.runs.environment import environment
 from tyler.runs.json_lines import read_jsonl
 from tyler.training import stage1
 
@@ -54,14 +49,3 @@ def test_an_earlier_run_resumes_to_what_it_came_to_then(earlier: Path) -> None:
     newest = latest_checkpoint(earlier / "stage1")
     assert newest is not None and newest.name == "step-4"
     assert now == pytest.approx(then, rel=1e-3)
-
-
-def test_an_earlier_evaluation_resumes(earlier: Path) -> None:
-    place, settings = earlier / "evaluation", json.loads((earlier / "evaluation" / "settings.json").read_text())
-    if settings["versions"] != environment()["packages"]:
-        pytest.skip("it was written under other versions of packages, under which an evaluation does not resume")
-    whole = (place / RECORDS).read_text().splitlines(keepends=True)
-    (place / RECORDS).write_text("".join(whole[:3]))
-    shutil.rmtree(earlier / "stage1" / "checkpoints" / "step-4", ignore_errors=True)
-    command.run("stage1", Asked(Questions(count=6), Answering(max_new_tokens=60)), output=place)
-    assert len(read_records(place)) == 6

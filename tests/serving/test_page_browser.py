@@ -260,14 +260,14 @@ def test_an_answer_is_saved_and_opens_without_a_server(mini: Served, opened: Ope
 
 def file_of(*lines: dict[str, Any]) -> dict[str, Any]:
     content = "\n".join(json.dumps(line) for line in lines)
-    return {"name": "records.jsonl", "mimeType": "application/json", "buffer": content.encode()}
+    return {"name": "answers.jsonl", "mimeType": "application/json", "buffer": content.encode()}
 
 
-def record(number: int, outcome: str, completion: str) -> dict[str, Any]:
+def record(number: int, outcome: str, text: str) -> dict[str, Any]:
     call = {"operator": "state", "position": 1, "num_latents": 3, "action": 1, "offset": 1}
     told = {"task": "mini", "id": str(number), "prompt": "1 + 1", "gold": "2", "answer": "2", "finish_reason": "eos"}
     counts = {"visible_tokens": 3, "latents": 3, "seconds": 0.5}
-    return {**told, **counts, "outcome": outcome, "completion": completion, "invocations": [call]}
+    return {**told, **counts, "outcome": outcome, "text": text, "invocations": [call]}
 
 
 def test_an_evaluation_is_opened_and_its_texts_are_texts(mini: Served, opened: Open) -> None:
@@ -275,7 +275,7 @@ def test_an_evaluation_is_opened_and_its_texts_are_texts(mini: Served, opened: O
     attack = "😀<img src=x onerror=alert(1)>"
     lines = [record(0, "correct", "two"), record(1, "wrong", attack), record(2, "correct", "2")]
     page.locator("#file").set_input_files(file_of(*lines))
-    expect(page.get_by_role("heading", name="records.jsonl: 3 answers")).to_be_focused()
+    expect(page.get_by_role("heading", name="answers.jsonl: 3 answers")).to_be_focused()
     page.get_by_label("Show", exact=True).select_option("wrong")
     page.get_by_role("button", name="mini 1").click()
     assert visible_text(page) == attack

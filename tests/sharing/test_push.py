@@ -15,9 +15,10 @@ from tests import tiny
 from tests.hub import Hub, Repo
 from transformers import AutoModelForCausalLM
 
+from stored import interrupt, keep
 from tyler.cli.main import main
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation.records import Record
+from tyler.evaluation.answers import Record
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
@@ -73,10 +74,10 @@ def evaluated(run: Path, weights: str, name: str = "gsm8k") -> Path:
     common |= {"visible_tokens": 10, "latents": 5, "seconds": 1.0, "synthesis_seconds": 0.1}
     verdicts = [Outcome.CORRECT] * 3 + [Outcome.WRONG]
     records = [
-        Record("gsm8k", f"problem-{n}", prompt="a patient", completion="her answer", outcome=verdict, **common)
+        Record(task="gsm8k", id=f"problem-{n}", prompt="a patient", text="her answer", outcome=verdict, **common)
         for n, verdict in enumerate(verdicts)
     ]
-    (folder / "records.jsonl").write_text("".join(record.to_json() + "\n" for record in records))
+    keep(folder, records)
     return folder
 
 
@@ -187,8 +188,7 @@ def test_the_card_tells_how_it_was_made_and_measured_and_nothing_private(publish
 def test_of_an_evaluation_that_is_not_finished_nothing_is_published(
     published: Hub, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = evaluated(run, weights_of(run)) / "records.jsonl"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    interrupt(evaluated(run, weights_of(run)), 3)
     push.run(str(run), REPO)
     assert "No evaluation of exactly these weights" in published.repos[REPO].files()["README.md"].decode()
     assert "or not finished" in capsys.readouterr().out

@@ -54,3 +54,19 @@ def evaluate(
         from tyler.evaluation import command
 
         command.run(model, asked, output=output)
+
+
+def grade(
+    folder: Annotated[Positional[Path], arg(metavar="DIR", help_behavior_hint="")],
+    grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
+) -> None:
+    """Grade the kept answers of an evaluation again, without decoding, and say which verdicts changed and why.
+
+    The verdicts become a file of their own, named by the grader's version and mode; earlier ones stay.
+
+    Args:
+        folder: The directory of an evaluation, or of the answers of experiments.
+    """
+    from tyler.evaluation import regrade
+
+    regrade.run(folder, grading)

@@ -23,7 +23,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 import tyler
 from tyler.cli.catalogue import config, report, runs
 from tyler.cli.chat import chat
-from tyler.cli.evaluate import evaluate
+from tyler.cli.evaluate import evaluate, grade
 from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import (
@@ -188,6 +188,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat,
     "lens": lens,
     "eval": evaluate,
+    "grade": grade,
     "reproduce": reproduce,
     "serve": serve,
     "merge": merge,

@@ -130,7 +130,7 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
     lines = [
         f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
         "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/",
-        "  evaluation/report.html   the table, by family too, and answers; every answer in records.jsonl beside it",
+        "  evaluation/report.html   the table, by family too, and answers; every answer in answers.parquet beside it",
         "  stage1.png  stage2.png   the curves of both stages",
         "\nNext:",
         f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',

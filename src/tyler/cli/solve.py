@@ -147,7 +147,7 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
 def _answer_file(
     answerer: Answerer, questions: Path, output: Path, decoding: Decoding, sampling: Sampling, slots: int
 ) -> None:
-    from tyler.evaluation import answers
+    from tyler.evaluation import question_files
 
     settings = {
         "router": decoding.router,
@@ -155,7 +155,7 @@ def _answer_file(
         "max_new_tokens": decoding.max_new_tokens,
         "stop": list(decoding.stop),
     }
-    lines = answers.run(
+    lines = question_files.run(
         answerer,
         questions,
         output,
@@ -176,7 +176,7 @@ def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> 
     from dataclasses import asdict
 
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
-    from tyler.evaluation.answers import told
+    from tyler.evaluation.question_files import told
 
     for event in events:
         match event:

@@ -1,165 +1,133 @@
-"""Answers to a file of questions, kept one by one as they come, so that a killed command loses none.
-
-Each line of the output is one answer: the line of the input it belongs to, its id where it has one, the question, which
-sample it is, and the answer. A question that cannot be asked has an `error` in its place. While the command runs lines
-are in the order of finishing, afterwards in that of the input. What could not be asked is asked again when it resumes.
-"""
+"""The rows of the store: an answer, and an answer with the verdict on it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tyler.engine.request import Request
-from tyler.engine.sampling import Sampling, seed_of
-from tyler.engine.trajectory import Trajectory
-from tyler.reasoners.registry import Answerer
-from tyler.runs.atomic_files import atomic_write
-from tyler.runs.checkpoints import RunError
-from tyler.runs.json_lines import read_jsonl
-from tyler.runs.line_files import LineFile
-from tyler.runs.progress import bar
-from tyler.runs.signals import Interrupted
-from tyler.tasks.data_files import Row, read_rows
-from tyler.tasks.prompts import Question
+from tyler.engine.trajectory import Invocation
+from tyler.tasks import Outcome, Verdict
 
-TOLD = (
-    *("text", "finish_reason", "limited_by", "num_visible", "num_latents", "num_invocations", "invocations"),
-    *("budget", "seconds", "engine_seconds", "synthesis_seconds"),
-)
-"""What is reported of an answer, a part of `Trajectory.to_dict`."""
+Key = tuple[str, str, int]
+"""Names an answer within an evaluation: the task, the problem's id, and which sample of its answers it is."""
 
-Key = tuple[int, int]
-"""What names an answer: the line of its question, and which sample it is."""
+UNKNOWN = -1
+"""The position of an operator call in records that tell how often an operator was called, not where."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One question of the input: its line, counted from 1, and the id that it has there, or None."""
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer to a problem, ungraded: a row of the store.
 
-    number: int
-    id: Any
-    question: Question
-
-
-def told(trajectory: Trajectory) -> dict[str, Any]:
-    """An answer for programs, in JSON's types."""
-    everything = trajectory.to_dict()
-    return {name: everything[name] for name in TOLD} | {"seed": trajectory.sampling.seed}
-
-
-def read_questions(path: Path) -> list[Line]:
-    """The questions of a file, each the text of `problem` or the conversation of `messages`.
-
-    Raises ValueError, naming the file and the line, for a row without either and for a file that cannot be read.
+    Tokens are counts, times are seconds: `seconds` from the answer's start to its end; `engine_seconds` of the passes
+    that served it, each split over the rows it served (None where it was not kept), `synthesis_seconds` of that in
+    operators; `elapsed` since this evaluation began (or resumed, for the `session`-th time) until it was answered.
+    `sample` counts the answers to one problem from 0, `seed` is that of its random stream. `thought_open` says whether
+    the prompt ends inside a thought. `text` is None where only the verdict was kept, `invocations` where the calls were
+    not.
     """
-    return [Line(row.number, row.fields.get("id"), _question(row)) for row in read_rows(path)]
+
+    task: str
+    id: str
+    sample: int = 0
+    seed: int | None = None
+    family: str = ""
+    level: int = 0
+    prompt: str = ""
+    gold: str = ""
+    text: str | None = None
+    finish_reason: str = ""
+    thought_open: bool = False
+    visible_tokens: int = 0
+    latents: int = 0
+    invocations: tuple[Invocation, ...] | None = ()
+    seconds: float = 0.0
+    synthesis_seconds: float = 0.0
+    engine_seconds: float | None = None
+    elapsed: float = 0.0
+    session: int = 0
+    rank: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.id, self.sample
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """Names the problem: several answers to it have this in common."""
+        return self.task, self.id
+
+    @property
+    def calls(self) -> tuple[Invocation, ...]:
+        """The operator calls that are known."""
+        return self.invocations or ()
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer stopped at its length limit."""
+        return self.finish_reason == "length"
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], where: str) -> Answer:
+        """A line or a Parquet row. Raises ValueError, naming `where`, for a row of another format."""
+        names = {field.name for field in fields(Answer)}
+        if differing := sorted(set(row) ^ names):
+            raise ValueError(f"{where} is not an answer of this version of tyler; columns that differ: {differing}")
+        calls = row["invocations"]
+        invocations = None if calls is None else tuple(Invocation(**call) for call in calls)
+        return cls(**{**row, "invocations": invocations})
+
+    def row(self) -> dict[str, Any]:
+        """Its columns, in plain types."""
+        return {field.name: getattr(self, field.name) for field in fields(Answer)} | {
+            "invocations": None if self.invocations is None else [asdict(call) for call in self.invocations]
+        }
+
+    def graded(self, verdict: Verdict) -> Record:
+        """The answer with a verdict."""
+        reason = getattr(verdict, "reason", "")
+        return self.judged(verdict.outcome, verdict.answer, verdict.math_verify, reason)
+
+    def judged(self, outcome: str, answer: str | None, math_verify: bool | None, reason: str) -> Record:
+        """The answer with the columns of a verdict."""
+        own = {field.name: getattr(self, field.name) for field in fields(Answer)}
+        return Record(**own, outcome=Outcome(outcome), answer=answer, math_verify=math_verify, reason=reason)
 
 
-def _question(row: Row) -> Question:
-    if "messages" not in row.fields:
-        return row.text("problem")
-    messages: Question = row.get("messages", list, "a list of messages, each with role and content")
-    return messages
+@dataclass(frozen=True, kw_only=True)
+class Record(Answer):
+    """An answer and the verdict on it: what reports, comparisons and pages are made of.
 
-
-def run(
-    answerer: Answerer,
-    questions: Path,
-    output: Path,
-    *,
-    sampling: Sampling,
-    settings: Mapping[str, Any],
-    num_samples: int = 1,
-    slots: int = 32,
-) -> list[dict[str, Any]]:
-    """Answer a file of questions into `output`, whose lines are returned; the same call resumes after a kill.
-
-    Every answer has a random stream of its own, from the sampling's seed, its line and its sample. `settings` are what
-    else decides the answers. Raises RunError where `output` holds answers under other settings or to other questions,
-    ValueError as `read_questions` does, and Interrupted where Ctrl-C stopped it.
+    `answer` is what the grader read, `reason` why it could not be read or why a program failed. `math_verify` is
+    math-verify's word on the text (None where it was not asked or took too long); it decides nothing.
     """
-    lines = read_questions(questions)
-    if output.exists() and output.samefile(questions):
-        raise RunError(f"{output} is the file of the questions; choose another --output")
-    mark = _mark(answerer, sampling, settings)
-    wanted = {(line.number, sample): line for line in lines for sample in range(num_samples)}
-    file = LineFile(output, '{"line": ')
-    try:
-        known = _known(output, wanted, mark)
-        with bar(output.name, len(wanted), len(known), unit="answer", where=output.parent) as progress:
 
-            def keep(key: Key, answer: Mapping[str, Any]) -> None:
-                known[key] = _told_line(wanted[key], key[1], mark, answer)
-                file.add(json.dumps(known[key], ensure_ascii=False))
-                progress.advance()
+    outcome: Outcome
+    answer: str | None = None
+    math_verify: bool | None = None
+    reason: str = ""
 
-            requests: dict[Key, Request] = {}
-            for key in (key for key in wanted if key not in known):
-                stream = seed_of(sampling.seed, *key)
-                try:
-                    requests[key] = _checked(answerer, wanted[key].question, replace(sampling, seed=stream))
-                except ValueError as error:
-                    keep(key, {"error": str(error)})
-            keys = list(requests)
-            try:
-                answerer.run(
-                    list(requests.values()),
-                    slots=slots,
-                    finished=lambda place, trajectory: keep(keys[place], told(trajectory)),
-                )
-            except KeyboardInterrupt as interrupt:
-                kept = f"{len(known)} of {len(wanted)} answers are in {output}"
-                signum = interrupt.signum if isinstance(interrupt, Interrupted) else signal.SIGINT
-                raise Interrupted(f"{kept}; the same command resumes it", signum) from interrupt
-        ordered = [known[key] for key in wanted]
-        atomic_write(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in ordered))
-        return ordered
-    finally:
-        file.close()
+    @property
+    def correct(self) -> bool:
+        return self.outcome is Outcome.CORRECT
+
+    def verdict_row(self) -> dict[str, Any]:
+        """The columns of its verdict."""
+        return {"task": self.task, "id": self.id, "sample": self.sample} | {
+            name: getattr(self, name) for name in VERDICT
+        }
 
 
-def _checked(answerer: Answerer, question: Question, sampling: Sampling) -> Request:
-    """The request, which the engine will take. Raises ValueError where it will not."""
-    request = answerer.request(question, sampling)
-    answerer.check(request)
-    return request
+VERDICT = ("outcome", "answer", "math_verify", "reason")
+"""The columns of a verdict beside those that name its answer."""
 
 
-def _told_line(line: Line, sample: int, mark: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    asked = {"problem": line.question} if isinstance(line.question, str) else {"messages": line.question}
-    return {"line": line.number, "id": line.id, "sample": sample, **asked, **answer, "settings": mark}
-
-
-def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -> str:
-    """A short hash of everything that decides the answers."""
-    decisive = json.dumps([answerer.weights(), answerer.dtype, asdict(sampling), settings], sort_keys=True)
-    return hashlib.sha256(decisive.encode()).hexdigest()[:16]
-
-
-def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dict[str, Any]]:
-    """The answers that the output has already; what could not be asked is asked again."""
-    known = {}
-    for number, found in enumerate(read_jsonl(output), start=1):
-        where = f"{output}, line {number}"
-        if not isinstance(found, dict) or not {"line", "sample", "settings"} <= found.keys():
-            raise RunError(f"{where} is no answer of tyler solve; choose another --output")
-        if found["settings"] != mark:
-            raise RunError(
-                f"{where} was answered by another model or under other settings; choose another --output, or remove it"
-            )
-        key = (found["line"], found["sample"])
-        if key not in wanted and (found["line"], 0) in wanted:
-            raise RunError(
-                f"{where} is answer {key[1] + 1} to its question; ask for as many (-n), or choose another --output"
-            )
-        if key not in wanted or found.get("problem", found.get("messages")) != wanted[key].question:
-            raise RunError(f"{where} answers a question that the input does not have; choose another --output")
-        if "error" not in found:
-            known[key] = found
-    return known
+def digest(answers: Iterable[Answer]) -> str:
+    """A hash of what verdicts depend on: the texts, gold answers and ends of some answers, in any order."""
+    found = hashlib.sha256()
+    for one in sorted(answers, key=lambda one: one.key):
+        found.update(json.dumps([*one.key, one.text, one.gold, one.finish_reason, one.thought_open]).encode())
+    return found.hexdigest()[:16]

@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from tyler.evaluation.answers import Record
 from tyler.evaluation.options import Matching
-from tyler.evaluation.records import Record, all_records
+from tyler.evaluation.store import read_evaluations
 from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
@@ -122,6 +123,11 @@ def development_problems(matching: Matching, evaluated: Sequence[Problem], data:
     return chosen
 
 
+def answers_in(folder: Path) -> list[Record]:
+    """The graded answers of an evaluation; none where there is no evaluation."""
+    return [record for records in read_evaluations(folder).values() for record in records]
+
+
 def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data: Path | None = None) -> Match | None:
     """The setting that `--match` asks for, None where nothing is to be matched; `data` is what is evaluated.
 
@@ -130,7 +136,7 @@ def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data:
     if matching.match is None:
         return None
     task = evaluated[0].task
-    records = [record for record in all_records(matching.match).values() if record.task == task]
+    records = [record for record in answers_in(matching.match) if record.task == task]
     if not records:
         raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
     before = EvaluationRun(matching.match)

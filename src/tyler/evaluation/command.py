@@ -18,10 +18,10 @@ from rich.console import Console
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import budget_matching, html_report
+from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import Match
 from tyler.evaluation.options import Answering, Asked, Questions
 from tyler.evaluation.pass_at_1 import evaluate, key_of
-from tyler.evaluation.records import RECORDS, SETTINGS, Record, RecordStore
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
@@ -32,6 +32,7 @@ from tyler.evaluation.reports import (
     table,
     warnings,
 )
+from tyler.evaluation.store import ANSWERS, SETTINGS, AnswerStore
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
@@ -187,7 +188,7 @@ def answered(
 ) -> list[Record] | None:
     """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
     rank, world = state.process_index, state.num_processes
-    with RecordStore(folder, settings, rank=rank) as store:
+    with AnswerStore(folder, settings, mode=options.mode, rank=rank) as store:
         state.wait_for_everyone()  # a late process would find answers of this session and begin the next
         for task, problems in sets.items():
             if share := problems[rank::world]:
@@ -195,7 +196,7 @@ def answered(
         state.wait_for_everyone()
         if rank > 0:
             return None
-        return store.merge([key_of(problem) for problems in sets.values() for problem in problems])
+        return store.finish([key_of(problem) for problems in sets.values() for problem in problems])
 
 
 def published(
@@ -211,7 +212,7 @@ def published(
     reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
     matched = {} if found is None else {"matched": budget_matching.verdict(found, records)}
     title = f"{name} on {', '.join(report.name for report in reports)}"
-    html_report.write(reports, folder, title, settings | matched, facts, {RECORDS: RECORDS})
+    html_report.write(reports, folder, title, settings | matched, facts, {ANSWERS: ANSWERS})
     show(reports, name, folder, settings)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)
@@ -231,12 +232,12 @@ def facts_of(
 
 
 def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
-    """Everything that decides the answers and their verdicts; an evaluation resumes only under the same.
+    """Everything that decides the answers; an evaluation resumes only under the same.
 
     What sampling there is stands there only where it is not greedy, and what the weights are in only where it is not
     float32, so that evaluations from before it resume.
     """
-    prompt, answering, options = loaded.prompt, asked.answering, asked.grading
+    prompt, answering = loaded.prompt, asked.answering
     sampled = answering.sampling != Sampling() or answering.samples > 1
     sampling = {"sampling": asdict(answering.sampling), "samples": answering.samples} if sampled else {}
     return {
@@ -250,8 +251,6 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},
-        "mode": options.mode,
-        "deadline": options.deadline,
         "versions": environment()["packages"],
     }
 
@@ -275,4 +274,4 @@ def show(reports: Sequence[Report], name: str, folder: Path, settings: Mapping[s
     for line in (mean_accuracy(reports), *warnings(reports), CAPTION):
         if line:
             console.print(line, style="dim", highlight=False)
-    console.print(f"\nEverything is in {folder}: report.html, report.md, report.json, records.jsonl", highlight=False)
+    console.print(f"\nEverything is in {folder}: report.html, report.md, report.json, {ANSWERS}", highlight=False)

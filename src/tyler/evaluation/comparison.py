@@ -10,10 +10,11 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
-from tyler.evaluation.records import Record, read_records
 from tyler.evaluation.samples import by_problem
 from tyler.evaluation.statistics import Paired, PairedShares
+from tyler.evaluation.store import read_records
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
 CAPTION = (

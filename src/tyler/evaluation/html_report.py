@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from tyler.evaluation.pages import render
-from tyler.evaluation.records import RECORDS
 from tyler.evaluation.reports import Report, markdown
+from tyler.evaluation.store import ANSWERS, shown, write_answers, write_verdicts
 from tyler.evaluation.summary import made, summary
 from tyler.evaluation.views import view
 from tyler.runs.atomic_files import atomic_write
@@ -63,13 +64,26 @@ def save(
 ) -> None:
     """Write the comparison, and each report's records to a directory of its own: `tyler eval --compare` reads those."""
     folder = Path(folder)
-    links = {report.name: f"{slug(report.name)}/{RECORDS}" for report in reports}
+    places = slugs([report.name for report in reports])
+    links = {name: f"{place}/{ANSWERS}" for name, place in places.items()}
     facts = facts or {"problems": f"{len({key for report in reports for key in report.problems})}"}
     write(reports, folder, title, settings, facts, links)
     for report in reports:
-        place = folder / slug(report.name)
+        place = folder / places[report.name]
         place.mkdir(parents=True, exist_ok=True)
-        atomic_write(place / RECORDS, "".join(record.to_json() + "\n" for record in report.records))
+        records = {slug(report.name): [shown(record) for record in report.records]}
+        write_answers(place / ANSWERS, records)
+        write_verdicts(place, "official", records)
+
+
+def slugs(names: Sequence[str]) -> dict[str, str]:
+    """A folder's name for each report; no two are the same."""
+    taken: dict[str, str] = {}
+    for name in names:
+        plain = slug(name)
+        candidates = chain([plain], (f"{plain}-{number}" for number in count(2)))
+        taken[name] = next(one for one in candidates if one not in taken.values())
+    return taken
 
 
 def slug(name: str) -> str:

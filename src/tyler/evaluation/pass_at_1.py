@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import threading
@@ -11,16 +10,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.records import Key, Record, RecordStore
+from tyler.evaluation.answers import Answer, Key, Record
 from tyler.evaluation.reports import Report
+from tyler.evaluation.store import AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
 from tyler.runs.progress import NoBar, bar
 from tyler.runs.signals import Interrupted
-from tyler.tasks import Outcome, Problem, Verdict, find_task, grade
+from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
 
 GRADERS = min(4, os.cpu_count() or 1)
@@ -39,51 +38,36 @@ class Clock:
         return time.perf_counter() - self.started
 
 
-def record(problem: Problem, trajectory: Trajectory, options: GradeOptions, clock: Clock) -> Record:
-    """Grade one trajectory."""
-    verdict = grade(
-        problem.task,
-        trajectory.text,
-        problem.answer,
-        truncated=trajectory.truncated,
-        thought_open=trajectory.thought_open,
-        **dataclasses.asdict(options),
-    )
-    return record_of(problem, verdict, trajectory, clock)
-
-
-def unasked(problem: Problem, clock: Clock) -> Record:
-    """The record of a problem that is too long for the model to be asked."""
-    nothing = Trajectory([], [], [], [], (), [], "", Outcome.TOO_LONG.value, vocab_size=0, offered=())
-    return record_of(problem, Verdict(Outcome.TOO_LONG), nothing, clock)
-
-
-def record_of(problem: Problem, verdict: Verdict, trajectory: Trajectory, clock: Clock) -> Record:
-    """What is kept of one answer."""
-    private = find_task(problem.task).private
-    return Record(
+def answer_of(problem: Problem, trajectory: Trajectory, clock: Clock) -> Answer:
+    """The row of one trajectory."""
+    return Answer(
         task=problem.task,
         id=problem.id,
+        sample=problem.sample,
+        seed=trajectory.sampling.seed,
         family=problem.family,
         level=problem.level,
-        prompt="" if private else problem.prompt,
-        completion="" if private else trajectory.text,
+        prompt=problem.prompt,
         gold=problem.answer,
-        answer=verdict.answer,
-        outcome=verdict.outcome,
+        text=trajectory.text,
         finish_reason=trajectory.finish_reason,
-        invocations=tuple(trajectory.invocations),
+        thought_open=trajectory.thought_open,
         visible_tokens=trajectory.num_visible,
         latents=trajectory.num_latents,
+        invocations=tuple(trajectory.invocations),
         seconds=trajectory.seconds,
         synthesis_seconds=trajectory.synthesis_seconds,
         engine_seconds=trajectory.engine_seconds,
-        math_verify=verdict.math_verify,
         elapsed=clock.read(),
         session=clock.session,
         rank=clock.rank,
-        sample=problem.sample,
     )
+
+
+def unasked(problem: Problem, clock: Clock) -> Answer:
+    """The row of a problem that is too long for the model to be asked."""
+    nothing = Trajectory([], [], [], [], (), [], "", Outcome.TOO_LONG.value, vocab_size=0, offered=())
+    return answer_of(problem, nothing, clock)
 
 
 def evaluate(
@@ -91,7 +75,7 @@ def evaluate(
     problems: Sequence[Problem],
     *,
     options: GradeOptions | None = None,
-    store: RecordStore | None = None,
+    store: AnswerStore | None = None,
     name: str | None = None,
     show: bool = True,
 ) -> Report:
@@ -102,71 +86,97 @@ def evaluate(
     """
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
-    name = name or reasoner.name
-    known = {} if store is None else store.known
-    pending = [problem for problem in problems if key_of(problem) not in known]
-    done = {key_of(problem): known[key_of(problem)] for problem in problems if key_of(problem) in known}
+    name, options = name or reasoner.name, options or GradeOptions()
+    order = [key_of(problem) for problem in problems]
+    done = {} if store is None else {key: store.records[key] for key in order if key in store.records}
+    waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
+    answered = {*done, *(answer.key for answer in waiting)}
+    pending = [problem for problem in problems if key_of(problem) not in answered]
     where = None if store is None else store.folder
     shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
-    with shown as progress:
-
-        def graded(record: Record) -> None:
-            done[record.key] = record
-            if store is not None:
-                store.add(record)
-            progress.advance(note=f"{sum(one.correct for one in done.values())}/{len(done)} correct")
-
+    with shown as progress, Grading(options, store, done, progress.advance) as grading:
         try:
-            _answer(reasoner, pending, options or GradeOptions(), _clock(store), graded)
+            for answer in waiting:
+                grading.grade(answer)
+            _answer(reasoner, pending, _clock(store), grading.answered)
         except KeyboardInterrupt as interrupt:
             if store is None:
                 raise
-            kept = f"{len(done)} of {len(problems)} answers of {name} are in {store.folder}"
+            kept = f"{len(store.answers)} of {len(problems)} answers of {name} are in {store.folder}"
             raise Interrupted(f"{kept}; the same command resumes it", signal.SIGINT) from interrupt
-    return Report(name, tuple(done[key_of(problem)] for problem in problems))
+    return Report(name, tuple(done[key] for key in order))
 
 
-def _answer(
-    reasoner: Reasoner,
-    problems: Sequence[Problem],
-    options: GradeOptions,
-    clock: Clock,
-    graded: Callable[[Record], None],
-) -> None:
-    """Answer the problems, grading each in another thread as soon as it is answered; `graded` is called one by one."""
+class Grading:
+    """Grades answers in other threads while the engine decodes; a context that ends when all are graded.
+
+    Answers and verdicts go into the store, where there is one, each as soon as it is there, and records into `done`.
+    """
+
+    def __init__(
+        self,
+        options: GradeOptions,
+        store: AnswerStore | None,
+        done: dict[Key, Record],
+        advance: Callable[..., None],
+    ) -> None:
+        self.options, self.store, self.done, self.advance = options, store, done, advance
+        self._one_by_one = threading.Lock()
+        self._threads = ThreadPoolExecutor(GRADERS)
+        self._verdicts: list[Future[None]] = []
+
+    def answered(self, answer: Answer) -> None:
+        """Keep an answer and grade it. Raises what a grader raised before."""
+        if self.store is not None:
+            self.store.add_answer(answer)
+        self.grade(answer)
+
+    def grade(self, answer: Answer) -> None:
+        """Grade an answer that is kept already."""
+        while self._verdicts and self._verdicts[0].done():
+            self._verdicts.pop(0).result()  # a grader that failed stops the evaluation here, not after the last answer
+        self._verdicts.append(self._threads.submit(self._graded, answer))
+
+    def _graded(self, answer: Answer) -> None:
+        record = answer.graded(verdict_on(answer, self.options))
+        with self._one_by_one:
+            self.done[record.key] = record
+            if self.store is not None:
+                self.store.add_verdict(record)
+            self.advance(note=f"{sum(one.correct for one in self.done.values())}/{len(self.done)} correct")
+
+    def __enter__(self) -> Grading:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            for verdict in self._verdicts:
+                verdict.result()
+
+
+def _answer(reasoner: Reasoner, problems: Sequence[Problem], clock: Clock, answered: Callable[[Answer], None]) -> None:
+    """Answer the problems; `answered` is called with each as soon as it is there."""
     if not problems:
         return
-    one_by_one = threading.Lock()
-    verdicts: list[Future[None]] = []
     too_long: tuple[int, ...] = ()
 
-    def finish(problem: Problem, trajectory: Trajectory) -> None:
-        answered = record(problem, trajectory, options, clock)
-        with one_by_one:
-            graded(answered)
+    def finished(index: int, trajectory: Trajectory) -> None:
+        trajectory.latents = []  # no row holds them, and they would stay on the device to the end
+        answered(answer_of(problems[index], trajectory, clock))
 
-    with ThreadPoolExecutor(GRADERS) as graders:
-
-        def finished(index: int, trajectory: Trajectory) -> None:
-            while verdicts and verdicts[0].done():
-                verdicts.pop(0).result()  # a grader that failed stops the evaluation here, not after the last answer
-            trajectory.latents = []  # no record holds them, and they would stay on the device to the end
-            verdicts.append(graders.submit(partial(finish, problems[index], trajectory)))
-
-        try:
-            reasoner.solve(problems, finished)
-        except PromptTooLong as error:  # before anything is decoded
-            too_long = error.places
-    for verdict in verdicts:
-        verdict.result()
+    try:
+        reasoner.solve(problems, finished)
+    except PromptTooLong as error:  # before anything is decoded
+        too_long = error.places
     if too_long:
         for place in too_long:
-            graded(unasked(problems[place], clock))
+            answered(unasked(problems[place], clock))
         fitting = [problem for place, problem in enumerate(problems) if place not in too_long]
-        _answer(reasoner, fitting, options, clock, graded)
+        _answer(reasoner, fitting, clock, answered)
 
 
-def _clock(store: RecordStore | None) -> Clock:
+def _clock(store: AnswerStore | None) -> Clock:
     return Clock() if store is None else Clock(store.session, store.rank)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tyler.evaluation.records import Record
+from tyler.evaluation.answers import Record
 from tyler.evaluation.samples import Estimate, by_problem, majority_at_k, pass_at_k
 from tyler.evaluation.statistics import clustered
 from tyler.tasks import Outcome, find_task
@@ -72,7 +72,7 @@ class Report:
 
     def invocations_by_operator(self) -> dict[str, float]:
         """Mean invocations per answer."""
-        counts = Counter(call.operator for record in self.records for call in record.invocations)
+        counts = Counter(call.operator for record in self.records for call in record.calls)
         return {name: count / len(self.records) for name, count in sorted(counts.items())}
 
     def by_family(self) -> dict[str, tuple[int, int]]:
@@ -142,7 +142,7 @@ def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
             percent(report.share(Outcome.TIMEOUT)),
             f"{report.mean(lambda record: record.visible_tokens):.1f}",
             f"{report.mean(lambda record: record.latents):.1f}",
-            f"{report.mean(lambda record: len(record.invocations)):.2f}",
+            f"{report.mean(lambda record: len(record.calls)):.2f}",
             f"{report.seconds:.1f}",
             percent(report.synthesis_share),
         )

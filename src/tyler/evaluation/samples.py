@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tyler.evaluation.records import Record
+from tyler.evaluation.answers import Record
 from tyler.evaluation.statistics import clustered, pass_at
 from tyler.tasks import ballots
 

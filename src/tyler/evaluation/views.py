@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tyler.engine.presentation import as_html, colour_of, counted
-from tyler.evaluation.records import Record
+from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import (
     CAPTION,
     COLUMNS,
@@ -26,12 +26,13 @@ from tyler.evaluation.reports import (
     sample_rows,
     warnings,
 )
-from tyler.evaluation.verdicts import Style, style_of
+from tyler.evaluation.verdict_styles import Style, style_of
 from tyler.tasks import Outcome, find_task
 
 TENTHS = 10
 MOST_CHARACTERS = 2_000_000
-"""Of the questions and answers on a page; the rest is in records.jsonl."""
+"""Of the questions and answers on a page; the rest is in the store."""
+NOT_KEPT = "The text of this answer was not kept."
 KEPT_RIGHT, GAINED, LOST, KEPT_WRONG = "right in both", "gained", "lost", "wrong in both"
 
 
@@ -142,7 +143,7 @@ def _places(reports: Sequence[Report], names: Sequence[str]) -> list[dict[str, A
         Counter(
             (tenth_of(call.position, record.visible_tokens), call.operator)
             for record in report.records
-            for call in record.invocations
+            for call in record.calls
         )
         for report in reports
     ]
@@ -188,7 +189,9 @@ class Asked:
     @property
     def length(self) -> int:
         """Characters that a page needs for it."""
-        return len(self.record.prompt) + sum(len(one.completion) for group in self.answers.values() for one in group)
+        return len(self.record.prompt) + sum(
+            len(one.text or NOT_KEPT) for group in self.answers.values() for one in group
+        )
 
 
 def _problems(reports: Sequence[Report]) -> list[Asked]:
@@ -272,13 +275,13 @@ def _answer(name: str, record: Record, samples: int) -> dict[str, Any]:
         "name": f"{name}, sample {record.sample + 1}" if samples > 1 else name,
         "style": style_of(record.outcome),
         "traced": traced_html(record),
-        "about": f"{answered} · {tokens} · {counted(len(record.invocations), 'invocation')}",
+        "about": f"{answered} · {tokens} · {counted(len(record.calls), 'invocation')}",
     }
 
 
 def traced_html(record: Record) -> Markup:
     """A completion with every operator where it was invoked, escaped."""
-    return as_html(record.completion, record.invocations)
+    return as_html(NOT_KEPT if record.text is None else record.text, record.calls)
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -36,7 +36,7 @@ def accuracy(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOpti
 def texts(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
     """The same, and what was answered; of a task whose examples must not be shown, nothing."""
     report = evaluate(reasoner, problems, options=options, show=True)
-    return {**records.compact(report.records), "texts": [record.completion for record in report.records]}
+    return {**records.compact(report.records), "texts": [record.text for record in report.records]}
 
 
 def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:

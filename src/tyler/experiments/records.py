@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tyler.evaluation.records import Record
+from tyler.evaluation.answers import Record
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome
@@ -25,7 +25,7 @@ def compact(records: tuple[Record, ...]) -> dict[str, Any]:
         "outcomes": "".join(OUTCOMES[record.outcome] for record in records),
         "visible": [record.visible_tokens for record in records],
         "latents": [record.latents for record in records],
-        "calls": [[[call.operator, call.position] for call in record.invocations] for record in records],
+        "calls": [[[call.operator, call.position] for call in record.calls] for record in records],
         "seconds": [round(record.seconds, 3) for record in records],
         "synthesis_seconds": [round(record.synthesis_seconds, 3) for record in records],
     }

@@ -18,10 +18,10 @@ from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.presentation import as_html, counted
 from tyler.evaluation.pages import render
-from tyler.evaluation.records import all_records
 from tyler.evaluation.reports import Report, percent
+from tyler.evaluation.store import read_evaluations
 from tyler.evaluation.summary import command_of, machine_of, made
-from tyler.evaluation.verdicts import style_of
+from tyler.evaluation.verdict_styles import style_of
 from tyler.evaluation.views import view
 from tyler.lens.survey import Survey
 from tyler.lens.tables import survey_tables
@@ -72,7 +72,7 @@ def _runs(path: Path) -> list[AnyRun]:
     if not path.is_dir():
         raise ValueError(f"there is no folder {str(path)!r}; give a run, an evaluation, or a folder that holds some")
     if not (found := list(runs_below(path))):
-        raise ValueError(f"{path} holds neither a run (config.yaml, metrics.jsonl) nor an evaluation (records.jsonl)")
+        raise ValueError(f"{path} holds neither a run (config.yaml, metrics.jsonl) nor an evaluation (answers.parquet)")
     return found
 
 
@@ -272,7 +272,7 @@ def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> lis
     """Each task with the answers of every evaluation that has it, side by side."""
     by_task: dict[str, list[tuple[str, EvaluationRun, Report]]] = {}
     for name, run in runs:
-        records = list(all_records(run.path).values())
+        records = [record for some in read_evaluations(run.path).values() for record in some]
         for task in dict.fromkeys(record.task for record in records):
             report = Report(name, tuple(record for record in records if record.task == task))
             by_task.setdefault(task, []).append((name, run, report))
@@ -281,7 +281,7 @@ def _evaluations(runs: Sequence[tuple[str, EvaluationRun]], folder: Path) -> lis
             "title": find_task(task).title,
             "view": view(
                 [report for _, _, report in members],
-                {name: os.path.relpath(run.path / "records.jsonl", folder) for name, run, _ in members},
+                {name: os.path.relpath(run.path / "answers.parquet", folder) for name, run, _ in members},
                 anchor=f"task-{task}",
             ),
             "settings": {

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +20,12 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import LOOPS
 from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
 
-SETTINGS, RECORDS = "settings.json", "records.jsonl"
-"""Of an evaluation's folder; the same names as in `tyler.evaluation.records`, which stands above."""
+SETTINGS, ANSWERS, LINES, VERDICTS = "settings.json", "answers.parquet", "answers*.jsonl", "verdicts-*"
+"""Of an evaluation's folder; the same names as in `tyler.evaluation.store`, which stands above."""
+
+NAMES = ("task", "id", "sample")
+Key = tuple[str, str, int]
+"""Names an answer."""
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -113,20 +118,27 @@ class EvaluationRun:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
     @cached_property
-    def lines(self) -> list[Mapping[str, Any]]:
-        """Its records as they stand there, of all processes; a kill may have left some in two files."""
-        lines = [line for file in sorted(self.path.glob("records*.jsonl")) for line in read_jsonl(file)]
-        return list({(line["task"], line["id"], line.get("sample", 0)): line for line in lines}.values())
+    def answers(self) -> set[Key]:
+        """The names of its answers, of all processes: task, problem and sample."""
+        rows = _columns(self.path / ANSWERS, [*NAMES]) if (self.path / ANSWERS).exists() else []
+        return {_key(row) for row in [*rows, *_lines(self.path, LINES)]}
+
+    @cached_property
+    def outcomes(self) -> dict[Key, str]:
+        """The newest verdict on each answer that has one."""
+        files = sorted(self.path.glob(f"{VERDICTS}.parquet"), key=lambda file: file.stat().st_mtime)
+        rows = [row for file in files for row in _columns(file, [*NAMES, "outcome"])]
+        return {_key(row): row["outcome"] for row in [*rows, *_lines(self.path, f"{VERDICTS}.jsonl")]}
 
     @property
     def what(self) -> str:
         """The tasks, as in "eval gsm8k"."""
-        return f"eval {', '.join(dict.fromkeys(line['task'] for line in self.lines))}".strip()
+        return f"eval {', '.join(dict.fromkeys(sorted(task for task, _, _ in self.answers)))}".strip()
 
     @property
     def step(self) -> int:
         """Answers so far."""
-        return len(self.lines)
+        return len(self.answers)
 
     @property
     def total(self) -> int | None:
@@ -139,14 +151,33 @@ class EvaluationRun:
     @property
     def status(self) -> Status:
         """Whether a process is writing it; else whether every answer is there."""
-        if any(is_locked(file) for file in self.path.glob("records*.jsonl")):
+        if any(is_locked(file) for file in self.path.glob(LINES)):
             return "running"
         return "finished" if self.step and (self.total is None or self.step >= self.total) else "interrupted"
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right answers; None before the first."""
-        return sum(line["outcome"] == "correct" for line in self.lines) / self.step if self.step else None
+        """The share of right answers; None before the first verdict."""
+        outcomes = self.outcomes.values()
+        return sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    return row["task"], row["id"], row["sample"]
+
+
+def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [line for file in sorted(folder.glob(pattern)) for line in read_jsonl(file)]
+
+
+def _columns(file: Path, names: list[str]) -> list[dict[str, Any]]:
+    """Some columns of a Parquet file. Raises ValueError, naming the file, where it is damaged."""
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_table(file, columns=names).to_pylist())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}); restore it") from error
 
 
 AnyRun = TrainingRun | EvaluationRun
@@ -160,7 +191,7 @@ def runs_below(folder: Path) -> Iterator[AnyRun]:
         if CONFIG in files and (METRICS in files or CHECKPOINTS in names):
             names.clear()
             yield TrainingRun(path)
-        elif any(file == RECORDS or (file.startswith("records-") and file.endswith(".jsonl")) for file in files):
+        elif any(file == ANSWERS or fnmatch(file, LINES) for file in files):
             yield EvaluationRun(path)
         names[:] = [name for name in names if not name.startswith(".")]
 

@@ -122,7 +122,7 @@ def measured(results: Sequence[Result]) -> Iterator[str]:
             interval(report),
             f"{report.mean(lambda record: record.visible_tokens):.1f}",
             f"{report.mean(lambda record: record.latents):.1f}",
-            f"{report.mean(lambda record: len(record.invocations)):.2f}",
+            f"{report.mean(lambda record: len(record.calls)):.2f}",
             f"`{router_name(method.get('router'))}`",
             "none" if method.get("budget") is None else str(method["budget"]),
         )

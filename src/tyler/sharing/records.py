@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.evaluation.command import sampling_in_words
-from tyler.evaluation.records import RECORDS, read_records
 from tyler.evaluation.reports import Report
+from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_records
 from tyler.modeling.checkpoint import TENSORS, Manifest
 from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
@@ -144,8 +144,8 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
     found: list[Result] = []
     others: list[Path] = []
     for folder in folders:
-        if not (folder / RECORDS).is_file():
-            raise FileNotFoundError(f"{folder} holds no evaluation (no {RECORDS}); give a folder of `tyler eval`")
+        if not (folder / ANSWERS).is_file() and not line_files(folder):
+            raise FileNotFoundError(f"{folder} holds no evaluation (no {ANSWERS}); give a folder of `tyler eval`")
         run = EvaluationRun(folder)
         settings, total = run.settings, run.total
         if settings.get("weights") not in weights or (total is not None and run.step < total):
@@ -164,7 +164,7 @@ def evaluations_of(model: Path) -> list[Path]:
     """The evaluations that stand where `tyler eval` puts them for this model: in RUN-eval beside the run."""
     model = Path(os.path.abspath(model))  # "." has no name of its own
     run = model.parent.parent if model.parent.name == CHECKPOINTS else model
-    return sorted(path.parent for path in run.with_name(f"{run.name}-eval").glob(f"*/{RECORDS}"))
+    return sorted(path.parent for path in run.with_name(f"{run.name}-eval").glob(f"*/{SETTINGS}"))
 
 
 def saved_fingerprint(folder: Path, manifest: Manifest) -> str:

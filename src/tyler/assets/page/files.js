@@ -1,4 +1,4 @@
-// Files that are opened: a trajectory, answers of `tyler solve`, or an evaluation's records.jsonl.
+// Files that are opened: a trajectory, answers of `tyler solve`, or rows of an evaluation's answers.
 
 import { stepsOf } from "./answer.js";
 
@@ -7,7 +7,7 @@ export function read(name, text) {
   const entries = values(name, text).flatMap((one) => (Array.isArray(one) ? one : [one])).map(entry);
   const found = entries.filter(Boolean);
   if (!found.length) {
-    throw new Error(`${name} holds no answers. Open what Trajectory.to_json, tyler solve --json or tyler eval (records.jsonl) wrote.`);
+    throw new Error(`${name} holds no answers. Open what Trajectory.to_json, tyler solve --json or tyler eval (answers.jsonl) wrote.`);
   }
   return found;
 }
@@ -28,7 +28,7 @@ function values(name, text) {
 
 function entry(one, index) {
   if (one === null || typeof one !== "object" || !Array.isArray(one.invocations)) return null;
-  if (typeof one.completion === "string") return record(one);
+  if ("visible_tokens" in one) return record(one);
   if (typeof one.text !== "string") return null;
   const question = one.problem ?? one.question ?? one.messages?.at?.(-1)?.content ?? null;
   const title = String(one.id ?? question ?? `Answer ${index + 1}`);
@@ -38,11 +38,11 @@ function entry(one, index) {
 
 function record(one) {
   const trajectory = {
-    text: one.completion, invocations: one.invocations, num_visible: one.visible_tokens, num_latents: one.latents,
+    text: one.text ?? "", invocations: one.invocations, num_visible: one.visible_tokens, num_latents: one.latents,
     finish_reason: one.finish_reason, seconds: one.seconds, budget: null, operator_probs: [],
   };
-  const note = `${one.outcome}: answer ${one.answer ?? "none"}, gold ${one.gold}`;
-  return { title: `${one.task} ${one.id}`, outcome: one.outcome, answer: { ...answer(`${one.task} ${one.id}`, one.prompt, trajectory), note } };
+  const note = `${one.outcome ?? "not graded"}: answer ${one.answer ?? "none"}, gold ${one.gold}`;
+  return { title: `${one.task} ${one.id}`, outcome: one.outcome ?? one.finish_reason, answer: { ...answer(`${one.task} ${one.id}`, one.prompt, trajectory), note } };
 }
 
 function answer(title, question, trajectory) {

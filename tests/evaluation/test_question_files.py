@@ -10,7 +10,7 @@ import pytest
 
 import tiny
 from tyler.engine.sampling import Sampling
-from tyler.evaluation import answers
+from tyler.evaluation import question_files
 from tyler.reasoners import registry
 from tyler.reasoners.registry import Answerer
 from tyler.runs.checkpoints import RunError
@@ -38,7 +38,7 @@ def questions(tmp_path: Path) -> Path:
 
 def run(answerer: Answerer, questions: Path, name: str = "answers.jsonl", **settings: Any) -> list[dict[str, Any]]:
     settings = {"sampling": SAMPLED, "settings": {"budget": None}, "num_samples": 2, **settings}
-    return answers.run(answerer, questions, questions.with_name(name), **settings)
+    return question_files.run(answerer, questions, questions.with_name(name), **settings)
 
 
 def essence(lines: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
