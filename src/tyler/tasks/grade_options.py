@@ -22,6 +22,8 @@ class GradeOptions:
     """Let humaneval run the programs of the model, in a sandbox."""
     allow_unsafe_code_execution: bool = False
     """Run them without a sandbox where this machine has none."""
+    packages: tuple[str, ...] = ("numpy",)
+    """Packages of this environment that programs may import, beside Python's own; an empty list for none."""
     math_verify: bool = False
     """Ask math-verify too, where answers are mathematics; --no-math-verify leaves it out. Its verdict is kept beside
     ours and decides nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -64,6 +65,7 @@ def grade(
     deadline: float = 5.0,
     allow_code_execution: bool = False,
     allow_unsafe_code_execution: bool = False,
+    packages: Sequence[str] = GradeOptions.packages,
     math_verify: bool = False,
 ) -> Verdict:
     """The verdict on one completion, by the task's own rule: mostly, its last boxed answer against `gold`.
@@ -72,7 +74,8 @@ def grade(
     says that the generation stopped at its length limit: without an answer it is then TRUNCATED, otherwise NO_BOX.
     `thought_open` says that the prompt ends in an open `<think>`: the answer is what follows its end, if it has one.
     `mode` is TheoremQA's, `deadline` the seconds that one answer may take. HumanEval runs the completion: only where
-    `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does. `math_verify`
+    `allow_code_execution` says so, and without a sandbox only where `allow_unsafe_code_execution` does; `packages` are
+    those of this environment that it may import. `math_verify`
     asks math-verify too, of the whole completion and as long again, where the answers are mathematics; its word decides
     nothing.
 
@@ -84,7 +87,7 @@ def grade(
         raise ValueError(f"mode {mode!r} is not one of {', '.join(get_args(Mode))}")
     if not deadline > 0:
         raise ValueError(f"deadline must be a positive number of seconds, got {deadline}")
-    options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution)
+    options = GradeOptions(mode, deadline, allow_code_execution, allow_unsafe_code_execution, tuple(packages))
     found = find_task(task)
     text = _gold_text(found, gold)
     completion = after_thought(completion, opened=thought_open)

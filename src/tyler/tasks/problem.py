@@ -52,12 +52,14 @@ class Outcome(StrEnum):
 class Verdict:
     """The grader's word on one completion: the outcome and the answer it read (None where it found none).
 
-    `math_verify` is what math-verify says of it, where that was asked for and it said something in time.
+    `math_verify` is what math-verify says of it, where that was asked for and it said something in time. `reason` says
+    why an answer could not be read or a program failed, in words; "" where nothing is to be said.
     """
 
     outcome: Outcome
     answer: str | None = None
     math_verify: bool | None = None
+    reason: str = ""
 
     @property
     def correct(self) -> bool:

@@ -120,12 +120,12 @@ def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
             return Verdict(Outcome.NO_BOX)
         try:
             return Verdict(Outcome.CORRECT if equal(answer, gold, options) else Outcome.WRONG, answer)
-        except UnreadableAnswerError:
-            return Verdict(Outcome.UNPARSABLE, answer)
-        except UnreadableGoldError:
-            return Verdict(Outcome.GOLD_ERROR, answer)
-        except TimeoutError:
-            return Verdict(Outcome.TIMEOUT, answer)
+        except UnreadableAnswerError as error:
+            return Verdict(Outcome.UNPARSABLE, answer, reason=str(error))
+        except UnreadableGoldError as error:
+            return Verdict(Outcome.GOLD_ERROR, answer, reason=str(error))
+        except TimeoutError as error:
+            return Verdict(Outcome.TIMEOUT, answer, reason=str(error))
 
     return verdict
 

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tyler.tasks.benchmarks.humaneval import INSTRUCTION, TASK, extract, problem, verdict
+from tyler.tasks.answers.program import NoProgramError, read_program
+from tyler.tasks.benchmarks.humaneval import INSTRUCTION, TASK, problem, verdict
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.problem import Outcome, Problem
 from tyler.tasks.sandbox.sandbox import probe
 from tyler.tasks.task import GradeOptions
+from tyler.tasks.thoughts import after_thought
 
 needs_sandbox = pytest.mark.skipif(not probe().available, reason=probe().reason)
 ALLOWED = GradeOptions(allow_code_execution=True, deadline=20)
@@ -38,6 +42,10 @@ BODY = "    return helper(sum(xs))"
 
 def fenced(code: str, language: str = "python") -> str:
     return f"```{language}\n{code}\n```"
+
+
+def program_of(completion: str) -> str:
+    return read_program(after_thought(completion), PROMPT, "total").whole
 
 
 # ----------------------------------------------------------------------------------------------------------- extraction
@@ -75,9 +83,7 @@ def fenced(code: str, language: str = "python") -> str:
     ],
 )  # fmt: skip
 def test_the_program_of_a_completion(completion: str, code: str) -> None:
-    found = extract(completion, PROMPT, "total")
-    assert found is not None
-    assert found.rstrip() == code.rstrip()
+    assert program_of(completion).rstrip() == code.rstrip()
 
 
 @needs_sandbox
@@ -94,11 +100,44 @@ def test_the_program_of_a_completion(completion: str, code: str) -> None:
     ],
 )
 def test_without_code_or_with_an_unfinished_block_there_is_no_answer(completion: str) -> None:
-    assert extract(completion, PROMPT, "total") is None
-    assert verdict(completion, GOLD, ALLOWED).outcome is Outcome.NO_BOX
+    with pytest.raises(NoProgramError):
+        program_of(completion)
+    found = verdict(completion, GOLD, ALLOWED)
+    assert found.outcome is Outcome.NO_BOX
+    assert found.reason in ("the answer holds no code", "its last code block is never closed")
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts
+
+TWICE = "def twice(x):\n    return 2 * x"
+USES = "def total(xs):\n    return twice(sum(xs))"
+METHOD = "class Solution:\n    def total(self, xs):\n        return 2 * sum(xs)"
+DRESSED = {
+    "a helper in an earlier fence": f"{fenced(TWICE)}\n\nNow:\n\n{fenced(USES)}",
+    "an import in an earlier fence": f"{fenced('import math')}\n{fenced('def total(xs): return 2 * math.fsum(xs)')}",
+    "a constant in an earlier fence": f"{fenced('FACTOR = 2')}\n{fenced('def total(xs): return FACTOR * sum(xs)')}",
+    "a helper beside a draft": f"{fenced(TWICE + chr(10) * 2 + WRONG)}\nBetter:\n{fenced(USES)}",
+    "a helper before a bare body": f"{fenced(TWICE)}\n{fenced('    return twice(sum(xs))')}",
+    "a broken sketch before": f"{fenced('def twice(x)')}\n{fenced(RIGHT)}",
+    "a sketch that needs what is not there": f"{fenced('import nowhere')}\n{fenced(RIGHT)}",
+    "a class": fenced(METHOD),
+    "a class and its method by name": fenced(f"{METHOD}\n\ntotal = Solution().total"),
+    "a lambda": fenced("total = lambda xs: 2 * sum(xs)"),
+    "an alias": fenced("def doubled(xs):\n    return 2 * sum(xs)\n\ntotal = doubled"),
+    "an annotated alias": fenced("from typing import Callable\ntotal: Callable = lambda xs: 2 * sum(xs)"),
+    "tildes": f"~~~python\n{RIGHT}\n~~~",
+    "two blocks of tildes": f"~~~python\n{WRONG}\n~~~\nBetter:\n~~~python\n{RIGHT}\n~~~",
+    "two unfenced definitions": f"First:\n\n{WRONG}\n\nThat is wrong. Better:\n\n{RIGHT}\n\nDone.",
+    "a helper in unfenced text": f"{TWICE}\n\nwith which\n\n{USES}",
+    "an indented definition": fenced("    " + RIGHT.replace("\n", "\n    ")),
+    "text at column 0 in a docstring": f'    """Doubles.\ntext at column 0\n    """\n{BODY}',
+    "a comment at column 0": f"    n = 1\n# now double\n{BODY}",
+    "text at column 0 in an unfenced docstring": f'def total(xs):\n    """\ntext at column 0\n    """\n{BODY}',
+    "a body after a sentence": f"The body is:\n\n{BODY}",
+    "a loop that lost its first indentation": "for x in xs:\n        pass\n    return 2 * sum(xs)",
+    "a call over lines": "n = sum(\n        xs\n    )\n    return 2 * n",
+    "numpy": fenced("import numpy as np\n\ndef total(xs):\n    return int(2 * np.sum(xs))"),
+}
 
 
 @needs_sandbox
@@ -107,6 +146,7 @@ def test_without_code_or_with_an_unfinished_block_there_is_no_answer(completion:
     [
         (fenced(RIGHT), Outcome.CORRECT),
         (BODY, Outcome.CORRECT),
+        *((completion, Outcome.CORRECT) for completion in DRESSED.values()),
         (fenced("from __future__ import annotations\n" + RIGHT), Outcome.CORRECT),
         (fenced(RIGHT + "\n\nif __name__ == '__main__':\n    print(total(eval(input())))"), Outcome.CORRECT),
         (fenced(WRONG), Outcome.WRONG),
@@ -122,6 +162,32 @@ def test_without_code_or_with_an_unfinished_block_there_is_no_answer(completion:
 )
 def test_the_verdict_on_a_completion(completion: str, outcome: Outcome) -> None:
     assert verdict(completion, GOLD, ALLOWED).outcome is outcome
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("completion", "reason"),
+    [
+        (fenced(WRONG), "AssertionError"),
+        (fenced("def total(xs):\n    raise KeyError(xs)"), "KeyError: [1, 2]"),
+        (fenced("def total(xs):\n    return (6"), "SyntaxError"),
+        (fenced("import nowhere\n" + RIGHT), "ModuleNotFoundError: No module named 'nowhere'"),
+        (fenced(RIGHT), ""),
+    ],
+)
+def test_a_verdict_says_why_a_program_failed(completion: str, reason: str) -> None:
+    found = verdict(completion, GOLD, ALLOWED).reason
+    assert reason in found if reason else found == ""
+
+
+@needs_sandbox
+def test_programs_import_the_packages_that_are_named_and_no_others() -> None:
+    uses = fenced("import numpy\n" + RIGHT)
+    assert verdict(uses, GOLD, replace(ALLOWED, packages=())).outcome is Outcome.WRONG
+    assert verdict(fenced("import psutil\n" + RIGHT), GOLD, ALLOWED).outcome is Outcome.WRONG
+    assert verdict(fenced("import psutil\n" + RIGHT), GOLD, replace(ALLOWED, packages=("psutil",))).correct
+    with pytest.raises(ValueError, match="package 'nowhere' is not installed here"):
+        verdict(uses, GOLD, replace(ALLOWED, packages=("nowhere",)))
 
 
 @needs_sandbox
@@ -199,6 +265,18 @@ def test_all_canonical_solutions_are_correct(problems: list[Problem]) -> None:
     assert len({each.id for each in problems}) == TASK.sources["test"].num_rows == 164
     found = outcomes([str(each.solution) for each in problems], problems)
     assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+
+
+@needs_sandbox
+def test_canonical_bodies_are_correct_however_their_indentation_was_lost(problems: list[Problem]) -> None:
+    bodies = [canonical_body(each) for each in problems]
+    for dress in (str, str.strip, textwrap.dedent, lambda body: fenced(body.strip()), lambda body: f"So:\n\n{body}"):
+        found = outcomes([dress(body) for body in bodies], problems)
+        assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+
+
+def canonical_body(found: Problem) -> str:
+    return str(found.solution).removeprefix("```python\n").removesuffix("\n```")[len(found.prompt) + 1 :]
 
 
 @needs_sandbox

@@ -71,7 +71,7 @@ def test_a_sandbox_that_lets_more_processes_start_is_refused(monkeypatch: pytest
 
 
 def test_a_worker_outside_of_a_sandbox_runs_without_a_keyring_of_its_own(tmp_path: Path) -> None:
-    order = {"prelude": "", "program": "def f(): return 42", **RIGHT, "limits": {}}
+    order = {"prelude": "", "program": "def f(): return 42", **RIGHT, "limits": {}, "packages": ""}
     reading, writing = os.pipe()
     subprocess.run(
         [sys.executable, "-I", "-S", str(bubblewrap.WORKER), str(writing)],

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
+from functools import partial
 
+from tyler.tasks.answers.program import NoProgramError, read_program
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.sandbox.sandbox import Ending, Limits, execute, require
@@ -31,10 +32,6 @@ INSTRUCTION = (
     "imports, in one ```python code block."
 )
 """Takes the place of the instruction to box the answer, which cannot apply to code."""
-
-_FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>```+)[ \t]*(?P<language>[\w+.-]*)[^\n`]*$", re.MULTILINE)
-_CODE_LINE = re.compile(r"(?:\s|$|[@#)\]}]|(?:import|from|(?:async )?def|class|if __name__)\b|\w+(?: *: *\S+)? *= *\S)")
-_BODY_LINE = re.compile(r"(?:return|yield|raise|assert)\b|(?:for|if|while|with|try)\b.*:\s*$|pass$|\w+ *[+*-]?= *\S")
 
 _ENDINGS = {
     Ending.PASSED: Outcome.CORRECT,
@@ -87,96 +84,23 @@ def verdict(completion: str, gold: str, options: GradeOptions) -> Verdict:
         prompt, entry_point, test = parts["prompt"], parts["entry_point"], parts["test"]
     except (ValueError, KeyError, TypeError):
         return Verdict(Outcome.GOLD_ERROR)
-    code = extract(completion, prompt, entry_point)
-    if code is None:
-        return Verdict(Outcome.NO_BOX)
-    report = execute(
-        code, entry_point=entry_point, test=test, prelude=prompt, limits=Limits(seconds=options.deadline),
-        unsafe=options.allow_unsafe_code_execution,
+    try:
+        program = read_program(after_thought(completion), prompt, entry_point)
+    except NoProgramError as error:
+        return Verdict(Outcome.NO_BOX, reason=str(error))
+    order = partial(
+        execute, entry_point=entry_point, test=test, prelude=prompt, limits=Limits(seconds=options.deadline),
+        packages=options.packages, unsafe=options.allow_unsafe_code_execution,
     )  # fmt: skip
-    return Verdict(_ENDINGS[report.ending], code)
-
-
-def extract(completion: str, prompt: str, entry_point: str) -> str | None:
-    """The program of a completion, or None where it holds no code. Text is only matched, never compiled.
-
-    It is the last ```python block that defines the function, else the longest block that does, else the last block as
-    the function's body. Without any block it is the completion as the function's body, as base models write it, else
-    what follows from the first line of code. A block that is never closed is no answer, whatever came before it.
-    """
-    text = after_thought(completion)
-    defines = _definition(entry_point)
-    blocks = _blocks(text)
-    if blocks is None:
-        return None
-    if not blocks:
-        return _unfenced(text, prompt, defines)
-    defining = [(language, code) for language, code in blocks if defines.search(code)]
-    in_python = [code for language, code in defining if language.lower() in ("python", "python3", "py")]
-    if in_python:
-        return in_python[-1]
-    if defining:
-        return max((code for _, code in defining), key=len)
-    return _continued(prompt, blocks[-1][1])
+    report = order(program.whole)
+    if program.helpers and (report.ending is Ending.UNREADABLE or "ModuleNotFoundError" in report.why):
+        report = order(program.code)  # an earlier block was a sketch
+        return Verdict(_ENDINGS[report.ending], program.code, reason=report.why)
+    return Verdict(_ENDINGS[report.ending], program.whole, reason=report.why)
 
 
 def _definition(name: str) -> re.Pattern[str]:
     return re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
-
-
-def _blocks(text: str) -> list[tuple[str, str]] | None:
-    """Language and dedented content of each fenced block, or None where the last one is never closed."""
-    blocks = []
-    opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text):
-        if opened is None:
-            opened = fence
-        elif not fence["language"] and len(fence["marks"]) >= len(opened["marks"]) and not _is_inside(fence, opened):
-            content = text[opened.end() : fence.start()].strip("\n")
-            blocks.append((opened["language"], _dedent(content, opened["indent"])))
-            opened = None
-    return blocks if opened is None else None
-
-
-def _is_inside(fence: re.Match[str], opened: re.Match[str]) -> bool:
-    """Whether a fence is indented like code in the block, such as one in a docstring, and closes nothing."""
-    return len(fence["indent"].expandtabs(4)) >= len(opened["indent"].expandtabs(4)) + 4
-
-
-def _dedent(content: str, indent: str) -> str:
-    """`content` without the indentation of its fence; a body's own indentation stays."""
-    return re.sub(rf"^{indent}", "", content, flags=re.MULTILINE) if indent else content
-
-
-def _unfenced(text: str, prompt: str, defines: re.Pattern[str]) -> str | None:
-    if defines.search(text):
-        lines = text.splitlines()
-        starts = (i for i, line in enumerate(lines) if re.match(r"(?:import|from|async|def|class|@)\b|@", line))
-        return "\n".join(_while(_CODE_LINE, lines[next(starts) :]))
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    if first[:1].isspace() or _BODY_LINE.match(first):
-        return _continued(prompt, text)
-    return None
-
-
-def _continued(prompt: str, body: str) -> str:
-    """The prompt's function with a body, which ends at the first line that is not indented."""
-    lines = [line for line in body.splitlines() if line.strip()] or ["pass"]
-    first, second = lines[0], lines[1] if len(lines) > 1 else ""
-    if first[0].isspace():
-        indented = body
-    elif second[:1].isspace() and not first.rstrip().endswith(":"):
-        indented = "    " + body.lstrip()  # only its start was stripped
-    else:
-        indented = textwrap.indent(body, "    ")
-    kept = _while(re.compile(r"\s|$"), indented.strip("\n").splitlines())
-    return prompt.rstrip() + "\n" + "\n".join(kept) + "\n"
-
-
-def _while(pattern: re.Pattern[str], lines: list[str]) -> list[str]:
-    """The leading lines that match."""
-    end = next((i for i, line in enumerate(lines) if not pattern.match(line)), len(lines))
-    return lines[:end]
 
 
 TASK = Task(

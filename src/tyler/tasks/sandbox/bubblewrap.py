@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -24,6 +24,8 @@ from tyler.tasks.sandbox import seccomp
 
 WORKER = Path(__file__).with_name("worker.py")
 NOBODY = 65534
+PACKAGES = "/packages"
+"""Where the packages that a program may import stand in the sandbox."""
 
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache")
 _HIDDEN = ("/proc/keys", "/proc/key-users")
@@ -46,19 +48,21 @@ def obstacle() -> str:
     return ""
 
 
-def start(order: IO[bytes], result: int, scratch: int) -> subprocess.Popen[bytes]:
+def start(order: IO[bytes], result: int, scratch: int, packages: Sequence[Path] = ()) -> subprocess.Popen[bytes]:
     """The worker, started in a sandbox with `scratch` bytes in /tmp: it reads `order` and writes to `result`.
 
-    Raises SandboxError where its users cannot be set up.
+    `packages` are folders that can be imported from. Raises SandboxError where its users cannot be set up.
     """
+    binds = [word for path in packages for word in ("--ro-bind", str(path), f"{PACKAGES}/{path.name}")]
+    offered = ["--dir", PACKAGES, *binds]  # bubblewrap would make the folder private
     with ExitStack() as stack:
         filtering = _filter(stack)
         if not has_own_user():
-            return _popen(order, result, scratch, ["--seccomp", str(filtering), *_PLAIN_USER], [filtering])
+            return _popen(order, result, scratch, [*offered, "--seccomp", str(filtering), *_PLAIN_USER], [filtering])
         (info, info_end), (wait_end, go) = _pipe(stack), _pipe(stack)
         ends = [filtering, info_end.fileno(), wait_end.fileno()]
         names = ("--seccomp", "--info-fd", "--userns-block-fd")
-        options = [word for name, end in zip(names, ends, strict=True) for word in (name, str(end))]
+        options = offered + [word for name, end in zip(names, ends, strict=True) for word in (name, str(end))]
         process = _popen(order, result, scratch, [*options, *_OWN_USER], ends)
         info_end.close()  # so that reading ends where bubblewrap does
         try:
@@ -139,6 +143,7 @@ def _command(scratch: int, options: list[str]) -> list[str]:
     return [
         bwrap, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv",
         "--setenv", "MALLOC_ARENA_MAX", "1",  # glibc gives each thread 64 MB of address space, which has a limit
+        "--setenv", "OPENBLAS_NUM_THREADS", "1",  # each thread of BLAS would count as a process, and take as much
         "--hostname", "sandbox", *options,
         *(["--disable-userns"] if version() >= (0, 8) and not has_own_user() else []),
         *_read_only(), "--ro-bind", str(WORKER), "/judge.py", "--proc", "/proc", *_hidden(),

@@ -16,17 +16,19 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
+from pathlib import Path
 from typing import IO
 
 import psutil
 
 from tyler.tasks.sandbox import bubblewrap
 from tyler.tasks.sandbox.bubblewrap import SandboxError
+from tyler.tasks.sandbox.packages import folders_of
 
 _LOOK_SECONDS = 0.05
 _MAX_SIGNAL_BYTES = 8192
@@ -96,22 +98,34 @@ class Availability:
 
 
 def execute(
-    program: str, *, entry_point: str, test: str, prelude: str = "", limits: Limits | None = None, unsafe: bool = False
+    program: str,
+    *,
+    entry_point: str,
+    test: str,
+    prelude: str = "",
+    limits: Limits | None = None,
+    packages: Sequence[str] = (),
+    unsafe: bool = False,
 ) -> Report:
     """Run a program and test its function `entry_point`: `test` defines `check(candidate)`, which raises or returns.
 
     `prelude` is trusted code that runs before the program and before the test. The test sees what the function returns
-    as plain data. `unsafe` runs it without the sandbox where there is none, with a warning. Raises SandboxError where
-    there is no sandbox otherwise, or where it could not be started this time.
+    as plain data. The program may import `packages` of this environment. `unsafe` runs it without the sandbox where
+    there is none, with a warning. Raises SandboxError where there is no sandbox otherwise, or where it could not be
+    started this time, and ValueError for a package that is not installed.
     """
     require(unsafe=unsafe)
     limits = limits or Limits()
     order = {"prelude": prelude, "program": program, "entry_point": entry_point, "test": test}
     if probe().available:
-        return _contained(order, limits)
+        return _contained(order, limits, packages)
     _warn_once(probe().reason)
-    with tempfile.TemporaryDirectory(prefix="tyler-") as folder:
-        return _run(functools.partial(_start_bare, folder), order | {"limits": limits.of_each_process()}, limits)
+    temporary = functools.partial(tempfile.TemporaryDirectory, prefix="tyler-")
+    with temporary() as folder, temporary() as offered:
+        for source in folders_of(packages):
+            (Path(offered) / source.name).symlink_to(source)
+        bare = {**order, "limits": limits.of_each_process(), "packages": offered}
+        return _run(functools.partial(_start_bare, folder), bare, limits)
 
 
 def require(*, unsafe: bool = False) -> None:
@@ -157,16 +171,18 @@ def check(f):
 """
 
 
-def _contained(order: Mapping[str, object], limits: Limits) -> Report:
-    order = {**order, "limits": limits.of_each_process(bubblewrap.own_processes())}
-    return _run(functools.partial(bubblewrap.start, scratch=limits.scratch), order, limits)
+def _contained(order: Mapping[str, object], limits: Limits, packages: Sequence[str] = ()) -> Report:
+    order = {**order, "limits": limits.of_each_process(bubblewrap.own_processes()), "packages": bubblewrap.PACKAGES}
+    start = functools.partial(bubblewrap.start, scratch=limits.scratch, packages=folders_of(packages))
+    return _run(start, order, limits)
 
 
 def _start_bare(folder: str, order: IO[bytes], result: int) -> subprocess.Popen[bytes]:
     """The worker without a sandbox, in a folder of its own."""
     return subprocess.Popen(
         [*bubblewrap.python(), str(bubblewrap.WORKER), str(result)], stdin=order, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, env={}, cwd=folder, pass_fds=(result,), start_new_session=True,
+        stderr=subprocess.PIPE, env={"OPENBLAS_NUM_THREADS": "1"}, cwd=folder, pass_fds=(result,),
+        start_new_session=True,
     )  # fmt: skip
 
 

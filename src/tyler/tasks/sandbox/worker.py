@@ -148,7 +148,7 @@ class Other:
 def _judge(order: Mapping[str, Any], program: Program) -> tuple[str, str]:
     """The ending and its reason: the program is defined, then the test's `check` is called with it."""
     try:
-        how, what = program.ask([order[key] for key in ("limits", "prelude", "program", "entry_point")])
+        how, what = program.ask([order[key] for key in ("packages", "limits", "prelude", "program", "entry_point")])
         if how != "returned":
             return ("unreadable" if how == "unreadable" else "failed"), str(what)
         names: dict[str, Any] = {"__name__": "test"}
@@ -175,7 +175,8 @@ def _words(error: BaseException) -> str:
 
 def _serve(calls: BinaryIO, replies: BinaryIO) -> None:
     """Define the program, then call it as often as the judge asks."""
-    limits, prelude, program, entry_point = pickle.load(calls)
+    packages, limits, prelude, program, entry_point = pickle.load(calls)
+    sys.path.append(packages)
     _limit(limits)
     module = types.ModuleType("program")
     sys.modules["program"] = module
