@@ -409,3 +409,23 @@ def test_a_problem_of_a_list_that_cannot_be_asked_is_named_by_its_place(problem,
         asked = [Problem("test-7", "gsm8k", "one", "1"), Problem("test-9", "gsm8k", problem, "1")]
         with pytest.raises(ValueError, match=rf"^problems\[1\] \(test-9\): {message}"):
             model.solve(asked, max_new_tokens=2, num_samples=num_samples)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_answer_that_is_being_given_keeps_the_adapter_it_began_with(dtype: torch.dtype) -> None:
+    """Another Tyler on the same policy reads the weights of now; nothing that an engine folded is shared."""
+    model = tiny.build("qwen3", tiny.SEEDS["qwen3"], psi_scale=1.0)
+    for parameter in model.backbone.model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    expected = [event for event in model.stream(tiny.MEDIUM, max_new_tokens=ACTIONS) if isinstance(event, TokenEvent)]
+    streamed = model.stream(tiny.MEDIUM, max_new_tokens=ACTIONS)
+    events = [next(streamed)]
+    assert model.policy.lora is not None
+    with torch.no_grad():
+        for name, parameter in model.policy.lora.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(-3)
+    other = model.with_heads(dict(model.heads)).solve(tiny.MEDIUM, max_new_tokens=ACTIONS)
+    events += [event for event in streamed if isinstance(event, TokenEvent)]
+    assert [event for event in events if isinstance(event, TokenEvent)] == expected
+    assert essence(other) == essence(model.solve(tiny.MEDIUM, max_new_tokens=ACTIONS))

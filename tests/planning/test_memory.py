@@ -11,11 +11,12 @@ from allocations import Allocations
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
+from tyler.engine.fused_decoder import FusedDecoder, is_adapted
 from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.model import Tyler
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import LoraSettings, folded_view
+from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, skeleton
 from tyler.planning.memory import (
     Read,
@@ -74,9 +75,9 @@ def test_parameters_are_counted_exactly(family: str, targets: tuple[str, ...]) -
     assert counts.psi == model.policy.psi.numel()
     assert counts.stage1 == sum(parameter.numel() for parameter in model.synthesizer.trainable())
     assert counts.stage2 == trainable(model.policy)
-    own = {id(one) for one in backbone.model.parameters()}
-    folded = folded_view(model.synthesizer.lora, backbone.model)
-    assert counts.adapted == sum(one.numel() for one in folded.parameters() if id(one) not in own)
+    layers = FusedDecoder(model.synthesizer.decoder()).layers
+    products = [product for layer in layers for product in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    assert counts.adapted == sum(product.weight.numel() for product in products if is_adapted(product.modules))
 
 
 # ---------------------------------------------------------------------------------------------- activations
@@ -106,10 +107,12 @@ def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: floa
     synthesizer = Tyler.start(
         Backbone("wide", model, tiny.tokenizer()), tiny.OPERATORS, LoraSettings(dropout=dropout)
     ).synthesizer.train()
+    decoder = synthesizer.training_decoder
+    decoder.config._attn_implementation = "sdpa"  # as on a GPU; half precision on a CPU keeps float32 states
     embeds = torch.randn(read.rows, read.length, 128, dtype=dtype)
     mask = torch.ones(read.length, read.length).tril().bool().expand(read.rows, 1, -1, -1)
     with Allocations() as allocations:
-        out = recomputing(synthesizer.training_decoder, recompute)(
+        out = recomputing(decoder, recompute)(
             inputs_embeds=embeds, attention_mask=mask if read.masked else None, use_cache=False
         )
     assert out.last_hidden_state.requires_grad

@@ -382,7 +382,6 @@ def test_a_plan_shows_parts_times_and_what_to_change(
     shown = capsys.readouterr().out
     for part in (*KNOWN, "4,022,468,096", "policy's KV", "synthesizer's KV", "optimizer", "3,750 steps", "in all"):
         assert part in shown
-    assert "RTX-4090: the rollout needs about 23 of 24 GB; it fits with --decoding.slots 12" in shown
     assert main.main(["plan", "mini", "--device", "this", "--prompt", "20", "--trace", "60", "--answer", "60"]) == 0
     shown = capsys.readouterr().out
     assert all(part in shown for part in ("measured in float32", "log-probabilities", "start of psi", "250 steps"))

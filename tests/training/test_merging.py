@@ -13,7 +13,7 @@ from tyler.cli.main import main
 from tyler.engine.routing import Never
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import ADAPTER, LoraSettings, fold, folded_view, lora_layers
+from tyler.modeling.lora import ADAPTER, LoraSettings, lora_layers, lost_to_rounding, merged
 from tyler.training.merging import merge
 
 
@@ -30,9 +30,9 @@ def test_the_merged_folder_answers_as_the_fine_tuned_model_does(family: str, tmp
     untouched = Tyler.start(model.backbone, ()).solve(question, max_new_tokens=length)
     merge(model, tmp_path / "merged")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
-    merged = Backbone(id="merged", model=loaded, tokenizer=tiny.tokenizer())
-    after = Tyler.start(merged, (), prompt=model.prompt).solve(question, router=Never(), max_new_tokens=length)
-    assert merged.fingerprint() != model.backbone.fingerprint()
+    backbone = Backbone(id="merged", model=loaded, tokenizer=tiny.tokenizer())
+    after = Tyler.start(backbone, (), prompt=model.prompt).solve(question, router=Never(), max_new_tokens=length)
+    assert backbone.fingerprint() != model.backbone.fingerprint()
     assert before.actions == after.actions != untouched.actions
     assert before.logprobs == pytest.approx(after.logprobs, abs=1e-4)  # folded by another product on some processors
 
@@ -46,13 +46,47 @@ def test_an_adapter_in_half_precision_gives_the_same_weights_in_whatever_order_i
             for maps in (layer.lora_A, layer.lora_B):
                 weight = maps[ADAPTER].weight
                 weight.copy_(torch.randn_like(weight).half())
-    view = folded_view(lora, model.backbone.model)
-    fold(lora, view, torch.float64)
+    plain = merged(lora, model.backbone.model, torch.float32)
     for name, layer in lora_layers(lora).items():
         a, b = layer.lora_A[ADAPTER].weight.double(), layer.lora_B[ADAPTER].weight.double()
         backwards = sum(torch.outer(b[:, rank], a[rank]) for rank in reversed(range(len(a))))
         expected = (layer.get_base_layer().weight.double() + layer.scaling[ADAPTER] * backwards).float()
-        assert torch.equal(view.get_submodule(name).weight, expected)
+        assert torch.equal(plain.get_submodule(name).weight, expected)
+
+
+def small_steps(steps: int) -> Tyler:
+    """A fine-tuned model in bfloat16 weights of std 0.02, some steps of the paper's rate from its start."""
+    model = Tyler.start(tiny.build_backbone("qwen3"), ()).at_stage("sft")
+    with torch.no_grad():
+        for theta in model.backbone.model.parameters():
+            theta.copy_(torch.randn_like(theta).mul_(0.02).bfloat16())
+        model.policy.add_lora(LoraSettings())
+        assert model.policy.lora is not None
+        for layer in lora_layers(model.policy.lora).values():
+            weight = layer.lora_B[ADAPTER].weight
+            weight.copy_(torch.randn_like(weight).sign() * 1e-5 * steps)
+    return model
+
+
+def test_an_adapter_that_rounding_would_lose_is_merged_by_force_alone(tmp_path: Path) -> None:
+    model = small_steps(10)
+    with pytest.raises(ValueError, match=r"in bfloat16 [\d.]+% of the adapter survives rounding; merge into float32"):
+        merge(model, tmp_path / "half", torch.bfloat16)
+    assert not (tmp_path / "half").exists()
+    lost = merge(model, tmp_path / "half", torch.bfloat16, force=True)
+    assert 0.3 < lost < 1.2
+    assert all(
+        parameter.dtype == torch.bfloat16
+        for parameter in Backbone.load(str(tmp_path / "half"), dtype="bfloat16").model.parameters()
+    )
+    assert merge(model, tmp_path / "whole") < 1e-3
+    assert model.backbone.dtype == torch.float32, "theta is as it was"
+
+
+def test_what_rounding_loses_falls_with_the_steps() -> None:
+    losses = [lost_to_rounding(small_steps(steps).policy.lora, torch.bfloat16) for steps in (1, 100, 10_000)]
+    assert losses[0] > 0.9 and losses[0] > losses[1] > losses[2]
+    assert losses[2] < 0.01
 
 
 def test_what_needs_its_operators_is_refused(tmp_path: Path) -> None:
@@ -75,7 +109,7 @@ def test_the_command_merges_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
     model.save_pretrained(tmp_path / "sft")
     assert main(["merge", str(tmp_path / "sft"), str(tmp_path / "merged")]) == 0
     assert "is an ordinary model now" in capsys.readouterr().out
-    merged, plain = Backbone.load(str(tmp_path / "merged")), Backbone.load("mini")
-    assert merged.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
+    backbone, plain = Backbone.load(str(tmp_path / "merged")), Backbone.load("mini")
+    assert backbone.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
     for name, tensor in plain.model.named_parameters():
-        torch.testing.assert_close(merged.model.get_parameter(name), tensor, rtol=0, atol=0)
+        torch.testing.assert_close(backbone.model.get_parameter(name), tensor, rtol=0, atol=0)

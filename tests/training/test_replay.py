@@ -124,3 +124,17 @@ def test_trajectories_of_different_temperatures_are_not_replayed_together() -> N
     model = tiny.tyler("qwen3")
     with pytest.raises(ValueError, match=r"temperatures \[0\.\d+, 1\.0\]; replay one at a time"):
         replay(model, [*sample(model, 1.0)[:1], *sample(model, 0.5)[:1]])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_precision_too_the_replay_is_what_was_sampled(dtype: str) -> None:
+    """Only what products of other shapes round apart may differ: no adapter is lost, and no logit is rounded."""
+    model = Tyler.from_pretrained("mini-tyler", dtype=dtype, device="cpu")
+    problems = ["What is 12 + 30?", "Tom has 5 apples and buys 7 more. How many apples does Tom have?"]
+    samplings = [Sampling(1.0, seed=seed) for seed in range(8)]
+    trajectories = model.solve(problems * 4, sampling=samplings, max_new_tokens=80)
+    assert sum(trajectory.num_invocations for trajectory in trajectories) > 8
+    packed = pack_for(model.backbone, trajectories)
+    with torch.no_grad():
+        gaps = (replay(model, trajectories)[0] - packed.logprobs)[packed.mask].abs()
+    assert len(gaps) > 200 and float(gaps.mean()) < 0.005

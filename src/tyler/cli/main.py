@@ -103,6 +103,8 @@ def merge(
     model: ModelName,
     output: Annotated[Positional[Path], arg(metavar="OUTPUT")],
     backbone: SomeBackbone = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    force: bool = False,
 ) -> None:
     """Write a fine-tuned model (sft or grpo) as an ordinary model folder, its LoRA added to the weights.
 
@@ -110,10 +112,13 @@ def merge(
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
         backbone: Where its backbone is, if it is not where it was: a folder, a GGUF file or a Hub id.
+        dtype: What the weights are rounded to. Half precision keeps large adapters alone.
+        force: Write the folder even where less than 99% of the adapter survives rounding.
     """
+    from tyler.modeling.backbone import DTYPES
     from tyler.training import merging
 
-    merging.run(model, output, backbone)
+    merging.run(model, output, backbone, DTYPES[dtype], force=force)
 
 
 def push(

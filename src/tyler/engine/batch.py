@@ -24,6 +24,7 @@ from tyler.engine.ragged import RaggedContext, RaggedReader
 from tyler.engine.request import Request
 from tyler.engine.request_state import RequestState
 from tyler.engine.sizes import PAGE
+from tyler.modeling.attention import cache_dtype
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
 
@@ -58,7 +59,8 @@ class Batch:
         self.hidden = torch.zeros(slots, backbone.dim, dtype=backbone.dtype, device=backbone.device)
         """Of each row the policy's last hidden state, from which its next action follows."""
         self.companions: list[Companion] = []
-        self.position_bytes = 2 * position_bytes(backbone.model.config, backbone.dtype)
+        kept = cache_dtype(backbone.dtype, backbone.device)
+        self.position_bytes = 2 * position_bytes(backbone.model.config, kept)
         self.position_bytes += backbone.dim * backbone.dtype.itemsize
         self.overlap: OverlapScheduler | None = None
         self._synthesizer = synthesizer

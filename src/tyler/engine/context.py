@@ -101,6 +101,13 @@ class Reader(ABC):
         self.read_to[rows.start : rows.stop] = ends
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), counts
 
+    def refresh(self, decoder: PreTrainedModel) -> bool:
+        """Take the present weights of the decoder's adapters; False for another decoder, which needs a new reader."""
+        if decoder is not self.decoder:
+            return False
+        self.fused.refresh()
+        return True
+
     def inputs(self, rows: Int[Tensor, "..."], positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq dim"]:
         """What the decoder is fed at the given positions of some rows."""
         embeds = self.context.at(rows, positions)

@@ -23,7 +23,7 @@ class LmHead:
 
     def token_logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows vocab"]:
         """Logits over V in float32."""
-        return self._policy.token_logits(hidden) if self._packed is None else self._packed.product(hidden)
+        return self._policy.token_logits(hidden) if self._packed is None else self._packed.wide_product(hidden)
 
     def logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows actions"]:
         """Logits over V' in float32."""

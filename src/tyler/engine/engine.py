@@ -209,7 +209,7 @@ class Engine:
     def refresh(self) -> bool:
         """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
         readers = self.batch.readers  # of the adapted modules, as far as they have been needed
-        return all([one.decoder() is reader.decoder for one, reader in zip(self.adapted, readers, strict=False)])
+        return all([reader.refresh(one.decoder()) for one, reader in zip(self.adapted, readers, strict=False)])
 
     def _act_once(self) -> list[tuple[RequestState, InvocationEvent]]:
         """A step up to the point where every running row has acted; the calls that were served, with their rows."""

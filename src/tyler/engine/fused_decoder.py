@@ -4,15 +4,12 @@ While decoding, a pass over one token is a chain of small operations, and what t
 masks for every layer, caches that concatenate, keys repeated for every head) costs several times the arithmetic. Here
 a layer is about twenty operations over the same tensors: maps that read the same input are one product, queries and
 keys are normalized and rotated together, and a key-value head answers all its query heads at once. Training keeps
-transformers' forward, which is also what this one is tested against.
+transformers' forward, which is also what this one is tested against; in half precision both round at the same points.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -23,52 +20,22 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tyler.engine.packing import PackedWeight, fits_twice, packed_weight
-
-WIDE = 24
-"""Positions from which a bfloat16 product on a CPU without such instructions is faster after widening the weights."""
-
-
-def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A chain of small operations, as one kernel on a GPU: a launch there takes as long as such an operation.
-
-    Compiled at its first call. On a CPU, where compiling makes decoding slower, and where it fails, the chain stays.
-    """
-    running: list[Callable[..., Tensor]] = []
-
-    @functools.wraps(function)
-    def call(x: Tensor, *others: Any) -> Tensor:
-        if not x.is_cuda:
-            return function(x, *others)
-        if not running:
-            running.append(torch.compile(function, dynamic=True))
-        try:
-            return running[0](x, *others)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever a compiler may lack
-            logging.getLogger(__name__).warning("%s is not compiled, and slower: %s", function.__name__, error)
-            running[0] = function
-            return function(x, *others)
-
-    return call
+from tyler.modeling.lora import HALF, folded_weight, low_rank
+from tyler.modeling.products import WIDE, adapted_product, lacks_instructions
 
 
-@fused
 def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
-    """x / sqrt(mean(x^2) + epsilon) * gain, in float32 and rounded once; transformers rounds before the gain too."""
+    """x / sqrt(mean(x^2) + epsilon) * gain: in float32, and rounded before the gain as transformers does."""
     wide = x.float()
-    normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide).mul_(gain)
-    return normal if x.dtype == normal.dtype else normal.to(x.dtype)
+    normal = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_().mul(wide)
+    return (normal if x.dtype == normal.dtype else normal.to(x.dtype)).mul_(gain)
 
 
-@fused
 def apply_rotary(x: Float[Tensor, "rows seq heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
-    """x cos + rotate_half(x) sin, in float32; the sign of `rotate_half` is in sin."""
-    found = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
-    return found if x.dtype == found.dtype else found.to(x.dtype)
+    """x cos + rotate_half(x) sin; the sign of `rotate_half` is in sin."""
+    return (x * cos).add_(x.roll(x.shape[-1] // 2, -1).mul_(sin))
 
 
-@fused
 def silu_and_mul(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "positions inner"]:
     """silu(gate) * up of the two halves."""
     gate, up = gate_up.chunk(2, dim=-1)
@@ -95,35 +62,74 @@ class Attention(Protocol):
 
 
 @dataclass(frozen=True)
-class FusedLinear:
-    """x W^T + b for one weight, or for several that lie one after another in memory."""
+class LowRank:
+    """The adapters of maps that read the same input as one: their A below each other, their B along a diagonal."""
 
+    down: Float[Tensor, "ranks inputs"]
+    up: Float[Tensor, "outputs ranks"]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, modules: Sequence[nn.Module]) -> LowRank:
+        pairs = [low_rank(module) for module in modules if isinstance(module, LoraLinear)]
+        down = torch.cat([down for down, _ in pairs])
+        up, first, column = down.new_zeros(sum(len(frozen(module).weight) for module in modules), len(down)), 0, 0
+        for module in modules:
+            if isinstance(module, LoraLinear):
+                _, own = low_rank(module)
+                up[first : first + len(own), column : column + own.shape[1]] = own
+                column += own.shape[1]
+            first += len(frozen(module).weight)
+        return cls(down, up)
+
+
+@dataclass(frozen=True)
+class FusedLinear:
+    """x W^T + b for one map, or for several that read the same input, whose weights lie one after another in memory.
+
+    An adapted map in float32 has a folded copy of its weight; in half precision its adapter's product is added.
+    """
+
+    modules: tuple[nn.Module, ...]
     weight: Float[Tensor, "outputs inputs"]
     transposed: Float[Tensor, "inputs outputs"]
     bias: Float[Tensor, " outputs"] | None
-    widens: bool
     packed: PackedWeight | None = None
+    adapter: LowRank | None = None
 
     @classmethod
     def of(cls, *modules: nn.Module, twice: bool = False) -> FusedLinear:
-        """The product of maps that read the same input. Adapted maps are folded, which makes a copy. `twice` says that
-        a packed copy may be held beside the weight."""
-        if any(isinstance(module, LoraLinear) for module in modules):
-            weight = torch.cat([folded_weight(module) for module in modules])
-            parts: Sequence[Tensor] = [weight]
-        else:
-            parts = own = [cast(nn.Parameter, module.weight) for module in modules]
+        """The product of maps that read the same input. `twice` says that a packed copy may be kept beside it."""
+        theta = [frozen(module) for module in modules]
+        adapter = None
+        if not is_adapted(modules):
+            parts: Sequence[Tensor] = (own := [cast(nn.Parameter, module.weight) for module in theta])
             weight = adjoin(own)
-        plain = [cast(nn.Linear, m.get_base_layer() if isinstance(m, LoraLinear) else m) for m in modules]
-        biases = [module.bias for module in plain]
+        elif theta[0].weight.dtype in HALF:
+            parts = (own := [cast(nn.Parameter, module.weight) for module in theta])
+            weight, adapter = adjoin(own), LowRank.of(modules)
+        else:
+            parts = [weight := torch.cat([present_weight(module) for module in modules])]
+        biases = [module.bias for module in theta]
         bias = None if biases[0] is None else torch.cat([cast(Tensor, one).detach() for one in biases])
-        packed = packed_weight(weight, parts) if twice else None
-        return cls(weight, weight.t(), bias, lacks_instructions(weight), packed)
+        return cls(modules, weight, weight.t(), bias, packed_weight(weight, parts) if twice else None, adapter)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the adapters' present weights."""
+        if self.adapter is not None:
+            present = LowRank.of(self.modules)
+            self.adapter.down.copy_(present.down)
+            self.adapter.up.copy_(present.up)
+        elif is_adapted(self.modules):
+            self.weight.copy_(torch.cat([present_weight(module) for module in self.modules]))
 
     def __call__(self, x: Float[Tensor, "positions inputs"]) -> Float[Tensor, "positions outputs"]:
+        if self.adapter is not None:
+            return adapted_product(x, self.weight, self.bias, x, self.adapter.down, self.adapter.up)
         if self.packed is not None:
             return self.packed.product(x, self.bias)
-        if self.widens and len(x) >= WIDE:
+        if len(x) >= WIDE and lacks_instructions(self.weight):
             bias = None if self.bias is None else self.bias.float()
             return nn.functional.linear(x.float(), self.weight.float(), bias).to(x.dtype)
         if self.bias is None and x.dtype == torch.float32:
@@ -132,7 +138,8 @@ class FusedLinear:
 
     def add_to(self, residual: Float[Tensor, "positions outputs"], x: Float[Tensor, "positions inputs"]) -> None:
         """residual += x W^T + b, in one operation where that loses nothing."""
-        if self.packed is None and self.bias is None and (residual.dtype == torch.float32 or residual.is_cuda):
+        plain = self.packed is None and self.bias is None and self.adapter is None
+        if plain and (residual.dtype == torch.float32 or residual.is_cuda):
             residual.addmm_(x, self.transposed)
         else:
             residual += self(x)
@@ -147,7 +154,7 @@ class Norm:
 
     @classmethod
     def of(cls, module: nn.Module) -> Norm:
-        return cls(cast(Tensor, module.weight).detach().float(), cast(float, module.variance_epsilon))
+        return cls(cast(Tensor, module.weight).detach(), cast(float, module.variance_epsilon))
 
     def __call__(self, x: Float[Tensor, "*positions dim"]) -> Float[Tensor, "*positions dim"]:
         return rms_norm(x, self.gain, self.epsilon)
@@ -170,8 +177,8 @@ class Layer:
 class FusedDecoder:
     """Embeddings in, hidden states after the final norm out, for the supported families.
 
-    Reads the weights where they are; those of one product are moved next to each other, once, in place. An adapted
-    stack is folded as it is at this moment.
+    Reads the weights where they are; those of one product are moved next to each other, once, in place. The adapters of
+    an adapted stack are taken as they are at this moment, and again by `refresh`.
     """
 
     def __init__(self, decoder: PreTrainedModel) -> None:
@@ -186,12 +193,18 @@ class FusedDecoder:
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
         self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim, not has_fixed_angles(decoder))
 
+    def refresh(self) -> None:
+        """Take the adapters' present weights."""
+        for layer in self.layers:
+            for product in (layer.qkv, layer.output, layer.gate_up, layer.down):
+                product.refresh()
+
     @torch.no_grad()
     def __call__(self, embeds: Float[Tensor, "rows seq dim"], attention: Attention) -> Float[Tensor, "rows seq dim"]:
         """Read `embeds` at the positions of `attention`."""
         rows, seq, dim = embeds.shape
         x = embeds.reshape(rows * seq, dim).clone()  # the residual stream, updated in place
-        turns = self.rotation.at(attention.positions, attention.end)
+        turns = self.rotation.at(attention.positions, attention.end, embeds.dtype)
         for index, layer in enumerate(self.layers):
             self._attend(x, layer, index, turns, attention, rows, seq)
             layer.down.add_to(x, silu_and_mul(layer.gate_up(layer.before_feed_forward(x))))
@@ -234,7 +247,7 @@ def layer_of(module: Any, heads: int, kv_heads: int, twice: bool = False) -> Lay
     qk_norm = None
     if "q_norm" in attention._modules:
         gains = [attention.q_norm.weight.detach()] * heads + [attention.k_norm.weight.detach()] * kv_heads
-        qk_norm = Norm(torch.stack(gains).float(), attention.q_norm.variance_epsilon)
+        qk_norm = Norm(torch.stack(gains), attention.q_norm.variance_epsilon)
     return Layer(
         before_attention=Norm.of(module.input_layernorm),
         qkv=FusedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, twice=twice),
@@ -270,17 +283,19 @@ class Rotation:
         self._head_dim = head_dim
         self._table = torch.empty(0)
 
-    def at(self, positions: Int[Tensor, "rows seq"], end: int) -> Turns:
-        """Of positions below `end`."""
+    def at(self, positions: Int[Tensor, "rows seq"], end: int, dtype: torch.dtype) -> Turns:
+        """Of positions below `end`, rounded to `dtype` as in transformers."""
         if self.follows_length:  # the angles of all positions depend on the longest: no table holds
-            return Turns(*self._computed(positions).unbind(2))
+            return Turns(*self._computed(positions, dtype).unbind(2))
         if len(self._table) < end:
             size = max(end, 2 * len(self._table), 256)
-            self._table = self._computed(torch.arange(size, device=positions.device)[None])[0]
+            self._table = self._computed(torch.arange(size, device=positions.device)[None], dtype)[0]
         return Turns(*self._table[positions].unbind(2))
 
-    def _computed(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq 2 1 head_dim"]:
-        cos, sin = self._module(torch.empty(0, device=positions.device), positions)
+    def _computed(
+        self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
+    ) -> Float[Tensor, "rows seq 2 1 head_dim"]:
+        cos, sin = self._module(torch.empty(0, dtype=dtype, device=positions.device), positions)
         half = self._head_dim // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         return torch.stack([cos, sin], dim=2).unsqueeze(-2)
@@ -314,17 +329,17 @@ def are_neighbours(weights: Sequence[nn.Parameter]) -> bool:
     return len(storages) == 1 and follows and all(weight.is_contiguous() for weight in weights)
 
 
-def folded_weight(module: nn.Module) -> Float[Tensor, "outputs inputs"]:
-    """The weight of a map, with its LoRA where it has one."""
-    if not isinstance(module, LoraLinear):
-        return cast(nn.Linear, module).weight.detach()
-    theta = cast(nn.Linear, module.get_base_layer()).weight.detach()
-    deltas = [module.get_delta_weight(name).float() for name in module.active_adapters]
-    return (theta.float() + sum(deltas)).detach().to(theta.dtype)
+def is_adapted(modules: Sequence[nn.Module]) -> bool:
+    """Whether any of the maps has a LoRA."""
+    return any(isinstance(module, LoraLinear) for module in modules)
 
 
-def lacks_instructions(weight: Tensor) -> bool:
-    """Whether products of this weight are emulated: bfloat16 on an x86 CPU that cannot multiply it."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+def frozen(module: nn.Module) -> nn.Linear:
+    """The map without its LoRA, where it has one."""
+    return cast(nn.Linear, module.get_base_layer() if isinstance(module, LoraLinear) else module)
+
+
+def present_weight(module: nn.Module) -> Float[Tensor, "outputs inputs"]:
+    """The weight of a map, its LoRA folded in where it has one."""
+    theta = frozen(module).weight.detach()
+    return folded_weight(module, theta.dtype) if isinstance(module, LoraLinear) else theta

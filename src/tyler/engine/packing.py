@@ -1,6 +1,6 @@
-"""Weights laid out once for products with few rows, where a CPU decodes in float32.
+"""Weights laid out once for products with few rows, where a CPU decodes.
 
-torch lays a float32 weight out anew for every product, which with the rows of a decoding step takes as long as the
+torch lays a weight out anew for every product, which with the rows of a decoding step takes as long as the
 product itself. oneDNN, which comes with torch, multiplies by a weight that was laid out before: one to two and a half
 times as fast for 1 to 32 rows, and never slower from SMALLEST numbers on (`docs/performance.md`). The price is a second
 copy of the weights.
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
+
+from tyler.modeling.products import lacks_instructions
 
 SMALLEST = 2**18
 """Numbers of a weight from which it is packed: a call takes 10 us longer than a plain product."""
@@ -26,6 +28,9 @@ ROWS = 32
 FEWEST = 4
 """Rows that a product has at least, empty ones among them: weights that come from memory are read a quarter to a half
 faster with four rows than with one, two or three, for which oneDNN has other code."""
+
+
+_linear = torch.ops.mkldnn._linear_pointwise
 
 
 class PackedWeight:
@@ -43,14 +48,29 @@ class PackedWeight:
     @torch.no_grad()
     def product(self, x: Float[Tensor, "rows inputs"], bias: Tensor | None = None) -> Float[Tensor, "rows outputs"]:
         """x W^T + b, without gradient."""
+        return self._padded(x, lambda rows, packed: _linear(rows, packed, bias, "none", [], ""))
+
+    @torch.no_grad()
+    def wide_product(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        """x W^T in float32, without gradient: a second product returns what the first one rounded away."""
+        if x.dtype == torch.float32:
+            return self.product(x)
+
+        def twice(rows: Tensor, packed: Tensor) -> Tensor:
+            rounded = _linear(rows, packed, None, "none", [], "")
+            return _linear.binary(rows, rounded.neg(), packed, None, "add").float().add_(rounded)
+
+        return self._padded(x, twice)
+
+    def _padded(self, x: Float[Tensor, "rows inputs"], product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """A product of at least FEWEST rows by the packed weight, as it is now."""
         writes = [part._version for part in self._parts]
         if writes != self._writes:
             self._packed, self._writes = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS), writes
         rows = len(x)
         if 0 < rows < FEWEST:
             x = torch.nn.functional.pad(x, (0, 0, 0, FEWEST - rows))
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
-        return found[:rows]
+        return product(x, self._packed)[:rows]
 
 
 _made: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -59,7 +79,7 @@ _made: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def packed_weight(weight: Float[Tensor, "outputs inputs"], parts: Sequence[Tensor]) -> PackedWeight | None:
     """The packed copy of a weight; None where a plain product is as fast, or there is no other."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not is_packed(weight.numel()) or not can_pack():
+    if weight.device.type != "cpu" or not is_packed(weight.numel()) or not can_pack(weight.dtype):
         return None
     known = _made.get(parts[0])
     if known is None or known._weight.shape != weight.shape or known._weight.data_ptr() != weight.data_ptr():
@@ -78,12 +98,15 @@ def fits_twice(weights: Sequence[Tensor]) -> bool:
 
 
 @functools.cache
-def can_pack() -> bool:
+def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch, on this processor, multiplies by packed weights, and rightly: that is no public interface."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
         return False
-    weight, x = torch.arange(6.0).view(3, 2), torch.arange(4.0).view(2, 2)
+    weight, x = torch.arange(6.0, dtype=dtype).view(3, 2), torch.arange(4.0, dtype=dtype).view(2, 2)
+    if dtype == torch.float64 or lacks_instructions(weight):
+        return False
+    expected, packed = x.float() @ weight.float().t(), PackedWeight(weight, [weight])
     try:
-        return bool(torch.equal(PackedWeight(weight, [weight]).product(x), x @ weight.t()))
+        return torch.equal(packed.product(x).float(), expected) and torch.equal(packed.wide_product(x), expected)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return False

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from tyler.engine.context import Context, Reader
 from tyler.engine.fused_decoder import head_dim
 from tyler.engine.sizes import grown, round_up
+from tyler.modeling.attention import attend, cache_dtype
 
 
 class RaggedContext(Context):
@@ -152,15 +153,15 @@ class AttentionMetadata:
             if self._place is None:
                 into[layer].copy_(states)
             else:
-                into[layer][self._place] = states
+                into[layer][self._place] = states.to(into[layer].dtype)
         past_keys, past_values = (states[layer] for states in self._seen)
         if self.seq <= FEW and not self._from_scratch:
             return self._folded(queries, past_keys, past_values)
-        attended = nn.functional.scaled_dot_product_attention(
+        attended = attend(
             queries.transpose(1, 2),
             past_keys,
             past_values,
-            attn_mask=self._mask,
+            mask=self._mask,
             is_causal=self._from_scratch,
             enable_gqa=True,
         )
@@ -175,14 +176,12 @@ class AttentionMetadata:
         groups = heads // kv_heads
         if seq == 1:
             folded = queries.reshape(rows, kv_heads, groups, dim)
-            attended = nn.functional.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+            attended = attend(folded, keys, values, mask=self._mask)
             return attended.reshape(rows, heads * dim)
         folded = queries.reshape(rows, seq, kv_heads, groups, dim).permute(0, 2, 3, 1, 4)
         if self._mask is not None and self._groups != groups:
             self._mask, self._groups = self._mask.repeat(1, 1, groups, 1), groups
-        attended = nn.functional.scaled_dot_product_attention(
-            folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, attn_mask=self._mask
-        )
+        attended = attend(folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, mask=self._mask)
         unfolded = attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4)
         return unfolded.reshape(rows * seq, heads * dim)
 
@@ -193,7 +192,9 @@ class RaggedReader(Reader):
     def __init__(self, decoder: PreTrainedModel, context: RaggedContext) -> None:
         super().__init__(decoder, context)
         self._ragged = context
-        self.cache = RaggedCache(decoder.config, len(context.lengths), context.embeds.dtype, context.embeds.device)
+        device = context.embeds.device
+        dtype = cache_dtype(context.embeds.dtype, device)
+        self.cache = RaggedCache(decoder.config, len(context.lengths), dtype, device)
 
     def hold(self, rows: range, ends: Sequence[int]) -> None:
         """Have memory for these rows up to their ends, and for all that the context holds."""

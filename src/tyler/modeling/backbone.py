@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +33,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from tyler.modeling.architectures import check_family, located
+from tyler.modeling.attention import ATTENTION
 from tyler.modeling.fingerprint import Fingerprint, fingerprint_of
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
@@ -57,8 +58,8 @@ class Backbone:
         check_tokenizer(self.id, self.tokenizer, self.vocab_size)
         self.model.requires_grad_(False)
         self.model.eval()
-        if self.device.type == "cuda":  # cuDNN's attention plans anew for every length, for longer than many steps take
-            torch.backends.cuda.enable_cudnn_sdp(False)
+        if self.model.config._attn_implementation == "sdpa":
+            self.model.set_attn_implementation(ATTENTION)
 
     def __repr__(self) -> str:
         revision = "" if self.revision is None else f", revision={self.revision!r}"
@@ -151,6 +152,13 @@ class Backbone:
         weights fit bfloat16, as those of published models do; else they are other weights, and have another.
         """
         return self.fingerprints.exact
+
+    def rounded_to(self, dtype: torch.dtype) -> Backbone:
+        """This backbone with its weights in another dtype, cast in place."""
+        for parameter in self.model.parameters():  # and no buffer: the rotary frequencies stay in float32
+            parameter.data = parameter.data.to(dtype)
+        self.model.config.dtype = dtype
+        return replace(self)
 
     @functools.cached_property
     def fingerprints(self) -> Fingerprint:

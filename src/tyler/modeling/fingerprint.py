@@ -43,15 +43,18 @@ class Fingerprint:
     rounded: str
 
 
-def fingerprint_of(model: PreTrainedModel) -> Fingerprint:
-    """Hash every element of every tensor, and the settings in `FUNCTION_KEYS`.
+def fingerprint_of(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Fingerprint:
+    """Hash every element of every tensor, and the settings in `FUNCTION_KEYS`: of the weights rounded to `dtype`.
 
     Reads all weights once, on as many threads as torch has: about 0.7 s for each GB and thread on a CPU with SHA
     instructions.
     """
     named = list(weights_of(model))
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        pending = [[threads.submit(_digests, chunk) for chunk in tensor.flatten().split(CHUNK)] for _, tensor in named]
+        pending = [
+            [threads.submit(_digests, chunk, dtype or chunk.dtype) for chunk in tensor.flatten().split(CHUNK)]
+            for _, tensor in named
+        ]
         digests = [[chunk.result() for chunk in chunks] for chunks in pending]
     exact, rounded = (hashlib.sha256(settings_of(model).encode()) for _ in range(2))
     for (name, tensor), chunks in zip(named, digests, strict=True):
@@ -93,9 +96,9 @@ def old_fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()[:16]
 
 
-def _digests(chunk: Tensor) -> tuple[bytes, bytes]:
+def _digests(chunk: Tensor, dtype: torch.dtype) -> tuple[bytes, bytes]:
     """sha256 of the values, in bfloat16 where that holds them and else in float32, and of the values in bfloat16."""
-    values = chunk.cpu()
+    values = chunk.cpu().to(dtype)
     rounded = values.to(torch.bfloat16)
     of_rounded = hashlib.sha256(_bytes(rounded)).digest()
     if values.dtype == torch.bfloat16 or torch.equal(rounded.to(values.dtype), values):

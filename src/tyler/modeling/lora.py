@@ -1,7 +1,8 @@
 """LoRA on views of the backbone: phi (synthesizer) and eta (policy), through peft.
 
-Training runs on a peft view. Decoding runs on a folded view, whose target weights are theta + B A: the speed of the
-plain model, whatever the adapter.
+Training runs on a peft view. Decoding reads the same view: in float32 it folds the adapters into weights of its own,
+theta + (alpha / rank) B A, and in half precision it adds their products by the function that training uses
+(`products.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from peft import LoraConfig, PeftModel, PeftType, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
@@ -22,10 +24,11 @@ from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import view
 from tyler.modeling.manifest import CheckpointError, read_as, read_object
-from tyler.modeling.projections import siblings
+from tyler.modeling.products import adapted_product
 from tyler.modeling.tensor_files import read_tensors
 
 ADAPTER = "default"
+HALF = (torch.bfloat16, torch.float16)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """What is loaded of an adapter's folder."""
 
@@ -38,6 +41,61 @@ class LoraSettings:
     alpha: int = 16
     dropout: float = 0.1
     target_modules: tuple[str, ...] = field(default=("q_proj", "v_proj"))
+
+
+class OnceRounded(Linear):
+    """peft's LoRA layer, whose sum in half precision is rounded once; peft rounds the frozen product first."""
+
+    def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        theta = cast(nn.Linear, self.get_base_layer())
+        if x.dtype not in HALF or x.dtype != theta.weight.dtype or self.disable_adapters or self.merged:
+            return super().forward(x, *arguments, **options)
+        down, up = low_rank(self)
+        dropped = self.lora_dropout[ADAPTER](x.to(down.dtype))
+        return adapted_product(x, theta.weight, theta.bias, dropped, down, up)
+
+
+def low_rank(layer: Linear) -> tuple[Float[Tensor, "rank inputs"], Float[Tensor, "outputs rank"]]:
+    """A and (alpha / rank) B of a layer."""
+    a, b = (cast(nn.Linear, maps[ADAPTER]).weight for maps in (layer.lora_A, layer.lora_B))
+    return a, b * layer.scaling[ADAPTER]
+
+
+@torch.no_grad()
+def folded_weight(layer: Linear, precision: torch.dtype = torch.float32) -> Float[Tensor, "outputs inputs"]:
+    """theta + (alpha / rank) B A in `precision`.
+
+    In float64 the products of an adapter in half precision are exact, and so are their sums: all processors compute the
+    same weights, which a checkpoint on them can name.
+    """
+    down, up = low_rank(layer)
+    return cast(nn.Linear, layer.get_base_layer()).weight.to(precision) + up.to(precision) @ down.to(precision)
+
+
+def merged(lora: PeftModel, backbone: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The backbone in `dtype` with the adapter folded in, rounded once; what keeps its dtype shares its memory."""
+    plain = view(backbone)
+    rounded = {
+        id(theta): nn.Parameter(theta.detach().to(dtype), requires_grad=False) for theta in backbone.parameters()
+    }
+    for module in plain.modules():
+        for name, theta in list(module.named_parameters(recurse=False)):
+            setattr(module, name, rounded[id(theta)])
+    for name, layer in lora_layers(lora).items():
+        folded = folded_weight(layer, torch.float64).to(dtype)
+        cast(nn.Linear, plain.get_submodule(name)).weight = nn.Parameter(folded, requires_grad=False)
+    plain.config.dtype = dtype
+    return plain
+
+
+def lost_to_rounding(lora: PeftModel, dtype: torch.dtype) -> float:
+    """How far rounding theta + (alpha / rank) B A to `dtype` moves it, as a share of how far the adapter does."""
+    rounding = adapter = 0.0
+    for layer in lora_layers(lora).values():
+        exact = folded_weight(layer, torch.float64)
+        rounding += float((exact.to(dtype).double() - exact).square().sum())
+        adapter += float((exact - cast(nn.Linear, layer.get_base_layer()).weight.double()).square().sum())
+    return (rounding / adapter) ** 0.5 if adapter else 0.0
 
 
 def settings_of(lora: PeftModel) -> LoraSettings:
@@ -57,13 +115,15 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings) -> PeftModel:
 
 def peft_config(settings: LoraSettings) -> LoraConfig:
     """The settings as peft has them; everything else is peft's default."""
-    return LoraConfig(
+    config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=list(settings.target_modules),
         task_type="CAUSAL_LM",
     )
+    config._register_custom_module({nn.Linear: OnceRounded})
+    return config
 
 
 def check_adapter(model: PreTrainedModel, folder: Path) -> LoraConfig:
@@ -172,58 +232,12 @@ def same_json(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def folded_view(lora: PeftModel, backbone: PreTrainedModel) -> PreTrainedModel:
-    """A view of the backbone whose adapted weights are its own; `fold` fills them.
-
-    So are the weights that are multiplied together with them (`projections.py`): the view would take them from theta.
-    """
-    decoder = view(backbone)
-    names = {sibling for name in lora_layers(lora) for sibling in siblings(name)}
-    for name in sorted(names):
-        module = cast(nn.Linear, decoder.get_submodule(name))
-        module.weight = nn.Parameter(module.weight.detach().clone(), requires_grad=False)
-    return decoder
-
-
-@torch.no_grad()
-def fold(lora: PeftModel, decoder: PreTrainedModel, precision: torch.dtype = torch.float32) -> None:
-    """Write theta + (alpha / rank) B A into the folded view. Always from theta, so folding twice changes nothing.
-
-    It is computed in `precision` and rounded once. In float64 the products of an adapter in half precision are exact,
-    and so are their sums: all processors write the same weights, which a checkpoint on them can name.
-    """
-    for name, layer in lora_layers(lora).items():
-        theta = cast(nn.Linear, layer.get_base_layer()).weight
-        a, b = (cast(nn.Linear, maps[ADAPTER]).weight.to(precision) for maps in (layer.lora_A, layer.lora_B))
-        folded = theta.to(precision) + (b @ a) * layer.scaling[ADAPTER]
-        cast(nn.Linear, decoder.get_submodule(name)).weight.copy_(folded.to(theta.dtype))
-
-
-class Folded:
-    """The folded view of one adapter: made when it is first asked for, brought up to date each time.
-
-    It is no torch module, so that theta is no part of what whoever holds it trains or saves.
-    """
-
-    def __init__(self, backbone: PreTrainedModel) -> None:
-        self.backbone = backbone
-        self._view: PreTrainedModel | None = None
-
-    def decoder(self, lora: PeftModel) -> PreTrainedModel:
-        """The decoder stack with the adapter's present weights."""
-        if self._view is None:
-            self._view = folded_view(lora, self.backbone)
-        fold(lora, self._view)
-        return cast(PreTrainedModel, self._view.base_model)
-
-
 class Adapted(nn.Module):
     """A LoRA on the frozen backbone; what else is trained with it, a subclass adds."""
 
-    def __init__(self, backbone: PreTrainedModel, lora: PeftModel) -> None:
+    def __init__(self, lora: PeftModel) -> None:
         super().__init__()
         self.lora = lora
-        self._folded = Folded(backbone)
 
     @property
     def training_decoder(self) -> PreTrainedModel:
@@ -231,8 +245,8 @@ class Adapted(nn.Module):
         return decoder_stack(self.lora)
 
     def decoder(self) -> PreTrainedModel:
-        """The folded decoder stack, brought up to date with the LoRA."""
-        return self._folded.decoder(self.lora)
+        """The decoder stack that decoding reads, adapted; `FusedDecoder` folds it into memory of its own."""
+        return self.training_decoder
 
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that training moves, in a fixed order."""

@@ -23,9 +23,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.modeling.architectures import FETCHABLE, MINI
-from tyler.modeling.backbone import Backbone, dtype_name
+from tyler.modeling.backbone import Backbone, dtype_name, resolve_device, resolve_dtype
 from tyler.modeling.digests import changed_files, digests_of
-from tyler.modeling.fingerprint import old_fingerprint
+from tyler.modeling.fingerprint import fingerprint_of, old_fingerprint
 
 FORMAT = 3
 DIGESTS, SEALED_SINCE = "digests", 3
@@ -72,20 +72,30 @@ class BackboneRecord:
 
         Raises CheckpointError for other weights, and FileNotFoundError, naming what to give, where there is none.
         """
+        wanted = resolve_dtype(dtype, resolve_device(device))
+        compared = wanted if self.tells_of(wanted) else torch.float32
+        backbone = self._read(folder, instead, compared, device)
+        self.check(backbone, folder)
+        return backbone if compared == wanted else backbone.rounded_to(wanted)
+
+    def tells_of(self, dtype: torch.dtype) -> bool:
+        """Whether weights in `dtype` can be compared with the recorded ones: float16 keeps other bits than bfloat16."""
+        return dtype_name(dtype) == self.dtype or "float16" not in (dtype_name(dtype), self.dtype)
+
+    def _read(
+        self, folder: Path, instead: str | None, dtype: torch.dtype, device: str | torch.device | None
+    ) -> Backbone:
         if instead is not None:
             revision = self.revision if instead == self.id else None
-            backbone = Backbone.load(instead, revision=revision, dtype=dtype, device=device)
-        else:
-            try:
-                place = self.place(folder)
-                backbone = Backbone.load(self.id, revision=self.revision, dtype=dtype, device=device, place=place)
-            except FileNotFoundError as error:
-                raise FileNotFoundError(
-                    f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
-                    "or backbone= in Python"
-                ) from error
-        self.check(backbone, folder)
-        return backbone
+            return Backbone.load(instead, revision=revision, dtype=dtype, device=device)
+        try:
+            place = self.place(folder)
+            return Backbone.load(self.id, revision=self.revision, dtype=dtype, device=device, place=place)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
+                "or backbone= in Python"
+            ) from error
 
     def place(self, folder: Path) -> str | None:
         """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
@@ -98,23 +108,16 @@ class BackboneRecord:
     def check(self, backbone: Backbone, folder: Path) -> None:
         """Raise CheckpointError unless the checkpoint in `folder` belongs to these weights.
 
-        Weights in the recorded dtype must be the same to the bit; in another they must be the same in bfloat16, which
-        is all that is left of them in one of the two. What float16 leaves of them tells nothing of the others.
+        Weights in the recorded dtype must be the same to the bit. In another they must be the same in bfloat16, which
+        is all that is left of them in one of the two; float32 weights are rounded to a recorded float16.
         """
-        if (
-            self.dtype is not None
-            and self.dtype != dtype_name(backbone.dtype)
-            and "float16" in (self.dtype, dtype_name(backbone.dtype))
-        ):
-            raise CheckpointError(
-                f"{folder} was trained on backbone {self.id!r} in {self.dtype}, and in {dtype_name(backbone.dtype)} it "
-                f"cannot be told whether {backbone.id!r} has the same weights; load it in "
-                f"{self.dtype if self.dtype == 'float16' else 'bfloat16 or float32'}"
-            )
         if self.dtype is None:
             same, found = old_fingerprint(backbone.model) == self.fingerprint, old_fingerprint(backbone.model)
         elif self.dtype == dtype_name(backbone.dtype):
             same, found = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
+        elif self.dtype == "float16":
+            found = fingerprint_of(backbone.model, torch.float16).exact
+            same = found == self.fingerprint
         else:
             same, found = backbone.fingerprints.rounded == self.rounded, backbone.fingerprint()
         if not same:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from jaxtyping import Float
 from peft import PeftModel
@@ -11,7 +9,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import Folded, LoraSettings, add_lora, decoder_stack
+from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
+from tyler.modeling.products import wide_product
 
 
 class Policy(nn.Module):
@@ -25,16 +24,15 @@ class Policy(nn.Module):
         super().__init__()
         self.lora = lora
         self.psi = nn.Parameter(torch.zeros(num_operators, backbone.dim, device=backbone.device))
-        self._folded = Folded(backbone.model)
+        self._backbone = backbone
 
     def add_lora(self, settings: LoraSettings) -> None:
         """Give the policy its own LoRA eta, starting equal to the backbone."""
-        self.lora = add_lora(self._folded.backbone, settings)
-        self._folded = Folded(self._folded.backbone)  # a view is of one adapter
+        self.lora = add_lora(self._backbone.model, settings)
 
     @property
     def head(self) -> Float[Tensor, "vocab dim"]:
-        return cast(nn.Linear, self._folded.backbone.get_output_embeddings()).weight
+        return self._backbone.head
 
     @property
     def training_decoder(self) -> PreTrainedModel:
@@ -44,11 +42,11 @@ class Policy(nn.Module):
     @property
     def reference_decoder(self) -> PreTrainedModel:
         """The backbone's decoder stack: the policy at the start of Stage 2, where eta adds nothing."""
-        return cast(PreTrainedModel, self._folded.backbone.base_model)
+        return self._backbone.decoder
 
     def decoder(self) -> PreTrainedModel:
-        """The decoder stack for rollouts: folded, brought up to date with eta."""
-        return self.reference_decoder if self.lora is None else self._folded.decoder(self.lora)
+        """The decoder stack that rollouts read, adapted; `FusedDecoder` folds it into memory of its own."""
+        return self.training_decoder
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""
@@ -62,4 +60,4 @@ class Policy(nn.Module):
 
     def token_logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch vocab"]:
         """Logits over V in float32: all there is where no operator may be invoked."""
-        return nn.functional.linear(hidden, self.head).float()
+        return wide_product(hidden, self.head).float()

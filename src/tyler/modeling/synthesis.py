@@ -161,7 +161,7 @@ class Synthesizer(Adapted):
     """
 
     def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
-        super().__init__(backbone.model, lora)
+        super().__init__(lora)
         check_heads(operators, backbone)
         self.heads = nn.ModuleDict({op.name: Head(op.num_latents, backbone.dim) for op in operators})
         self.heads.to(backbone.device)

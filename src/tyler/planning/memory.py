@@ -113,6 +113,11 @@ class Parameters:
         return self.eta + self.psi
 
 
+def folded_weights(counts: Parameters, element: int) -> dict[str, int]:
+    """Bytes of the folded copies of both views; in half precision adapters are not folded."""
+    return {"folded weights": 2 * counts.adapted * element} if element >= FLOAT32 else {}
+
+
 def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operator]) -> Parameters:
     """Exact counts.
 
@@ -288,7 +293,7 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
     prompts = Read(work.slots, work.prompt, round_up(work.prompt))
     return {
         "weights": counts.backbone * element,
-        "folded weights": 2 * counts.adapted * element,
+        **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
         "policy's KV": cache,
         "synthesizer's KV": cache,
@@ -307,7 +312,7 @@ def calibration_memory(shape: Shape, config: Config, work: Workload, element: in
     read = work.calibration.positions * element
     return {
         "weights": counts.backbone * element,
-        "folded weights": 2 * counts.adapted * element,
+        **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
         "decisions": work.calibrated * (shape.dim + 1) * FLOAT32,
         "hidden states": 4 * read * shape.dim,
@@ -323,7 +328,7 @@ def stage2_memory(shape: Shape, config: Config, work: Workload, element: int) ->
     lora = config.lora.model_copy(update={"dropout": 0.0})
     return {
         "weights": counts.backbone * element,
-        "folded weights": 2 * counts.adapted * element,
+        **folded_weights(counts, element),
         **trained(counts.stage2, counts.stage1),
         "activations": kept_by_decoder(shape, work.replay, element, lora, config.stage2.gradient_checkpointing),
         **busiest(at_work(shape, work.replay, element, lora), logits(shape, work.decisions, element)),

@@ -2,7 +2,7 @@
 
 torch's autocast keeps the bfloat16 copies of trained weights alone, and only until it ends: frozen ones, which nearly
 all are here, are converted again by every pass. `MixedPrecision` keeps theirs for the whole training. On a processor
-attention stays float32: its backward pass in bfloat16 takes twice as long there.
+attention stays float32 (`modeling/attention.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from tyler.modeling.backbone import Backbone
-
-FLOAT32_ATTENTION = "tyler_float32"
-"""The name under which transformers finds `float32_attention`."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +27,6 @@ class MixedPrecision:
     autocast: bool = False
     maps: tuple[tuple[nn.Linear, nn.Parameter, nn.Parameter], ...] = ()
     """Every frozen linear map with its weight and that weight in bfloat16."""
-    configs: tuple[PreTrainedConfig, ...] = ()
-    """Of the models whose attention stays float32."""
 
     @classmethod
     def of(cls, backbone: Backbone, learner: nn.Module, autocast: bool) -> MixedPrecision:
@@ -50,25 +42,18 @@ class MixedPrecision:
         if backbone.dtype != torch.float32:
             raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
         modules = list(dict.fromkeys([*backbone.model.modules(), *learner.modules()]))
-        models = [module for module in modules if isinstance(module, PreTrainedModel)]
-        configs = {id(model.config): model.config for model in models if backbone.device.type == "cpu"}
-        return cls(backbone.device.type, True, tuple(frozen_maps(modules)), tuple(configs.values()))
+        return cls(backbone.device.type, True, tuple(frozen_maps(modules)))
 
     @contextmanager
     def weights(self) -> Iterator[None]:
         """While inside, the copies stand in the maps: around all micro-batches of a step, backward passes included."""
-        attention = [config._attn_implementation for config in self.configs]
         for linear, _, low in self.maps:
             linear.weight = low
-        for config in self.configs:
-            config._attn_implementation = FLOAT32_ATTENTION
         try:
             yield
         finally:
             for linear, full, _ in self.maps:
                 linear.weight = full
-            for config, name in zip(self.configs, attention, strict=True):
-                config._attn_implementation = name
 
     def products(self) -> torch.autocast:
         """Autocast, or nothing: around a forward pass."""
@@ -84,23 +69,3 @@ def frozen_maps(modules: list[nn.Module]) -> Iterator[tuple[nn.Linear, nn.Parame
             if id(weight) not in copies:
                 copies[id(weight)] = nn.Parameter(weight.to(torch.bfloat16), requires_grad=False)
             yield module, weight, copies[id(weight)]
-
-
-def float32_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **_: object,
-) -> tuple[Tensor, None]:
-    """transformers' attention outside autocast: queries, keys and values [batch, heads, seq, head_dim] in float32."""
-    with torch.autocast(query.device.type, enabled=False):
-        states = (query.float(), key.float(), value.float())
-        return sdpa_attention_forward(module, *states, attention_mask, dropout=dropout, scaling=scaling)
-
-
-AttentionInterface.register(FLOAT32_ATTENTION, float32_attention)
-AttentionMaskInterface.register(FLOAT32_ATTENTION, sdpa_mask)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from tyler.engine.sizes import positions_at_once
+from tyler.modeling.products import wide_product
 
 # ---------------------------------------------------------------------------------------------------------- Stage 1
 
@@ -259,9 +260,9 @@ def chosen_logprobs(
     An action that was not allowed comes back as -inf: the masks of replay and rollout differ.
 
     Logits exist for `chunk_size` positions at a time (None: `positions_at_once`), forward and backward (each chunk but
-    the last is recomputed in the backward pass). As in `Policy.logits`, the head's product runs in its stored dtype
-    (under autocast in that of autocast) and psi's in float32 or wider, so that a replayed log-probability is the
-    sampled one; everything from the logits on is float32 or wider. Gradients reach `hidden` and psi exactly as without
+    the last is recomputed in the backward pass). As in `Policy.logits`, the head's product is of numbers in its stored
+    dtype (under autocast in that of autocast) and never rounded to it (`wide_product`), and psi's is in float32 or
+    wider, so that a replayed log-probability is the sampled one. Gradients reach `hidden` and psi exactly as without
     chunks; psi's is accumulated in float32 or wider.
     Raises ValueError for a temperature or chunk size that is not positive, and for psi without masks or the reverse.
     """
@@ -332,8 +333,7 @@ def _chunk_token_logprobs(
     temperature: float,
 ) -> Float[Tensor, " chunk"]:
     """Log-probability of the token at each position of one chunk."""
-    logits = hidden @ head_weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = wide_product(hidden, head_weight)
     logprobs = torch.log_softmax(logits.div_(temperature), dim=1)
     del logits
     return logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -348,7 +348,7 @@ def _chunk_logprobs(
     temperature: float,
 ) -> tuple[Float[Tensor, " chunk"], Float[Tensor, " chunk"]]:
     """Log-probability of the action and entropy at each position of one chunk."""
-    tokens = hidden @ head_weight.T
+    tokens = wide_product(hidden, head_weight)
     operators = (hidden.to(operator_rows.dtype) @ operator_rows.T).masked_fill(~allowed, -torch.inf)
     logits = torch.cat((tokens.to(operators.dtype), operators), dim=1)
     del tokens

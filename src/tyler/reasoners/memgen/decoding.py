@@ -116,7 +116,7 @@ class TriggerContext:
 
     def is_current(self) -> bool:
         """Fold the trigger's present weights in; False where they are another module now."""
-        return self.trigger.decoder() is self.reader.decoder
+        return self.reader.refresh(self.trigger.decoder())
 
     def read(self, rows: Sequence[RequestState]) -> Float[Tensor, "rows dim"]:
         """Read what the first rows have shown up to the present; the trigger's last hidden state of each."""

@@ -21,7 +21,7 @@ class Trigger(Adapted):
     """Linear(d, 2) on the last position of a LoRA'd decoder; both are what trigger training moves."""
 
     def __init__(self, backbone: Backbone, lora: PeftModel) -> None:
-        super().__init__(backbone.model, lora)
+        super().__init__(lora)
         self.output = nn.Linear(backbone.dim, 2).to(backbone.device)
 
     @classmethod

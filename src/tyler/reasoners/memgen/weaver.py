@@ -53,7 +53,7 @@ class Weaver(Adapted):
     """
 
     def __init__(self, backbone: Backbone, operators: tuple[Operator, ...], lora: PeftModel) -> None:
-        super().__init__(backbone.model, lora)
+        super().__init__(lora)
         self.reasoner_to_weaver = nn.Linear(backbone.dim, backbone.dim)
         self.weaver_to_reasoner = nn.Linear(backbone.dim, backbone.dim)
         self.heads = nn.ModuleDict(

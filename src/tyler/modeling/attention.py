@@ -1,0 +1,89 @@
+"""softmax(q k^T / sqrt(d)) v, by torch's kernels, as rollout, replay and learner compute it.
+
+In half precision on a CPU it is computed in float32 and rounded once. torch's kernel there rounds the probabilities by
+blocks of keys, so that one position has another result in a decoding step than in a whole sequence.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION = "tyler"
+"""The name under which transformers finds `transformers_attention`."""
+
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""cuDNN's attention plans anew for every length, for longer than many steps take."""
+
+
+def attend(
+    queries: Float[Tensor, "rows heads seq head_dim"],
+    keys: Float[Tensor, "rows kv_heads end head_dim"],
+    values: Float[Tensor, "rows kv_heads end head_dim"],
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+) -> Float[Tensor, "rows heads seq head_dim"]:
+    """Attention in the dtype of the queries. Keys and values may be in `cache_dtype` already."""
+    exact = cache_dtype(queries.dtype, queries.device)
+    with _kernels(queries.device):
+        attended = scaled_dot_product_attention(
+            queries.to(exact),
+            keys.to(exact),
+            values.to(exact),
+            attn_mask=mask,
+            is_causal=is_causal,
+            enable_gqa=enable_gqa,
+        )
+    return attended.to(queries.dtype)
+
+
+def cache_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What keys and values of a model in `dtype` are kept in: on a CPU float32 at least."""
+    return torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
+
+
+def transformers_attention(
+    module: torch.nn.Module,
+    query: Float[Tensor, "batch heads seq head_dim"],
+    key: Float[Tensor, "batch kv_heads seq head_dim"],
+    value: Float[Tensor, "batch kv_heads seq head_dim"],
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[Float[Tensor, "batch seq heads head_dim"], None]:
+    """transformers' own, in the dtype of `attend`, under autocast too."""
+    exact = cache_dtype(query.dtype, query.device)
+    mask = attention_mask.to(exact) if attention_mask is not None and attention_mask.is_floating_point() else None
+    with _kernels(query.device):
+        attended, _weights = sdpa_attention_forward(
+            module,
+            query.to(exact),
+            key.to(exact),
+            value.to(exact),
+            attention_mask if mask is None else mask,
+            dropout=dropout,
+            scaling=scaling,
+        )
+    return attended.to(query.dtype), None
+
+
+def _kernels(device: torch.device) -> AbstractContextManager[None]:
+    """Within it torch takes the kernels above, and on a CPU no product is autocast."""
+    if device.type == "cuda":
+        return sdpa_kernel(WITHOUT_CUDNN)
+    return torch.autocast("cpu", enabled=False) if device.type == "cpu" else nullcontext()
+
+
+AttentionInterface.register(ATTENTION, transformers_attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
