@@ -1,0 +1,10 @@
+"""The second engine: Tyler on an unmodified vLLM, for GPUs, large batches and models on several cards.
+
+engine.py     answers as chains of vLLM's requests: decode, call, decode again
+ids.py        how operators, latents and queries are written as token ids, and which rows of the table are free
+model.py      the plugin: a decoder class of vLLM that knows operators
+low_rank.py   both adapters as a path beside a frozen, perhaps quantised, linear map
+decisions.py  the shared rule of choosing actions, as a logits processor of vLLM
+weights.py    what a Tyler adds to its backbone, and how it reaches vLLM's workers
+rollouts.py   answers for the learner, under its newest weights
+"""

@@ -1,0 +1,134 @@
+"""The shared rule of choosing actions (`engine/sampling.py`), as a logits processor of vLLM.
+
+A row's decision is made here, from its own random stream, and handed on as the only action that vLLM's greedy sampler
+can take. So both engines mask, sample and record alike, and a seed gives the same draws on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from tyler.engine.sampling import NEVER, Sampling, choose, constants, logprobs_of, masked_logits
+from tyler.engine.vllm.ids import Ids
+
+TURN = "tyler"
+"""Under which key of a request's extra arguments its Turn is."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How one request of vLLM decides: as much of an answer as lies between two calls, or a call itself.
+
+    `taken` numbers of the answer's random stream were used before it. `forced` tokens are chosen first, whatever the
+    policy would have drawn: they stood behind a call's place and are read after its latents.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    allowed: tuple[bool, ...] = ()
+    taken: int = 0
+    forced: tuple[int, ...] = ()
+    is_call: bool = False
+
+
+class Batch:
+    """What the host knows of the batch that runs next."""
+
+    has_calls = False
+
+
+_BATCHES: dict[str, Batch] = {}
+
+
+def batch_of(config: VllmConfig) -> Batch:
+    """The batch of this worker of an engine; its processor and its model share it."""
+    return _BATCHES.setdefault(config.instance_id, Batch())
+
+
+def ids_of(config: VllmConfig) -> Ids:
+    """The ids that the engine wrote into the config of its workers."""
+    given = config.additional_config[TURN]
+    return Ids(given["vocab_size"], tuple(given["num_latents"]), given["rows"])
+
+
+class Row:
+    """One row of the batch: its Turn, and the actions that it has chosen so far, which vLLM appends to."""
+
+    def __init__(self, turn: Turn, chosen: Sequence[int]) -> None:
+        self.turn, self._chosen = turn, chosen
+        self._stream = turn.sampling.stream(purpose=0)
+        self._stream.random(turn.taken)
+        self._uniforms: list[float] = []
+
+    @property
+    def forced(self) -> int | None:
+        """The token that it must choose now, if there is one."""
+        place = len(self._chosen)
+        return self.turn.forced[place] if place < len(self.turn.forced) else None
+
+    def uniform(self) -> float:
+        """The number of its stream that belongs to this decision, however often it is asked for."""
+        place = len(self._chosen) - len(self.turn.forced)
+        while len(self._uniforms) <= place:
+            self._uniforms.append(self._stream.random())
+        return self._uniforms[place] if place >= 0 else 0.0
+
+
+class Decisions(LogitsProcessor):
+    """Chooses the action of every row; see above."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        self._ids, self._batch = ids_of(vllm_config), batch_of(vllm_config)
+        self._rows: dict[int, Row] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow vLLM's batch; it calls this before every forward pass, so the host knows what the pass will hold."""
+        process_dict_updates(self._rows, batch_update, row_of)
+        self._batch.has_calls = any(row.turn.is_call for row in self._rows.values())
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Leave each row [V', report] the action it chose, its log-probability and log p(operator)."""
+        places = [place for place, row in self._rows.items() if not row.turn.is_call and place < len(logits)]
+        decided = self._decide(logits, places) if places else None
+        logits.fill_(NEVER)
+        logits[:, 0] = 0.0  # of a call any token will do
+        if decided is not None:
+            actions, logprobs, operators = decided
+            logits[places, actions] = 1.0
+            first, *others = self._ids.report
+            logits[places, first] = logprobs.nan_to_num(nan=NEVER)
+            if operators is not None:
+                rows = torch.tensor(places, device=logits.device)[:, None]
+                logits[rows, torch.tensor(others, device=logits.device)] = operators.nan_to_num(nan=NEVER)
+        return logits
+
+    def _decide(self, logits: Tensor, places: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        rows, count = [self._rows[place] for place in places], self._ids.num_actions
+        own = logits[:, :count] if places == list(range(len(logits))) else logits[places, :count]
+        turns, device = [row.turn for row in rows], logits.device
+        allowed = constants(tuple(turn.allowed for turn in turns), device)
+        scaled = masked_logits(own, allowed, constants(tuple(turn.sampling.scale for turn in turns), device))
+        actions, logprobs = choose(scaled, [turn.sampling for turn in turns], [row.uniform() for row in rows])
+        if any(row.forced is not None for row in rows):
+            forced = [a if row.forced is None else row.forced for a, row in zip(actions.tolist(), rows, strict=True)]
+            actions = torch.tensor(forced, device=device)
+            logprobs = logprobs_of(scaled, actions)
+        offered = any(any(turn.allowed) for turn in turns)
+        return actions, logprobs, scaled.log_softmax(dim=-1)[:, self._ids.vocab_size :] if offered else None
+
+
+def row_of(params: SamplingParams, prompt_ids: Any, chosen: list[int]) -> Row | None:
+    """The row of a request that the engine sent."""
+    turn = (params.extra_args or {}).get(TURN)
+    return None if turn is None else Row(turn, chosen)

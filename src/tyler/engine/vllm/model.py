@@ -1,0 +1,144 @@
+"""The plugin: decoder classes of vLLM that know operators. The backbone's own weights are loaded as vLLM loads them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from vllm.config import VllmConfig
+from vllm.model_executor.models.llama import LlamaForCausalLM
+from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
+from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
+
+from tyler.engine.vllm.decisions import TURN, batch_of, ids_of
+from tyler.engine.vllm.ids import Ids
+from tyler.engine.vllm.low_rank import adapt
+
+
+class Unrotated(nn.Module):
+    """The rotary embedding of a layer that has none."""
+
+    def forward(self, positions: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return query, key
+
+
+class SmolLM3ForCausalLM(LlamaForCausalLM):
+    """SmolLM3: Llama with some layers that do not rotate queries and keys."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        for layer, rotates in zip(self.model.layers, self.config.no_rope_layers, strict=True):
+            if not rotates:
+                layer.self_attn.rotary_emb = Unrotated()
+
+
+class Latents(nn.Module):
+    """Q_k and Proj_k of every operator, psi, and the table of the latents that are in use."""
+
+    def __init__(self, ids: Ids, dim: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.ids = ids
+        self.operator_of = [k for k, count in enumerate(ids.num_latents) for _ in range(count)]
+        for name, shape in {
+            "queries": (ids.num_queries, dim),
+            "weight": (ids.num_operators, dim, dim),
+            "bias": (ids.num_queries, dim),
+            "psi": (ids.num_operators, dim),
+        }.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float32), persistent=False)
+        self.register_buffer("table", torch.zeros(ids.rows, dim, dtype=dtype), persistent=False)
+
+    def embed(self, ids: Tensor, tokens: Tensor) -> Tensor:
+        """Put latents and queries where `ids` name them, and `tokens` [seq, dim] elsewhere."""
+        read = torch.where(ids >= self.ids.shift, ids - self.ids.shift, ids)
+        is_query, is_latent = ids >= self.ids.first_query, read >= self.ids.first_latent
+        latents = self.table[(read - self.ids.first_latent).clamp(min=0) % self.ids.rows]
+        queries = self.queries[(ids - self.ids.first_query).clamp(min=0) % max(1, self.ids.num_queries)]
+        embeds = torch.where(is_latent[:, None], latents, tokens)
+        return torch.where(is_query[:, None], queries.to(embeds.dtype), embeds)
+
+    def project(self, ids: Tensor, hidden: Tensor) -> None:
+        """z = Proj_k(h) at every query, into its row of the table. Waits for the device: batches with calls alone."""
+        positions = (ids >= self.ids.first_query).nonzero().squeeze(-1)
+        places = ids[positions] - self.ids.first_query
+        queries = (places % self.ids.num_queries).tolist()
+        rows = places // self.ids.num_queries % self.ids.rows
+        for operator in sorted({self.operator_of[query] for query in queries}):
+            mine = [i for i, query in enumerate(queries) if self.operator_of[query] == operator]
+            bias = self.bias[[queries[i] for i in mine]]
+            z = hidden[positions[mine]].float() @ self.weight[operator].T + bias
+            self.table[rows[mine]] = z.to(self.table.dtype)
+
+
+def with_vocabulary(config: VllmConfig, vocab_size: int) -> VllmConfig:
+    """The config as the backbone's own class knows it: `vocab_size` counts its tokens, not our ids."""
+    own = copy.copy(config)
+    own.model_config = copy.copy(config.model_config)
+    plain = copy.deepcopy(config.model_config.hf_config)
+    plain.vocab_size = vocab_size
+    own.model_config.hf_config = own.model_config.hf_text_config = plain
+    return own
+
+
+def check_supported(config: VllmConfig) -> None:
+    """Raise ValueError for what would read calls wrongly."""
+    if config.parallel_config.pipeline_parallel_size > 1:
+        raise ValueError("pipeline_parallel_size is above 1; Tyler's latents need embeddings and hidden states in one "
+                         "place: use tensor_parallel_size")
+    if config.speculative_config is not None:
+        raise ValueError("speculative decoding and Tyler's operators exclude each other; leave speculative_config out")
+    if config.lora_config is not None:
+        raise ValueError("enable_lora: Tyler's adapters come with its checkpoint; leave it out")
+
+
+def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
+    """A decoder class of vLLM that knows operators."""
+
+    class Tyler(base):  # type: ignore[misc, valid-type]
+        def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+            check_supported(vllm_config)
+            ids, settings = ids_of(vllm_config), vllm_config.additional_config[TURN]
+            super().__init__(vllm_config=with_vocabulary(vllm_config, ids.vocab_size), prefix=prefix)
+            dtype, positions = vllm_config.model_config.dtype, vllm_config.scheduler_config.max_num_batched_tokens
+            self.latents = Latents(ids, self.config.hidden_size, dtype)
+            self.register_buffer("readers", torch.zeros(positions, 2, dtype=dtype), persistent=False)
+            adapt(self.model, settings["targets"], settings["rank"], self.readers)
+            self.batch = batch_of(vllm_config)
+
+        def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+            ids = self.latents.ids
+            read = torch.where(input_ids >= ids.shift, input_ids - ids.shift, input_ids)
+            return self.latents.embed(input_ids, super().embed_input_ids(read.clamp(max=ids.vocab_size - 1)))
+
+        def forward(
+            self,
+            input_ids: Tensor,
+            positions: Tensor,
+            intermediate_tensors: object = None,
+            inputs_embeds: Tensor | None = None,
+        ) -> Tensor:
+            synthesizer = input_ids >= self.latents.ids.shift
+            self.readers[: len(input_ids), 0] = ~synthesizer
+            self.readers[: len(input_ids), 1] = synthesizer
+            hidden = super().forward(None, positions, intermediate_tensors, self.embed_input_ids(input_ids))
+            if self.batch.has_calls:
+                self.latents.project(input_ids, hidden)
+            return hidden
+
+        def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
+            """Logits over V' in float32, and room for what a decision reports."""
+            tokens = super().compute_logits(hidden_states)
+            if tokens is None:
+                return None
+            operators = hidden_states.float() @ self.latents.psi.T
+            report = operators.new_zeros(len(tokens), len(self.latents.ids.report))
+            return torch.cat([tokens.float(), operators, report], dim=-1)
+
+    Tyler.__name__ = Tyler.__qualname__ = f"Tyler{base.__name__}"
+    return Tyler
+
+
+BASES: Sequence[type[nn.Module]] = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3ForCausalLM)
+TylerLlamaForCausalLM, TylerQwen2ForCausalLM, TylerQwen3ForCausalLM, TylerSmolLM3ForCausalLM = map(tyler_of, BASES)

@@ -1,0 +1,99 @@
+"""What vLLM is started with: the backbone's folder, our ids and adapters, and what a user hands through."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+
+from tyler.engine.vllm.decisions import TURN
+from tyler.engine.vllm.ids import Ids
+from tyler.modeling.architectures import located
+from tyler.modeling.backbone import Backbone, dtype_name
+from tyler.modeling.gguf import SUFFIX
+from tyler.modeling.operators import Operator
+
+OURS = ("hf_overrides", "additional_config", "logits_processors", "logprobs_mode", "skip_tokenizer_init", "revision",
+        "async_scheduling", "disable_log_stats")
+"""What Tyler needs to be as it is."""
+PLAIN_ROTATIONS = ("default", "llama3", "linear")
+"""Rotary embeddings whose angles do not depend on how long a context may be."""
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument that vLLM does not have, or that is not the user's."""
+    known = {one.name for one in fields(EngineArgs)} - set(OURS) | {"latents"}
+    for name in arguments:
+        if name in OURS:
+            raise ValueError(f"--engine-args {name}: Tyler sets it itself; leave it out")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; `vllm serve --help=all` lists what there is"
+            raise ValueError(f"--engine-args {name}: vLLM has no such argument{hint}")
+
+
+def engine_args(
+    backbone: Backbone,
+    operators: tuple[Operator, ...],
+    adapters: tuple[list[str], int],
+    slots: int,
+    memory: int | None,
+    arguments: Mapping[str, Any],
+) -> tuple[EngineArgs, Ids, int]:
+    """vLLM's arguments, the ids of its model, and how many positions a context has.
+
+    `latents` among the arguments is the size of the table of latents: at least what one context holds.
+    """
+    check_arguments(arguments)
+    given, config = dict(arguments), backbone.model.config
+    rotation = (config.rope_parameters or {}).get("rope_type", "default")
+    beyond = 1 if rotation in PLAIN_ROTATIONS and "max_model_len" not in given else 0
+    length = int(given.setdefault("max_model_len", backbone.max_positions + beyond))
+    positions = min(backbone.max_positions, length - 1)  # a request ends a position before vLLM's own end
+    rows = int(given.pop("latents", 0) or max(positions, 64 * slots))
+    if rows < positions:
+        raise ValueError(f"latents={rows}; a context of {positions} positions may hold as many: give {positions} or more")
+    ids = Ids(backbone.vocab_size, tuple(operator.num_latents for operator in operators), rows)
+    targets, rank = adapters
+    tyler = {"vocab_size": ids.vocab_size, "num_latents": list(ids.num_latents), "rows": rows, "targets": targets}
+    overrides = {
+        "architectures": [f"Tyler{config.architectures[0]}"],
+        "vocab_size": ids.size,
+        "max_position_embeddings": max(backbone.max_positions + beyond, length if beyond else 0),
+    }
+    defaults = {
+        "model": folder_of(backbone),
+        "dtype": dtype_name(backbone.dtype),
+        "max_num_seqs": slots,
+        "kv_cache_memory_bytes": memory,
+        "seed": 0,
+    }
+    fixed = {
+        "hf_overrides": overrides,
+        "additional_config": {TURN: {**tyler, "rank": rank}},
+        "logits_processors": ["tyler.engine.vllm.decisions:Decisions"],
+        "logprobs_mode": "processed_logits",
+        "skip_tokenizer_init": True,
+        "revision": backbone.revision,
+        "async_scheduling": False,
+        "disable_log_stats": True,
+    }
+    return EngineArgs(**{**defaults, **given, **fixed}), ids, positions
+
+
+def folder_of(backbone: Backbone) -> str:
+    """The folder or Hub id that vLLM reads the backbone from; a GGUF file is written out once, as safetensors."""
+    if not backbone.id.endswith(SUFFIX):
+        return backbone.place or located(backbone.id)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "tyler" / "vllm" / backbone.fingerprint()
+    if not (folder / "config.json").is_file():
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        backbone.model.save_pretrained(partial)
+        partial.rename(folder)
+    return str(folder)
