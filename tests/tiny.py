@@ -115,10 +115,10 @@ def ids(text: str) -> list[int]:
     return list(tokenizer().encode(text, add_special_tokens=False))
 
 
-def config(family: str) -> PreTrainedConfig:
+def config(family: str, width: int = 32) -> PreTrainedConfig:
     size = {
         "vocab_size": len(tokenizer()) + PADDING,
-        "hidden_size": 32,
+        "hidden_size": width,
         "intermediate_size": 48,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -136,7 +136,7 @@ def config(family: str) -> PreTrainedConfig:
     if family == "qwen2":
         return Qwen2Config(num_hidden_layers=2, tie_word_embeddings=False, **size)
     if family == "qwen3":
-        return Qwen3Config(num_hidden_layers=2, head_dim=16, tie_word_embeddings=True, **size)
+        return Qwen3Config(num_hidden_layers=2, head_dim=max(16, width // 4), tie_word_embeddings=True, **size)
     return SmolLM3Config(num_hidden_layers=3, no_rope_layers=[1, 0, 1], tie_word_embeddings=True, **size)
 
 
@@ -183,8 +183,8 @@ def randomize_lora(lora: nn.Module, generator: torch.Generator) -> None:
             matrix.copy_(torch.randn(matrix.shape, generator=generator) * 0.16)
 
 
-def build_backbone(family: str, seed: int = 0, device: str = "cpu") -> Backbone:
-    model = CLASSES[family](config(family))
+def build_backbone(family: str, seed: int = 0, device: str = "cpu", width: int = 32) -> Backbone:
+    model = CLASSES[family](config(family, width))
     randomize(model, torch.Generator().manual_seed(seed))
     return Backbone(id=f"tiny-{family}", model=model.to(device), tokenizer=tokenizer())
 
@@ -196,12 +196,13 @@ def build(
     operators: tuple[Operator, ...] = OPERATORS,
     psi_scale: float = 0.48,
     device: str = "cpu",
+    width: int = 32,
 ) -> Tyler:
     """A model that looks trained: phi, eta, queries, projections and psi are random and all matter."""
     generator = torch.Generator().manual_seed(seed + 1)
     settings = LoraSettings(rank=4, alpha=8)
     with torch.random.fork_rng():
-        model = Tyler.start(build_backbone(family, seed, device), operators, settings).at_stage("stage2")
+        model = Tyler.start(build_backbone(family, seed, device, width), operators, settings).at_stage("stage2")
         model.policy.add_lora(settings)
     assert model.policy.lora is not None
     for lora in (model.synthesizer.lora, model.policy.lora):

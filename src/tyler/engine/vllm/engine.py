@@ -50,6 +50,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 Found = TypeVar("Found")
 
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine is in this process; workers may be in others
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # its logits processors know the batch before the pass; the other's do not
 
 

@@ -77,13 +77,14 @@ def maps_of(name: str) -> tuple[str, ...]:
     return PARTS.get(last, (last,))
 
 
-def splits_input(module: nn.Module) -> bool:
-    """Whether each worker has a part of the input, and the sum of all is the output."""
-    return getattr(module, "input_size_per_partition", module.input_size) < module.input_size
-
-
 def local_input(module: LinearBase) -> int:
-    return getattr(module, "input_size_per_partition", module.input_size)
+    """Inputs on this worker."""
+    return int(getattr(module, "input_size_per_partition", module.input_size))
+
+
+def splits_input(module: LinearBase) -> bool:
+    """Whether each worker has a part of the input, and the sum of all is the output."""
+    return bool(local_input(module) < module.input_size)
 
 
 def local_sizes(module: LinearBase) -> list[int]:

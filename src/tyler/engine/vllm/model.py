@@ -37,6 +37,12 @@ class SmolLM3ForCausalLM(LlamaForCausalLM):
 class Latents(nn.Module):
     """Q_k and Proj_k of every operator, psi, and the table of the latents that are in use."""
 
+    queries: Tensor  # [S, dim]
+    weight: Tensor  # [operators, dim, dim]
+    bias: Tensor  # [S, dim]
+    psi: Tensor  # [operators, dim]
+    table: Tensor  # [rows, dim]
+
     def __init__(self, ids: Ids, dim: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.ids = ids
@@ -85,8 +91,10 @@ def with_vocabulary(config: VllmConfig, vocab_size: int) -> VllmConfig:
 def check_supported(config: VllmConfig) -> None:
     """Raise ValueError for what would read calls wrongly."""
     if config.parallel_config.pipeline_parallel_size > 1:
-        raise ValueError("pipeline_parallel_size is above 1; Tyler's latents need embeddings and hidden states in one "
-                         "place: use tensor_parallel_size")
+        raise ValueError(
+            "pipeline_parallel_size is above 1; Tyler's latents need embeddings and hidden states in one "
+            "place: use tensor_parallel_size"
+        )
     if config.speculative_config is not None:
         raise ValueError("speculative decoding and Tyler's operators exclude each other; leave speculative_config out")
     if config.lora_config is not None:

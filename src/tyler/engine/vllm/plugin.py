@@ -1,4 +1,4 @@
-"""What vLLM's entry point `vllm.general_plugins` calls in each of its processes: our decoder classes get their names."""
+"""What vLLM calls in each of its processes, by the entry point `vllm.general_plugins`."""
 
 from __future__ import annotations
 

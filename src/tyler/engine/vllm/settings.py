@@ -18,8 +18,16 @@ from tyler.modeling.backbone import Backbone, dtype_name
 from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.operators import Operator
 
-OURS = ("hf_overrides", "additional_config", "logits_processors", "logprobs_mode", "skip_tokenizer_init", "revision",
-        "async_scheduling", "disable_log_stats")
+OURS = (
+    "hf_overrides",
+    "additional_config",
+    "logits_processors",
+    "logprobs_mode",
+    "skip_tokenizer_init",
+    "revision",
+    "async_scheduling",
+    "disable_log_stats",
+)
 """What Tyler needs to be as it is."""
 PLAIN_ROTATIONS = ("default", "llama3", "linear")
 """Rotary embeddings whose angles do not depend on how long a context may be."""
@@ -57,12 +65,14 @@ def engine_args(
     positions = min(backbone.max_positions, length - 1)  # a request ends a position before vLLM's own end
     rows = int(given.pop("latents", 0) or max(positions, 64 * slots))
     if rows < positions:
-        raise ValueError(f"latents={rows}; a context of {positions} positions may hold as many: give {positions} or more")
+        raise ValueError(
+            f"latents={rows}; a context of {positions} positions may hold as many: give {positions} or more"
+        )
     ids = Ids(backbone.vocab_size, tuple(operator.num_latents for operator in operators), rows)
     targets, rank = adapters
     tyler = {"vocab_size": ids.vocab_size, "num_latents": list(ids.num_latents), "rows": rows, "targets": targets}
     overrides = {
-        "architectures": [f"Tyler{config.architectures[0]}"],
+        "architectures": [f"Tyler{type(backbone.model).__name__}"],
         "vocab_size": ids.size,
         "max_position_embeddings": max(backbone.max_positions + beyond, length if beyond else 0),
     }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from torch import Tensor, nn
 
 from tyler.modeling.lora import ADAPTER, lora_layers
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, LatentHead, SynthesisModel
+
+if TYPE_CHECKING:
+    from tyler.engine.vllm.model import Latents
 
 Adapter = Mapping[str, tuple[Tensor, Tensor]]
 """Of each adapted map of the backbone, by its name: A [rank, in] and scaled B [out, rank]."""
@@ -75,12 +78,13 @@ def adapter_of(lora: PeftModel | None) -> Adapter:
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
+    """A copy in float32."""
     return tensor.detach().to("cpu", torch.float32)
 
 
 def targets_of(*loras: PeftModel | None) -> tuple[list[str], int]:
     """The maps that any of the adapters reaches, and the largest rank."""
-    configs = [lora.peft_config[ADAPTER] for lora in loras if lora is not None]
+    configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras if lora is not None]
     targets = {name for config in configs for name in cast(Sequence[str], config.target_modules)}
     return sorted(targets), max((config.r for config in configs), default=1)
 
@@ -92,15 +96,20 @@ def load(weights: Weights, model: nn.Module) -> None:
     for reader, adapter in weights.adapters.items():
         load_adapter(model, reader, adapter)
     for name, tensor in weights.latents.items():
-        model.latents.get_buffer(name).copy_(tensor)
+        latents_of(model).get_buffer(name).copy_(tensor)
 
 
 def read_rows(rows: Sequence[int], model: nn.Module) -> Tensor:
     """Latents [rows, dim], on the CPU."""
-    return model.latents.table[list(rows)].cpu()
+    return latents_of(model).table[list(rows)].cpu()
 
 
 def write_rows(rows: Sequence[int], latents: Tensor, model: nn.Module) -> None:
     """Put latents that were read back into the table."""
-    model.latents.table[list(rows)] = latents.to(model.latents.table)
+    table = latents_of(model).table
+    table[list(rows)] = latents.to(table)
 
+
+def latents_of(model: nn.Module) -> Latents:
+    """The operators of a worker's model."""
+    return cast("Latents", model.get_submodule("latents"))
