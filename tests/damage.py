@@ -11,8 +11,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tyler.modeling import fingerprint, manifest
-from tyler.modeling.backbone import Backbone
 from tyler.modeling.digests import digest_of
 
 
@@ -36,18 +34,5 @@ def nudge(tensor: Tensor) -> None:
 def reseal(path: Path) -> None:
     """Give a manifest the digests of what is there now."""
     content = json.loads(path.read_text())
-    names = [name for name in content["digests"] if name != path.name]
-    digests = {name: digest_of(path.parent / name) for name in names}
-    own = manifest.seal_of({**content, "digests": digests})
-    path.write_text(json.dumps({**content, "digests": {**digests, path.name: own}}))
-
-
-def make_old(path: Path, **backbones: Backbone) -> None:
-    """Let a manifest be as the first version wrote it; `backbones` are those that it names, by key."""
-    content = json.loads(path.read_text())
-    for key in ("digests", "placeholders"):
-        content.pop(key, None)
-    for key, backbone in backbones.items():
-        kept = {name: content[key][name] for name in ("id", "revision")}
-        content[key] = {**kept, "fingerprint": fingerprint.old_fingerprint(backbone.model)}
-    path.write_text(json.dumps({**content, "format": 1}, indent=2) + "\n")
+    digests = {name: digest_of(path.parent / name) for name in content["digests"]}
+    path.write_text(json.dumps({**content, "digests": digests}))

@@ -24,8 +24,8 @@ from tyler.modeling import checkpoint
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
-from tyler.modeling.fingerprint import old_fingerprint
 from tyler.modeling.hub import checkpoint_on_hub, with_revision
+from tyler.modeling.loading import load_recorded
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
 from tyler.modeling.operators import PAPER_OPERATORS, Operator, check_operators
@@ -124,7 +124,7 @@ class Tyler:
             check_rules(manifest.operators)
         except ValueError as error:
             raise CheckpointError(f"{folder / checkpoint.MANIFEST}: {error}") from error
-        loaded = manifest.backbone.load(folder, instead=backbone, dtype=dtype, device=device)
+        loaded = load_recorded(manifest.backbone, folder, instead=backbone, dtype=dtype, device=device)
         synthesizer, policy = checkpoint.load(folder, manifest, loaded)
         heads = synthesizer.mapping()
         return cls(loaded, manifest.operators, synthesizer, policy, heads, manifest.prompt, manifest.stage)
@@ -139,7 +139,7 @@ class Tyler:
         if self.heads != self.synthesizer.mapping():
             raise ValueError("a model under an intervention (with_heads) cannot be saved; save the model it is of")
         manifest = Manifest(
-            backbone=BackboneRecord.of(self.backbone),
+            backbone=BackboneRecord.of(self.backbone, Path(folder)),
             operators=self.operators,
             prompt=self.prompt,
             stage=self.stage,
@@ -152,14 +152,7 @@ class Tyler:
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of every adapter and head once trained."""
-        return self._fingerprint(self.backbone.fingerprint())
-
-    def earlier_fingerprint(self) -> str:
-        """The same by the backbone's hash before checkpoints of format 3, under which older evaluations were kept."""
-        return self._fingerprint(old_fingerprint(self.backbone.model))
-
-    def _fingerprint(self, backbone: str) -> str:
-        digest = hashlib.sha256(backbone.encode())
+        digest = hashlib.sha256(self.backbone.fingerprint().encode())
         if self.stage != "backbone":  # untrained operators start at random and are never called
             tensors = checkpoint.trained_tensors(self.synthesizer, self.policy)
             for name, tensor in sorted(tensors.items()):

@@ -250,7 +250,7 @@ def test_what_weights_are_in_decides_the_name(monkeypatch: pytest.MonkeyPatch) -
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(backbone, "best_device", lambda device=device: torch.device(device))
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-        sources = Sources({}, {("mini", None, "auto"): "0123"})
+        sources = Sources({}, {("mini", (), None, "auto"): "0123"})
         names.add(name_of(auto.identity("mini", 42, sources)))
     assert len(names) == 2
 
@@ -280,7 +280,7 @@ def test_what_answers_gsm8k_in_the_study_has_learned_gsm8k() -> None:
 
 
 def test_backbones_of_one_id_and_other_settings_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(id: str, *, revision: str | None, dtype: str) -> SimpleNamespace:
+    def load(id: str, *, revision: str | None, dtype: str, **_: object) -> SimpleNamespace:
         return SimpleNamespace(fingerprint=lambda: f"{id} {revision} {dtype}")
 
     monkeypatch.setattr(Backbone, "load", load)

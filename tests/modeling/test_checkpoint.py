@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import tiny
-from damage import change, make_old, nudge, reseal
+from damage import change, nudge, reseal
 from tyler import CheckpointError, Tyler
 from tyler.engine.request import Request
 from tyler.engine.routing import Forced, Learned, Never, Router
@@ -23,7 +23,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
 from tyler.modeling.lora import LoraSettings, lora_layers
-from tyler.modeling.manifest import BackboneRecord
+from tyler.modeling.manifest import BackboneRecord, forget_folders
 from tyler.runs.run import Run
 
 EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})
@@ -125,7 +125,7 @@ def test_a_number_beyond_float16_is_named(saved: Path, backbones: Path, tmp_path
 
 @pytest.mark.parametrize("id, hinted", [("smollm2", True), ("mini", False)])
 def test_a_fetched_backbone_from_elsewhere_is_refused_with_where_to_get_the_right_one(id: str, hinted: bool) -> None:
-    record = BackboneRecord(id, None, "0123456789abcdef", dtype="float32")
+    record = BackboneRecord(id, None, "0123456789abcdef", "0123", "float32")
     with pytest.raises(CheckpointError, match=f"was trained on backbone '{id}' with fingerprint 0123") as refused:
         record.check(tiny.tyler("qwen3").backbone, Path("model"))
     assert ("run `tyler fetch smollm2` with the other --origin" in str(refused.value)) == hinted
@@ -159,7 +159,7 @@ def test_a_checkpoint_holds_what_the_contract_says(saved: Path) -> None:
     manifest = json.loads((saved / "tyler.json").read_text())
     assert manifest["format"] == 3 and manifest["stage"] == "stage2"
     assert {"torch", "transformers", "peft"} <= set(manifest["versions"])
-    assert set(manifest["digests"]) == {"tyler.json", "operators.safetensors", *adapters}
+    assert set(manifest["digests"]) == {"operators.safetensors", *(one for one in adapters if "safetensors" in one)}
 
 
 def test_a_run_directory_loads_its_newest_checkpoint(backbones: Path, tmp_path: Path) -> None:
@@ -391,26 +391,6 @@ def test_a_backbone_in_another_dtype_is_the_same_one_as_far_as_bfloat16_can_tell
             Tyler.from_pretrained(str(checkpoint), backbone=str(folder), dtype=dtype, device="cpu")
 
 
-def test_a_checkpoint_of_format_1_loads_with_a_notice_and_is_held_to_the_fingerprint_of_its_time(
-    copy: Path, backbones: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_old(copy / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
-    loaded = load(copy, backbones)
-    assert_bit_equal(answers(loaded, EVERYWHERE), answers(tiny.tyler("qwen3"), EVERYWHERE))
-    assert f"{copy} is of format 1: it has no digests" in caplog.text and "save it again" in caplog.text
-    assert "has " in refusal(copy, backbones, "qwen2")
-
-
-def test_a_loaded_checkpoint_of_format_1_is_saved_in_the_new_format(
-    copy: Path, backbones: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_old(copy / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
-    load(copy, backbones).save_pretrained(tmp_path / "again")
-    caplog.clear()
-    load(tmp_path / "again", backbones)
-    assert not caplog.text
-
-
 def on_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run in `folder` whose backbone was given as "bb" there; its newest checkpoint."""
     model = tiny.tyler("qwen3")
@@ -432,9 +412,9 @@ def test_a_model_on_a_folder_loads_from_any_directory(tmp_path: Path, monkeypatc
     assert Tyler.from_pretrained(tmp_path / "again").fingerprint() == loaded.fingerprint()
 
 
-def test_an_older_model_on_a_folder_finds_it_beside_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_names_no_folder_finds_it_beside_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = on_a_relative_path(tmp_path / "project", monkeypatch)
-    make_old(checkpoint / "tyler.json", backbone=tiny.tyler("qwen3").backbone)
+    forget_folders(checkpoint / "tyler.json")
     assert Tyler.from_pretrained("runs/a").backbone.id == "bb"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").rename(tmp_path / "moved")
@@ -455,22 +435,11 @@ def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "file", ["synthesizer/adapter_model.safetensors", "policy/adapter_config.json", "operators.safetensors"]
+    "file", ["synthesizer/adapter_model.safetensors", "policy/adapter_model.safetensors", "operators.safetensors"]
 )
 def test_a_file_that_changed_since_it_was_saved_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
-    if file.endswith(".json"):
-        (copy / file).write_text((copy / file).read_text() + " ")
-    else:
-        change(copy / file, lambda tensors: nudge(tensors[sorted(tensors)[0]]))
+    change(copy / file, lambda tensors: nudge(tensors[sorted(tensors)[0]]))
     assert f"{file} changed since" in refusal(copy, backbones)
-    reseal(copy / "tyler.json")
-    load(copy, backbones)
-
-
-def test_a_manifest_that_changed_since_it_was_saved_is_refused(copy: Path, backbones: Path) -> None:
-    content = json.loads((copy / "tyler.json").read_text())
-    edit_manifest(copy, prompt={**content["prompt"], "instruction": "Answer at once."})
-    assert "tyler.json is not as it was saved" in (message := refusal(copy, backbones)) and "--backbone" in message
     reseal(copy / "tyler.json")
     load(copy, backbones)
 
@@ -486,11 +455,11 @@ def edit_manifest(folder: Path, **changes: object) -> None:
     (folder / "tyler.json").write_text(json.dumps({**content, **changes}))
 
 
-@pytest.mark.parametrize("format", [4, 99, 0, True, "1", None])
+@pytest.mark.parametrize("format", [1, 2, 4, 99, 0, True, "1", None])
 def test_another_format_is_refused_with_the_newest_that_is_read(format: object, copy: Path, backbones: Path) -> None:
     edit_manifest(copy, format=format)
     message = refusal(copy, backbones)
-    assert f"tyler.json has format {format!r}" in message and "reads up to 3" in message
+    assert f"tyler.json has format {format!r}" in message and "reads format 3" in message
 
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(copy: Path, backbones: Path) -> None:
@@ -535,3 +504,11 @@ def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: 
     ]
     assert not training
     assert_bit_equal(answers(loaded, Never()), answers(tiny.tyler("qwen3"), Never()))
+
+
+def test_a_checkpoint_that_was_kept_still_loads(root: Path) -> None:
+    """`tests/files/stage1`, in float16 on `mini`: what is published today is read tomorrow."""
+    model = Tyler.from_pretrained(root / "tests" / "files" / "stage1", dtype="float32", device="cpu")
+    assert model.fingerprint() == "f15f094aaa335729"
+    (call,) = model.solve("Find x when $5x - 28 = 47$.", max_new_tokens=20).invocations
+    assert (model.stage, call.operator, call.num_latents) == ("stage1", "global", 2)

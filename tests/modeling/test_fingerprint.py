@@ -12,7 +12,7 @@ import tiny
 from damage import nudge
 from tyler.modeling import fingerprint
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.fingerprint import FUNCTION_KEYS, fingerprint_of, old_fingerprint
+from tyler.modeling.fingerprint import FUNCTION_KEYS, fingerprint_of
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -102,7 +102,6 @@ def test_threads_change_nothing_and_every_chunk_counts(
 def test_the_shipped_backbone_has_the_fingerprints_that_checkpoints_on_it_name() -> None:
     mini = Backbone.load("mini", dtype="float32", device="cpu")
     assert mini.fingerprint() == "eb926075f422a5e0" and mini.fingerprints.rounded == "4be84f868a0ae1b6"
-    assert old_fingerprint(mini.model) == "f9719e5f0ede7f32"
     assert Backbone.load("mini", dtype="bfloat16", device="cpu").fingerprint() == mini.fingerprints.rounded
 
 

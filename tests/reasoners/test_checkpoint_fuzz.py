@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import tiny
 import tyler
-from damage import change, make_old, nudge, reseal
+from damage import change, nudge, reseal
 from tyler import CheckpointError, Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import NOTES, LoraSettings
@@ -32,7 +32,7 @@ WRONG = (None, True, 0, -1, 1.5, 10**18, "bogus", [], {"x": 1})
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of checkpoint: a whole one, the file that seals it, and how it is loaded."""
+    """A kind of checkpoint: a whole one, its manifest, and how it is loaded."""
 
     whole: Path
     manifest: str
@@ -136,24 +136,17 @@ def test_tensors_and_files_that_change_places_are_seen(kind: Kind, place: Path) 
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("sealed", [True, False])
-def test_numbers_that_are_not_finite_are_named_even_where_they_were_saved(
-    bad: float, sealed: bool, kind: Kind, place: Path
-) -> None:
-    if not sealed:
-        names = {"backbone": kind.backbone}
-        make_old(place / kind.manifest, **names | ({"assistant": kind.backbone} if "softcot" in kind.manifest else {}))
+def test_numbers_that_are_not_finite_are_named_even_where_they_were_saved(bad: float, kind: Kind, place: Path) -> None:
     for name in kind.files(".safetensors"):
         for key in with_elements(load_file(kind.whole / name)):
             change(place / name, lambda tensors, key=key: tensors[key].view(-1)[-1:].fill_(bad))
-            if sealed:
-                reseal(place / kind.manifest)
+            reseal(place / kind.manifest)
             told = refusal(kind, place, (name, key))
             assert f"{name} holds numbers that are not finite: {key}" in told
             restore(kind, place, name)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
 def test_tensors_in_another_dtype_are_named(dtype: torch.dtype, kind: Kind, place: Path) -> None:
     for name in kind.files(".safetensors"):
         for key in list(load_file(kind.whole / name))[:2]:
@@ -181,18 +174,8 @@ def edits(content: Any) -> Iterator[tuple[str, Any]]:
             yield f"{key}.{what}", edited
 
 
-def test_no_key_can_be_given_another_value(kind: Kind, place: Path) -> None:
-    for name in kind.files(".json"):
-        content = json.loads((kind.whole / name).read_text())
-        for what, edited in edits(content):
-            (place / name).write_text(json.dumps(edited))
-            told = refusal(kind, place, (name, what))
-            assert name in told or name.replace("config.json", "model.safetensors") in told, "or what no longer fits it"
-        restore(kind, place, name)
-
-
-def test_a_checkpoint_that_was_saved_with_wrong_values_is_refused_in_the_same_way(kind: Kind, place: Path) -> None:
-    """Sealed over whatever it says. What is not refused by its type or range is at least no error from the inside."""
+def test_a_wrong_value_is_refused_by_the_checkpoints_name(kind: Kind, place: Path) -> None:
+    """What is not refused by its type or range is at least no error from the inside."""
     loaded = 0
     for name in kind.files(".json"):
         content = json.loads((kind.whole / name).read_text())

@@ -16,7 +16,7 @@ from tests.documents import documented_metrics
 from tests.reasoners import soft
 from torch import nn
 
-from damage import change, make_old, nudge, reseal
+from damage import change, nudge
 from tyler.config.files import load_config
 from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
@@ -407,13 +407,11 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
         (json.dumps(content | {"format": 9}), "format 9"),
         (json.dumps({key: value for key, value in content.items() if key != "wording"}), "wording"),
         (json.dumps(content | {"wording": {**content["wording"], "thoughts": True}}), "wording.thoughts = True"),
-        (json.dumps(content | {"wording": {**content["wording"], "thoughts": 9}}), "not as it was saved"),
     ):
         path.write_text(broken)
         with pytest.raises(CheckpointError, match=message):
             SoftCot.from_pretrained(tmp_path)
     path.write_text(json.dumps(content | {"assistant": content["assistant"] | {"fingerprint": "0"}}))
-    reseal(path)
     with pytest.raises(CheckpointError, match="fingerprint 0"):
         SoftCot.from_pretrained(tmp_path)
     model.save_pretrained(tmp_path)
@@ -422,7 +420,7 @@ def test_manifests_that_do_not_fit_are_refused(trained: tuple[Path, SoftCot], tm
         SoftCot.from_pretrained(tmp_path)
 
 
-def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlier_rule(tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_its_placeholders(tmp_path: Path) -> None:
     for name, one in (("backbone", backbone("qwen3")), ("assistant", backbone("qwen2", dim=16))):
         one.tokenizer.add_tokens(["<|endoftext|>"])
         one.model.resize_token_embeddings(len(one.tokenizer) + tiny.PADDING)
@@ -435,12 +433,6 @@ def test_a_checkpoint_keeps_its_placeholders_and_one_without_them_has_the_earlie
     folder = tmp_path / "checkpoint"
     model.save_pretrained(folder)
     assert SoftCot.from_pretrained(folder).placeholders == model.placeholders
-    path = folder / parts.MANIFEST
-    make_old(path, backbone=theta, assistant=helper)
-    earlier = SoftCot.from_pretrained(folder)
-    assert earlier.placeholders == parts.Placeholders(theta.tokenizer.eos_token_id, helper.tokenizer.eos_token_id)
-    ids, places = earlier.prompt_with_places(PROBLEMS[0], 2)
-    assert [ids[place] for place in places] == [theta.tokenizer.eos_token_id] * 2
 
 
 def test_traces_over_the_limit_are_left_out_and_counted(tmp_path: Path, caplog) -> None:

@@ -46,6 +46,8 @@ class BackboneConfig(Section):
     """Where the model is."""
     revision: str | None = None
     """The branch, tag or commit of a Hub id; null for its main branch."""
+    adapters: tuple[str, ...] = ()
+    """Folders of LoRAs, such as `policy/` of an SFT checkpoint, that are merged into its weights, in order."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights; auto is bfloat16 on a GPU that has it, else float32."""
     thinking: bool = False

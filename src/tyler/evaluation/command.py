@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -32,7 +31,7 @@ from tyler.evaluation.reports import (
     table,
     warnings,
 )
-from tyler.evaluation.store import ANSWERS, SETTINGS, AnswerStore
+from tyler.evaluation.store import ANSWERS, AnswerStore
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
@@ -67,7 +66,6 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     if found is not None:
         settings["matching"] = budget_matching.summary(found)
     folder = output or default_folder(model, asked)
-    settings["weights"] = weights_in(folder, loaded)
     reasoner = loaded.reasoner
     sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
     records = answered(reasoner, sampled, settings, folder, asked.grading, state)
@@ -166,16 +164,6 @@ def sampling_in_words(settings: Mapping[str, Any]) -> str:
     drawn += [f"top-p {asked['top_p']:g}"] if asked["top_p"] < 1 else []
     drawn += [f"top-k {asked['top_k']}"] if asked["top_k"] else []
     return ", ".join([*drawn, f"seed {asked['seed']}", f"{samples} answers each" if samples > 1 else "Pass@1"])
-
-
-def weights_in(folder: Path, loaded: Loaded) -> str:
-    """The hash of the weights: the one an evaluation in this folder was started with, where it is an older hash of
-    the same weights, so that the evaluation resumes."""
-    kept = folder / SETTINGS
-    if loaded.earlier_weights is None or not kept.exists():
-        return loaded.weights
-    found = json.loads(kept.read_text(encoding="utf-8")).get("weights")
-    return str(found) if found == loaded.earlier_weights() else loaded.weights
 
 
 def answered(

@@ -118,7 +118,7 @@ class Sources:
     """
 
     data: Mapping[str, str]
-    fingerprints: dict[tuple[str | None, ...], str] = field(default_factory=dict)
+    fingerprints: dict[tuple[object, ...], str] = field(default_factory=dict)
     digests: dict[Questions | tuple[Selection, ...], str] = field(default_factory=dict)
 
     def problems(self, asked: Questions) -> list[Problem]:
@@ -175,12 +175,13 @@ class Sources:
 
     def fingerprint(self, config: Config) -> str:
         """The hash of a config's backbone, which is loaded once."""
-        from tyler.modeling.backbone import Backbone
+        from tyler.modeling.loading import load_backbone
 
         theta = config.backbone
-        key = (theta.id, theta.revision, theta.dtype)
+        key = (theta.id, theta.adapters, theta.revision, theta.dtype)
         if key not in self.fingerprints:
-            self.fingerprints[key] = Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype).fingerprint()
+            loaded = load_backbone(theta.id, theta.adapters, revision=theta.revision, dtype=theta.dtype)
+            self.fingerprints[key] = loaded.fingerprint()
         return self.fingerprints[key]
 
 

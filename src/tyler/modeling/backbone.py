@@ -39,6 +39,7 @@ from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
 from tyler.modeling.memory_errors import is_out_of_memory
+from tyler.modeling.merged_adapters import MergedAdapter
 from tyler.modeling.tokenizer import load_tokenizer
 
 
@@ -52,6 +53,8 @@ class Backbone:
     revision: str | None = None
     place: str | None = None
     """Where its folder or file is, if that is not the id."""
+    adapters: tuple[MergedAdapter, ...] = ()
+    """LoRAs that were merged into the weights of the id, in this order (`loading.py`)."""
 
     def __post_init__(self) -> None:
         check_supported(self.id, self.model.config)

@@ -4,6 +4,7 @@ tyler.json                 format, backbone, operators, prompt, stage, versions,
 synthesizer/  policy/      LoRA phi and eta as ordinary peft adapter folders (policy only after Stage 2)
 operators.safetensors      {name}.queries, {name}.proj.weight, {name}.proj.bias of every operator, {name}.latents of one
                            whose latents are constant, the first two, .latents and .centre of a centred one; psi
+merged_adapters/           peft adapter folders that are merged into the backbone before anything else, where it has any
 README.md                  the generated model card
 """
 
@@ -21,16 +22,17 @@ from torch import nn
 
 from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import ADAPTER_FILES, check_adapter, load_lora, save_lora
+from tyler.modeling.lora import load_lora, read_adapter, save_lora
 from tyler.modeling.manifest import (
+    DIGESTS,
     BackboneRecord,
     CheckpointError,
     check_files,
-    check_seal,
     read_as,
     read_manifest,
     write_manifest,
 )
+from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, Synthesizer, TrainedHead, check_heads
@@ -45,13 +47,13 @@ STAGES_OF_POLICY = ("stage2", "sft", "grpo")
 
 @dataclass(frozen=True)
 class Manifest:
-    """tyler.json; `sealed` is what was read from it."""
+    """tyler.json; `digests` are those that were read from it."""
 
     backbone: BackboneRecord
     operators: tuple[Operator, ...]
     prompt: Prompt
     stage: str
-    sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def adapters(self) -> list[str]:
@@ -61,7 +63,8 @@ class Manifest:
     @property
     def files(self) -> list[str]:
         """The files beside it that are loaded."""
-        return [*(f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES), TENSORS]
+        own = [f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES]
+        return [*own, TENSORS, *self.backbone.files]
 
     def write(self, folder: Path) -> None:
         """Write tyler.json beside its files, all of which must be there."""
@@ -83,11 +86,10 @@ class Manifest:
             operators=read_operators(content["operators"], f"{path}: operators"),
             prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
             stage=content["stage"],
-            sealed=content,
+            digests=content[DIGESTS],
         )
         if manifest.stage not in STAGES:
             raise CheckpointError(f"{path} has stage {manifest.stage!r}; known are {', '.join(STAGES)}")
-        check_seal(path, content)
         return manifest
 
 
@@ -128,9 +130,8 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
     else:
         shutil.rmtree(folder / "policy", ignore_errors=True)
     save_file(operator_tensors(synthesizer, policy), folder / TENSORS)
-    for name in manifest.files if half else ():
-        if name.endswith(".safetensors"):
-            to_half(folder / name)
+    for name in [f"{adapter}/{ADAPTER_FILES[-1]}" for adapter in manifest.adapters] + [TENSORS] if half else ():
+        to_half(folder / name)
     (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
     manifest.write(folder)
 
@@ -173,13 +174,13 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
     except ValueError as error:
         raise CheckpointError(f"{folder / MANIFEST}: {error}") from error
     for adapter in manifest.adapters:
-        check_adapter(backbone.model, folder / adapter)
+        read_adapter(backbone.model, folder / adapter)
     names = tensor_names(folder / TENSORS)
     with torch.device("meta"):  # draws nothing
         heads = nn.ModuleDict({one.name: head_of(one, backbone.dim, names) for one in manifest.operators})
     shapes = {name: list(tensor.shape) for name, tensor in heads.state_dict().items()}
     found = read_tensors(folder / TENSORS, {**shapes, "psi": [len(manifest.operators), backbone.dim]})
-    check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+    check_files(folder / MANIFEST, manifest.digests, manifest.files)
     phi, *eta = (load_lora(backbone.model, folder / adapter) for adapter in manifest.adapters)
     synthesizer = Synthesizer(backbone, manifest.operators, phi)
     policy = Policy(backbone, len(manifest.operators), *eta)

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 FUNCTION_KEYS = (
@@ -21,11 +21,6 @@ FUNCTION_KEYS = (
 )  # fmt: skip
 """The settings of a config that change what the model computes. Those that later versions of transformers add are not
 taken by themselves: an upgrade would then make every checkpoint foreign."""
-
-OLD_KEYS = (
-    "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
-    "vocab_size", "head_dim", "rms_norm_eps", "no_rope_layers",
-)  # fmt: skip
 
 CHUNK = 2**24
 """Elements that are hashed at once; threads share the chunks of all tensors."""
@@ -79,21 +74,6 @@ def settings_of(model: PreTrainedModel) -> str:
     """The settings that change what the model computes, as JSON; 1 and 1.0 are the same."""
     config = model.config.to_dict()
     return json.dumps(_as_floats({key: config.get(key) for key in FUNCTION_KEYS}), sort_keys=True)
-
-
-def old_fingerprint(model: PreTrainedModel) -> str:
-    """The hash in checkpoints before format 3: of some settings, the norms and 64 rows of the embeddings.
-
-    It misses a change of any attention or MLP matrix, and is here so that those checkpoints still load.
-    """
-    config = model.config.to_dict()
-    shape = {key: config[key] for key in sorted(config) if key in OLD_KEYS}
-    digest = hashlib.sha256(repr(shape).encode())
-    norms = [tensor for _, tensor in sorted(model.named_parameters()) if tensor.dim() == 1]
-    embedding = cast(nn.Embedding, model.get_input_embeddings()).weight
-    for tensor in (*norms, embedding[:: max(1, model.config.vocab_size // 64)]):
-        digest.update(_bytes(tensor.detach().cpu().to(torch.bfloat16)))
-    return digest.hexdigest()[:16]
 
 
 def _digests(chunk: Tensor, dtype: torch.dtype) -> tuple[bytes, bytes]:

@@ -24,13 +24,12 @@ from transformers import PreTrainedModel
 
 from tyler.modeling.backbone import view
 from tyler.modeling.manifest import CheckpointError, read_as, read_object
+from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.products import adapted_product
 from tyler.modeling.tensor_files import read_tensors
 
 ADAPTER = "default"
 HALF = (torch.bfloat16, torch.float16)
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-"""What is loaded of an adapter's folder."""
 
 
 @dataclass(frozen=True)
@@ -126,21 +125,36 @@ def peft_config(settings: LoraSettings) -> LoraConfig:
     return config
 
 
-def check_adapter(model: PreTrainedModel, folder: Path) -> LoraConfig:
-    """The settings of the adapter in `folder`, whose tensors are those that the model asks for.
+def read_adapter(model: PreTrainedModel, folder: Path) -> tuple[LoraConfig, dict[str, Tensor]]:
+    """The settings and, in float32, the tensors of the adapter in `folder`: those that the model asks for.
 
     Raises CheckpointError naming the file, and the setting or the tensors, where `save_lora` wrote nothing like it:
     peft itself only warns of a missing tensor, and the LoRA is lost.
     """
     config_file, tensor_file = (folder / name for name in ADAPTER_FILES)
     config = peft_config(read_settings(config_file))
-    read_tensors(tensor_file, expected_shapes(model, config))
-    return config
+    return config, read_tensors(tensor_file, expected_shapes(model, config))
+
+
+@torch.no_grad()
+def merge_folder(model: PreTrainedModel, folder: Path) -> None:
+    """Add the adapter in `folder` to the model's own weights, in float64 as `folded_weight` does.
+
+    Raises CheckpointError, and changes nothing, as `read_adapter` does.
+    """
+    config, tensors = read_adapter(model, folder)
+    for key, down in tensors.items():
+        if not key.endswith("lora_A.weight"):
+            continue
+        up = tensors[key.replace("lora_A", "lora_B")].double() * (config.lora_alpha / config.r)
+        name = key.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        theta = cast(nn.Linear, model.get_submodule(name)).weight
+        theta.copy_(theta.double() + (up @ down.double()).to(theta.device))
 
 
 def load_lora(model: PreTrainedModel, folder: Path) -> PeftModel:
-    """A view of `model` with the adapter that `save_lora` wrote into `folder`. Raises as `check_adapter` does."""
-    config = check_adapter(model, folder)
+    """A view of `model` with the adapter that `save_lora` wrote into `folder`. Raises as `read_adapter` does."""
+    config, _ = read_adapter(model, folder)
     with without_peft_noise():
         loaded = PeftModel.from_pretrained(view(model), str(folder), is_trainable=True, config=config)
     return loaded.eval()  # dropout only where a training loop asks for it

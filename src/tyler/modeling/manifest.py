@@ -1,8 +1,8 @@
-"""What checkpoints of every kind have in common: a JSON file that names the backbone and seals the files beside it.
+"""What checkpoints of every kind have in common: a JSON file that names the backbone and the tensor files beside it.
 
-    format    3; before it the backbone had another fingerprint, and no file was sealed
-    backbone  its id, revision, folder, dtype and fingerprints
-    digests   sha256 of every file that is loaded, and of this file's other keys
+    format    of the layout, 3
+    backbone  its id, revision, folder, dtype, merged adapters and fingerprints
+    digests   sha256 of every tensor file
 
 `checkpoint.py`, MemGen and SoftCoT add keys of their own.
 """
@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
@@ -23,20 +22,19 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from tyler.modeling.architectures import FETCHABLE, MINI
-from tyler.modeling.backbone import Backbone, dtype_name, resolve_device, resolve_dtype
+from tyler.modeling.backbone import Backbone, dtype_name
 from tyler.modeling.digests import changed_files, digests_of
-from tyler.modeling.fingerprint import fingerprint_of, old_fingerprint
+from tyler.modeling.fingerprint import fingerprint_of
+from tyler.modeling.merged_adapters import ADAPTER_FILES, folder_names
 
 FORMAT = 3
-DIGESTS, SEALED_SINCE = "digests", 3
+DIGESTS = "digests"
 PACKAGES = ("torch", "transformers", "peft")
 
 NAMES = (MINI, *FETCHABLE)
 """Ids that are found by name, wherever one is."""
 
 Kind = TypeVar("Kind")
-
-logger = logging.getLogger(__name__)
 
 
 class CheckpointError(ValueError):
@@ -48,54 +46,42 @@ class BackboneRecord:
     """The backbone that a checkpoint belongs to.
 
     `folder` is where it was, as an absolute path, if `id` is a folder or a file. `fingerprint` and `rounded` are those
-    of `fingerprint.py`, of weights in `dtype`; older formats have neither `rounded` nor `dtype`, and an older hash.
+    of `fingerprint.py`, of weights in `dtype`. `merged_adapters` are folders of LoRAs inside the checkpoint, which are
+    merged into the weights of `id` in this order; the fingerprints are those of the merged weights.
     """
 
     id: str
     revision: str | None
     fingerprint: str
-    rounded: str | None = None
-    dtype: str | None = None
+    rounded: str
+    dtype: str
     folder: str | None = None
+    merged_adapters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.merged_adapters:
+            if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII):
+                raise ValueError(f"merged_adapters has {name!r}; give the path of a folder inside the checkpoint")
+
+    @property
+    def files(self) -> list[str]:
+        """The files of its merged adapters."""
+        return [f"{adapter}/{name}" for adapter in self.merged_adapters for name in ADAPTER_FILES]
 
     @classmethod
-    def of(cls, backbone: Backbone) -> BackboneRecord:
-        """What a checkpoint on this backbone says of it."""
+    def of(cls, backbone: Backbone, folder: Path) -> BackboneRecord:
+        """What a checkpoint in `folder` says of this backbone, whose merged adapters are written there."""
+        names = folder_names(len(backbone.adapters))
+        for name, adapter in zip(names, backbone.adapters, strict=True):
+            adapter.write(folder / name)
         found, path = backbone.fingerprints, Path(backbone.place or backbone.id)
-        folder = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
-        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype_name(backbone.dtype), folder)
-
-    def load(
-        self, folder: Path, *, instead: str | None, dtype: str | torch.dtype, device: str | torch.device | None
-    ) -> Backbone:
-        """The backbone of the checkpoint in `folder`, from where it was, or from the id or place given `instead`.
-
-        Raises CheckpointError for other weights, and FileNotFoundError, naming what to give, where there is none.
-        """
-        wanted = resolve_dtype(dtype, resolve_device(device))
-        compared = wanted if self.tells_of(wanted) else torch.float32
-        backbone = self._read(folder, instead, compared, device)
-        self.check(backbone, folder)
-        return backbone if compared == wanted else backbone.rounded_to(wanted)
+        where = str(path.resolve()) if backbone.id not in NAMES and path.exists() else None
+        dtype = dtype_name(backbone.dtype)
+        return cls(backbone.id, backbone.revision, found.exact, found.rounded, dtype, where, names)
 
     def tells_of(self, dtype: torch.dtype) -> bool:
         """Whether weights in `dtype` can be compared with the recorded ones: float16 keeps other bits than bfloat16."""
         return dtype_name(dtype) == self.dtype or "float16" not in (dtype_name(dtype), self.dtype)
-
-    def _read(
-        self, folder: Path, instead: str | None, dtype: torch.dtype, device: str | torch.device | None
-    ) -> Backbone:
-        if instead is not None:
-            revision = self.revision if instead == self.id else None
-            return Backbone.load(instead, revision=revision, dtype=dtype, device=device)
-        try:
-            place = self.place(folder)
-            return Backbone.load(self.id, revision=self.revision, dtype=dtype, device=device, place=place)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
-                "or backbone= in Python"
-            ) from error
 
     def place(self, folder: Path) -> str | None:
         """Where a backbone that is a folder or a file is: as noted, as seen from here, or from the run or above it."""
@@ -111,9 +97,7 @@ class BackboneRecord:
         Weights in the recorded dtype must be the same to the bit. In another they must be the same in bfloat16, which
         is all that is left of them in one of the two; float32 weights are rounded to a recorded float16.
         """
-        if self.dtype is None:
-            same, found = old_fingerprint(backbone.model) == self.fingerprint, old_fingerprint(backbone.model)
-        elif self.dtype == dtype_name(backbone.dtype):
+        if self.dtype == dtype_name(backbone.dtype):
             same, found = backbone.fingerprint() == self.fingerprint, backbone.fingerprint()
         elif self.dtype == "float16":
             found = fingerprint_of(backbone.model, torch.float16).exact
@@ -127,7 +111,7 @@ class BackboneRecord:
             )
             raise CheckpointError(
                 f"{folder} was trained on backbone {self.id!r} with fingerprint {self.fingerprint}"
-                f"{f' in {self.dtype}' if self.dtype else ''}, but {backbone.id!r} has {found} in "
+                f" in {self.dtype}, but {backbone.id!r} has {found} in "
                 f"{dtype_name(backbone.dtype)}: load it with the backbone it was trained on (backbone.id of a config, "
                 f"--backbone of a command){fetched if self.id in FETCHABLE else ''}"
             )
@@ -139,10 +123,13 @@ class BackboneRecord:
 def write_manifest(path: Path, content: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write `content` with its format, versions and digests; `files` are the names of those beside it, all there."""
     packages = {name: version(name) for name in PACKAGES}
-    whole: dict[str, Any] = {"format": FORMAT, **content, "versions": packages}
-    digests = digests_of(path.parent, files)
-    whole[DIGESTS] = {**digests, path.name: seal_of({**whole, DIGESTS: digests})}
+    whole = {"format": FORMAT, **content, "versions": packages, DIGESTS: digests_of(path.parent, tensor_files(files))}
     path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+
+
+def tensor_files(files: Sequence[str]) -> list[str]:
+    """Those of a checkpoint's files whose damage nothing but a digest shows."""
+    return [name for name in files if name.endswith(".safetensors")]
 
 
 def forget_folders(path: Path) -> None:
@@ -151,33 +138,25 @@ def forget_folders(path: Path) -> None:
     for value in content.values():
         if isinstance(value, dict) and {"id", "fingerprint", "folder"} <= value.keys():
             value["folder"] = None
-    others = {name: digest for name, digest in content[DIGESTS].items() if name != path.name}
-    content[DIGESTS] = {**others, path.name: seal_of({**content, DIGESTS: others})}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def seal_of(content: Mapping[str, Any]) -> str:
-    """sha256 of a manifest without its own digest, whatever its layout."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_manifest(path: Path, keys: Collection[str], later: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The JSON object in a file with its format, its versions, and these keys of its kind's own.
+def read_manifest(path: Path, keys: Collection[str]) -> dict[str, Any]:
+    """The JSON object in a file with its format, its versions, its digests, and these keys of its kind's own.
 
-    `later` are those that came with a later format than the first, and which.
     Raises CheckpointError naming what is wrong: a file that is no such object, another format, or other keys.
     """
     content = read_object(path)
     format = content.get("format")
-    if type(format) is not int or not 1 <= format <= FORMAT:
-        raise CheckpointError(
-            f"{path} has format {format!r}, and this version of tyler reads up to {FORMAT}; upgrade tyler"
-        )
-    since = {DIGESTS: SEALED_SINCE, **(later or {})}
-    check_keys(path, content, {"format", "versions", *keys, *(key for key in since if format >= since[key])})
+    if type(format) is not int or format != FORMAT:
+        raise CheckpointError(f"{path} has format {format!r}, and this version of tyler reads format {FORMAT}")
+    check_keys(path, content, {"format", "versions", DIGESTS, *keys})
+    digests = content[DIGESTS]
+    if not isinstance(digests, dict) or not all(isinstance(one, str) for one in digests.values()):
+        raise CheckpointError(f"{path}: {DIGESTS} = {digests!r:.80}; it must be an object of file names and sha256")
     return content
 
 
@@ -228,52 +207,22 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def read_sections(
-    path: Path, kinds: Mapping[str, type], later: Mapping[str, int]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A manifest whose own keys are dataclasses of these kinds: those that it has, by key, and what was read.
+def read_sections(path: Path, kinds: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A manifest whose own keys are dataclasses of these kinds, by key, and its digests.
 
-    `later` are the keys that came with a later format than the first, and which. Raises CheckpointError as
-    `read_manifest`, `read_as` and `check_seal` do.
+    Raises CheckpointError as `read_manifest` and `read_as` do.
     """
-    content = read_manifest(path, kinds.keys() - later.keys(), later)
-    sections: dict[str, Any] = {
-        key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items() if key in content
-    }
-    check_seal(path, content)
-    return sections, content
+    content = read_manifest(path, kinds)
+    sections: dict[str, Any] = {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items()}
+    return sections, content[DIGESTS]
 
 
-def check_seal(path: Path, content: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless a manifest is as it was saved; log a notice for an older one, which cannot say.
-
-    To be called once every field is known to be right by itself, for that is the better refusal.
-    """
-    if content["format"] < SEALED_SINCE:
-        logger.warning(
-            "%s is of format %s: it has no digests of its files, and its fingerprint saw only a part of the backbone's "
-            "weights; load it and save it again to have both",
-            path.parent,
-            content["format"],
-        )
-        return
-    digests = content[DIGESTS]
-    if not isinstance(digests, dict) or not all(isinstance(one, str) for one in digests.values()):
-        raise CheckpointError(f"{path}: {DIGESTS} = {digests!r:.80}; it must be an object of file names and sha256")
-    others = {name: digest for name, digest in digests.items() if name != path.name}
-    if digests.get(path.name) != seal_of({**content, DIGESTS: others}):
-        raise CheckpointError(
-            f"{path} is not as it was saved; copy the checkpoint again. For a backbone that is elsewhere now, give its "
-            "place with backbone= or --backbone instead"
-        )
-
-
-def check_files(path: Path, content: Mapping[str, Any], files: Sequence[str]) -> None:
-    """Raise CheckpointError naming every file beside a manifest that is not as it was saved."""
-    if content["format"] < SEALED_SINCE:
-        return
-    check_keys(f"{path}: {DIGESTS}", content[DIGESTS], {*files, path.name})
-    if changed := changed_files(path.parent, {name: content[DIGESTS][name] for name in files}):
+def check_files(path: Path, digests: Mapping[str, str], files: Sequence[str]) -> None:
+    """Raise CheckpointError naming every tensor file beside a manifest that is not as it was saved."""
+    tensors = tensor_files(files)
+    if missing := sorted(set(tensors) - digests.keys()):
+        raise CheckpointError(f"{path}: {DIGESTS} misses {', '.join(missing)}; copy the checkpoint again")
+    if changed := changed_files(path.parent, {name: digests[name] for name in tensors}):
         raise CheckpointError(
             f"{path.parent} is not as it was saved: {', '.join(changed)} changed since; copy the checkpoint again"
         )

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in float32 or float16."""
+"""The tensors of a checkpoint: exactly those that are expected, in their shapes, finite, in float32 or less."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tyler.modeling.manifest import CheckpointError
 
-DTYPES = ("F32", "F16")
-"""What is read, as safetensors writes it; float16 becomes float32."""
+DTYPES = ("F32", "F16", "BF16")
+"""What is read, as safetensors writes it; half precision becomes float32."""
 SHOWN = 6
 
 

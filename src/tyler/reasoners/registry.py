@@ -86,8 +86,6 @@ class Loaded:
     build: Callable[[Any, int], Reasoner]
     dtype: str
     """What the weights are in: rounding decides answers too."""
-    earlier_weights: Callable[[], str] | None = None
-    """The hash of the same weights in evaluations from before checkpoints of format 3."""
 
     @property
     def reasoner(self) -> Reasoner:
@@ -202,7 +200,7 @@ def own(
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
     weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
-    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype, model.earlier_fingerprint)
+    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype)
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from tyler.modeling.architectures import shipped
-from tyler.modeling.backbone import Backbone, first_line
+from tyler.modeling.backbone import first_line
 from tyler.modeling.checkpoint import MANIFEST, Manifest, is_checkpoint
 from tyler.modeling.digests import digest_of
 from tyler.modeling.hub import HUB_ID
-from tyler.modeling.manifest import NAMES, SEALED_SINCE, BackboneRecord, CheckpointError, check_files
+from tyler.modeling.loading import load_backbone
+from tyler.modeling.manifest import NAMES, BackboneRecord, check_files
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.sharing.card import model_card
 from tyler.sharing.records import evaluations_of, results_in, saved_fingerprint, training_of
@@ -59,7 +60,7 @@ def run(
     folder = found_checkpoint(model)
     manifest = Manifest.read(folder)
     check_whole(folder, manifest)
-    published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), sealed={})
+    published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), digests={})
     with staged(folder, published) as copy:
         others = write_card(copy, folder, model, manifest, published, repo, evaluations)
         for other in others:
@@ -94,12 +95,7 @@ def found_checkpoint(model: str) -> Path:
 
 def check_whole(folder: Path, manifest: Manifest) -> None:
     """Raise CheckpointError unless every file is as it was saved, by the digests in tyler.json."""
-    if manifest.sealed["format"] < SEALED_SINCE:
-        raise CheckpointError(
-            f"{folder} is of format {manifest.sealed['format']} and has no digests to check an upload by; load it with "
-            "Tyler.from_pretrained and save it again"
-        )
-    check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+    check_files(folder / MANIFEST, manifest.digests, manifest.files)
 
 
 def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -> BackboneRecord:
@@ -116,9 +112,10 @@ def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -
         return record
     if Path(instead).exists() or not (instead in NAMES or HUB_ID.fullmatch(instead)):
         raise PushError(f"--backbone {instead} is no model that others find; give its id on the Hub, USER/NAME")
-    loaded = Backbone.load(instead, dtype=record.dtype or "auto")
+    adapters = [folder / name for name in record.merged_adapters]
+    loaded = load_backbone(instead, adapters, dtype=record.dtype)
     record.check(loaded, folder)
-    return BackboneRecord.of(loaded)
+    return replace(record, id=instead, revision=loaded.revision, folder=None)
 
 
 @contextmanager
@@ -127,7 +124,7 @@ def staged(folder: Path, manifest: Manifest) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tyler-push-") as temporary:
         copy = Path(temporary)
         for name in manifest.files:
-            (copy / name).parent.mkdir(exist_ok=True)
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, copy / name)
         for adapter in manifest.adapters:
             settings = copy / adapter / "adapter_config.json"
@@ -182,7 +179,7 @@ def show(copy: Path, repo: str) -> None:
 def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
     """Send a staged copy in one commit, and return its address. Raises PushError where the Hub does not take it."""
     published = Manifest.read(copy)
-    check_files(copy / MANIFEST, published.sealed, published.files)
+    check_files(copy / MANIFEST, published.digests, published.files)
     with explained(repo):
         api = HfApi()
         api.create_repo(repo, private=private, exist_ok=True)

@@ -15,6 +15,7 @@ from peft import PeftModel
 from tyler.config.files import dump
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
+from tyler.modeling import loading
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
@@ -92,7 +93,9 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand
 def load_backbone(config: Config) -> Backbone:
     """The backbone of a config."""
     theta = config.backbone
-    return Backbone.load(theta.id, revision=theta.revision, dtype=theta.dtype, device=config.devices.device)
+    return loading.load_backbone(
+        theta.id, theta.adapters, revision=theta.revision, dtype=theta.dtype, device=config.devices.device
+    )
 
 
 def load_problems(config: Config) -> list[Problem]:

@@ -24,6 +24,7 @@ from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
+from tyler.modeling.loading import load_backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
 from tyler.runs.run import Run
@@ -177,7 +178,7 @@ def load_whole_backbone(config: Config) -> Backbone:
     theta, device = config.backbone, resolve_device(config.devices.device)
     dtype = resolve_dtype(theta.dtype, device)
     where = torch.device("cpu") if config.stage1.shard_layers else device
-    return Backbone.load(theta.id, revision=theta.revision, dtype=dtype, device=where)
+    return load_backbone(theta.id, theta.adapters, revision=theta.revision, dtype=dtype, device=where)
 
 
 def shard(model: Tyler, config: Stage1Config, num_development: int, device: torch.device) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -24,16 +23,18 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import ADAPTER_FILES, LoraSettings, check_adapter, load_lora, lora_layers, save_lora
+from tyler.modeling.loading import load_recorded
+from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapter, save_lora
 from tyler.modeling.manifest import (
+    DIGESTS,
     BackboneRecord,
     CheckpointError,
     check_files,
-    check_seal,
     read_as,
     read_manifest,
     write_manifest,
 )
+from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import check_at_least
@@ -71,13 +72,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Manifest:
-    """memgen.json; `sealed` is what was read from it."""
+    """memgen.json; `digests` are those that were read from it."""
 
     backbone: BackboneRecord
     settings: Settings
     prompt: Prompt
     trigger: bool
-    sealed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def adapters(self) -> list[str]:
@@ -87,7 +88,8 @@ class Manifest:
     @property
     def files(self) -> list[str]:
         """The files beside it that are loaded."""
-        return [*(f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES), TENSORS]
+        own = [f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES]
+        return [*own, TENSORS, *self.backbone.files]
 
     def shapes(self, dim: int) -> dict[str, list[int]]:
         """The shapes of what heads.safetensors holds."""
@@ -117,15 +119,13 @@ class Manifest:
         content = read_manifest(path, ("backbone", "settings", "prompt", "trigger"))
         if not isinstance(trigger := content["trigger"], bool):
             raise CheckpointError(f"{path}: trigger = {trigger!r:.80}; it must be true or false")
-        manifest = cls(
+        return cls(
             backbone=read_as(BackboneRecord, content["backbone"], f"{path}: backbone"),
             settings=read_as(Settings, content["settings"], f"{path}: settings"),
             prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
             trigger=trigger,
-            sealed=content,
+            digests=content[DIGESTS],
         )
-        check_seal(path, content)
-        return manifest
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,11 @@ class MemGen:
         if not is_memgen(folder):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
         manifest = Manifest.read(folder)
-        loaded = manifest.backbone.load(folder, instead=backbone, dtype=dtype, device=device)
+        loaded = load_recorded(manifest.backbone, folder, instead=backbone, dtype=dtype, device=device)
         for adapter in manifest.adapters:
-            check_adapter(loaded.model, folder / adapter)
+            read_adapter(loaded.model, folder / adapter)
         found = read_tensors(folder / TENSORS, manifest.shapes(loaded.dim))
-        check_files(folder / MANIFEST, manifest.sealed, manifest.files)
+        check_files(folder / MANIFEST, manifest.digests, manifest.files)
         weaver = Weaver(loaded, manifest.settings.operators, load_lora(loaded.model, folder / "weaver"))
         trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest.trigger else None
         model = cls(loaded, weaver.eval(), trigger and trigger.eval(), manifest.settings, manifest.prompt)
@@ -218,8 +218,8 @@ class MemGen:
         else:
             shutil.rmtree(folder / "trigger", ignore_errors=True)
         save_file({name: t.detach().cpu().contiguous() for name, t in self._tensors().items()}, folder / TENSORS)
-        manifest = Manifest(BackboneRecord.of(self.backbone), self.settings, self.prompt, self.trigger is not None)
-        manifest.write(folder)
+        backbone = BackboneRecord.of(self.backbone, folder)
+        Manifest(backbone, self.settings, self.prompt, self.trigger is not None).write(folder)
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of weaver and trigger."""

@@ -34,6 +34,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import check_at_least
@@ -178,15 +179,16 @@ class SoftCot:
         """Write softcot.json and softcot.safetensors, which reload to bit-equal outputs."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        backbone = BackboneRecord.of(self.backbone, folder)
         content = {
-            "backbone": asdict(BackboneRecord.of(self.backbone)),
-            "assistant": asdict(BackboneRecord.of(self.assistant)),
+            "backbone": asdict(backbone),
+            "assistant": asdict(BackboneRecord.of(self.assistant, folder)),
             "prompt": asdict(self.prompt),
             "wording": asdict(self.wording),
             "placeholders": asdict(self.placeholders),
         }
         save_file(tensors_of(self.projection), folder / WEIGHTS)
-        write_manifest(folder / MANIFEST, content, [WEIGHTS])
+        write_manifest(folder / MANIFEST, content, [WEIGHTS, *backbone.files])
 
     @classmethod
     def from_pretrained(
@@ -202,16 +204,16 @@ class SoftCot:
         Raises CheckpointError for one that does not fit.
         """
         folder = folder_of(location)
-        told, sealed = read_sections(folder / MANIFEST, SECTIONS, {"placeholders": 2})
-        theta = told["backbone"].load(folder, instead=backbone, dtype=dtype, device=device)
+        told, digests = read_sections(folder / MANIFEST, SECTIONS)
+        theta = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         alone, record = told["assistant"] == told["backbone"], told["assistant"]
-        assistant = theta if alone else record.load(folder, instead=None, dtype=dtype, device=device)
-        holders = told.get("placeholders") or paddings(theta, assistant)
+        assistant = theta if alone else load_recorded(record, folder, instead=None, dtype=dtype, device=device)
+        holders = told["placeholders"]
         projection = nn.Linear(assistant.dim, theta.dim).to(theta.device)
         model = cls(theta, assistant, projection, told["prompt"], told["wording"], holders)
         expected = {name: tensor.shape for name, tensor in tensors_of(projection).items()}
         found = read_tensors(folder / WEIGHTS, expected)
-        check_files(folder / MANIFEST, sealed, [WEIGHTS])
+        check_files(folder / MANIFEST, digests, [WEIGHTS, *told["backbone"].files])
         projection.load_state_dict(found)
         return model
 
@@ -234,7 +236,7 @@ def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    """What pads, else the unknown or the end token; the placeholder of checkpoints of format 1. Raises ValueError."""
+    """What pads, else the unknown or the end token; the last choice. Raises ValueError."""
     for id in (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id):
         if id is not None:
             return int(id)
@@ -260,7 +262,7 @@ SECTIONS = {
     "wording": Wording,
     "placeholders": Placeholders,
 }
-"""What softcot.json holds; format 1 had no placeholders, and held places with what pads."""
+"""What softcot.json holds."""
 
 
 def folder_of(location: str | Path) -> Path:
@@ -276,8 +278,3 @@ def is_checkpoint(location: str | Path) -> bool:
 def tensors_of(projection: nn.Linear) -> dict[str, Tensor]:
     """The content of softcot.safetensors."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in projection.state_dict().items()}
-
-
-def paddings(backbone: Backbone, assistant: Backbone) -> Placeholders:
-    """What held places in checkpoints of format 1."""
-    return Placeholders(padding(backbone.tokenizer), padding(assistant.tokenizer))

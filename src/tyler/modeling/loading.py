@@ -1,0 +1,74 @@
+"""Backbones with adapters merged into their weights, from a config or as a checkpoint names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
+from tyler.modeling.lora import merge_folder
+from tyler.modeling.manifest import BackboneRecord, CheckpointError
+from tyler.modeling.merged_adapters import MergedAdapter
+
+
+def load_backbone(
+    id: str,
+    adapters: Sequence[str | Path] = (),
+    *,
+    revision: str | None = None,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    place: str | None = None,
+) -> Backbone:
+    """`Backbone.load`, and some LoRA folders merged into its weights in their order: in float32, before any cast.
+
+    Raises CheckpointError, naming it, for a folder that holds no LoRA of this backbone.
+    """
+    if not adapters:
+        return Backbone.load(id, revision=revision, dtype=dtype, device=device, place=place)
+    wanted = resolve_dtype(dtype, resolve_device(device))
+    backbone = Backbone.load(id, revision=revision, dtype=torch.float32, device=device, place=place)
+    for folder in map(Path, adapters):
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"{folder} is missing: backbone {id!r} is used with an adapter merged into it, and this is its folder"
+            )
+        merge_folder(backbone.model, folder)
+    merged = replace(backbone, adapters=tuple(MergedAdapter.read(Path(folder)) for folder in adapters))
+    return merged if wanted == torch.float32 else merged.rounded_to(wanted)
+
+
+def load_recorded(
+    record: BackboneRecord,
+    folder: Path,
+    *,
+    instead: str | None,
+    dtype: str | torch.dtype,
+    device: str | torch.device | None,
+) -> Backbone:
+    """The backbone of the checkpoint in `folder`, from where it was, or from the id or place given `instead`.
+
+    Raises CheckpointError for other weights, and FileNotFoundError, naming what to give, where there is none.
+    """
+    wanted = resolve_dtype(dtype, resolve_device(device))
+    compared = wanted if record.tells_of(wanted) else torch.float32
+    adapters = [folder / name for name in record.merged_adapters]
+    if instead is not None:
+        revision = record.revision if instead == record.id else None
+        backbone = load_backbone(instead, adapters, revision=revision, dtype=compared, device=device)
+    else:
+        try:
+            place = record.place(folder)
+            backbone = load_backbone(
+                record.id, adapters, revision=record.revision, dtype=compared, device=device, place=place
+            )
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{error}\n{folder} was trained on it. If it is elsewhere now, give its place: --backbone PLACE, "
+                "or backbone= in Python"
+            ) from error
+    record.check(backbone, folder)
+    return backbone if compared == wanted else backbone.rounded_to(wanted)

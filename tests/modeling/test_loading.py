@@ -1,0 +1,116 @@
+"""Backbones with adapters merged into their weights: loaded, compared, trained on, saved and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.loading import load_backbone
+from tyler.modeling.lora import LoraSettings, lora_layers
+from tyler.modeling.manifest import CheckpointError
+from tyler.modeling.tensor_files import to_half
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """The folder of a backbone."""
+    backbone = tiny.build_backbone("qwen3")
+    backbone.model.save_pretrained(tmp_path / "plain")
+    backbone.tokenizer.save_pretrained(tmp_path / "plain")
+    return tmp_path / "plain"
+
+
+@pytest.fixture
+def skills(plain: Path, tmp_path: Path) -> list[Path]:
+    """Two adapters of it in float16, as two SFT checkpoints in half precision hold them."""
+    for name, seed in (("first", 1), ("second", 2)):
+        model = Tyler.start(Backbone.load(str(plain)), ()).at_stage("sft")
+        model.policy.add_lora(LoraSettings(rank=4, alpha=8))
+        tiny.randomize_lora(model.policy.lora, torch.Generator().manual_seed(seed))
+        model.save_pretrained(tmp_path / name, half=True)
+    return [tmp_path / "first" / "policy", tmp_path / "second" / "policy"]
+
+
+def summed(plain: Path, skills: list[Path]) -> dict[str, torch.Tensor]:
+    """The merged weights, by the adapters that peft loaded."""
+    weights = {name: theta.double() for name, theta in Backbone.load(str(plain)).model.named_parameters()}
+    for folder in skills:
+        lora = Tyler.from_pretrained(str(folder.parent)).policy.lora
+        assert lora is not None
+        for name, layer in lora_layers(lora).items():
+            a, b = (maps["default"].weight.double() for maps in (layer.lora_A, layer.lora_B))
+            key = f"{name}.weight"
+            weights[key] = (weights[key] + layer.scaling["default"] * b @ a).float().double()
+    return weights
+
+
+def test_adapters_are_merged_in_order_in_float32_before_any_cast(plain: Path, skills: list[Path]) -> None:
+    exact = summed(plain, skills)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        merged = load_backbone(str(plain), skills, dtype=dtype)
+        for name, theta in merged.model.named_parameters():
+            assert torch.equal(theta, exact[name].detach().float().to(dtype)), name
+    assert merged.fingerprint() != Backbone.load(str(plain), dtype=torch.float16).fingerprint()
+
+
+def test_a_checkpoint_keeps_the_adapters_of_its_backbone(plain: Path, skills: list[Path], tmp_path: Path) -> None:
+    model = Tyler.start(load_backbone(str(plain), skills)).at_stage("stage1")
+    expected = model.solve(tiny.MEDIUM, max_new_tokens=12)
+    model.save_pretrained(tmp_path / "once")
+    for folder in skills:
+        shutil.rmtree(folder)
+    Tyler.from_pretrained(str(tmp_path / "once")).save_pretrained(tmp_path / "twice", half=True)
+    shutil.rmtree(tmp_path / "once")
+    written = json.loads((tmp_path / "twice" / "tyler.json").read_text())["backbone"]
+    assert written["merged_adapters"] == ["merged_adapters/1", "merged_adapters/2"]
+    loaded = Tyler.from_pretrained(str(tmp_path / "twice"))
+    assert loaded.backbone.fingerprint() == model.backbone.fingerprint() == written["fingerprint"]
+    assert loaded.solve(tiny.MEDIUM, max_new_tokens=12).actions == expected.actions
+    assert Tyler.from_pretrained(str(tmp_path / "twice"), dtype="bfloat16").backbone.dtype == torch.bfloat16
+
+
+def test_bfloat16_adapters_are_read(plain: Path, skills: list[Path]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = skills[0] / "adapter_model.safetensors"
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
+    assert load_backbone(str(plain), skills[:1]).fingerprint() != Backbone.load(str(plain)).fingerprint()
+
+
+def test_what_is_no_adapter_of_the_backbone_is_refused_by_name(plain: Path, skills: list[Path], tmp_path: Path) -> None:
+    Tyler.start(load_backbone(str(plain), skills)).save_pretrained(tmp_path / "kept")
+    second = tmp_path / "kept" / "merged_adapters" / "2"
+    moved = shutil.move(second, tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"merged_adapters/2 is missing: backbone .* adapter merged into it"):
+        Tyler.from_pretrained(str(tmp_path / "kept"))
+    shutil.copytree(skills[0], second)
+    with pytest.raises(CheckpointError, match=r"was trained on backbone .* but .* has"):
+        Tyler.from_pretrained(str(tmp_path / "kept"))
+    shutil.rmtree(second)
+    shutil.copytree(moved, second)
+    to_half(second / "adapter_model.safetensors")
+    Tyler.from_pretrained(str(tmp_path / "kept"))
+    settings = json.loads((second / "adapter_config.json").read_text())
+    (second / "adapter_config.json").write_text(json.dumps({**settings, "r": settings["r"] + 1}))
+    with pytest.raises(CheckpointError, match=r"merged_adapters/2/adapter_model.safetensors does not fit .* misshapen"):
+        Tyler.from_pretrained(str(tmp_path / "kept"))
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc", "a/../../b", "", ".hidden"])
+def test_an_adapter_outside_the_checkpoint_is_refused(
+    plain: Path, skills: list[Path], tmp_path: Path, name: str
+) -> None:
+    Tyler.start(load_backbone(str(plain), skills)).save_pretrained(tmp_path / "kept")
+    file = tmp_path / "kept" / "tyler.json"
+    content = json.loads(file.read_text())
+    content["backbone"]["merged_adapters"] = [name]
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="give the path of a folder inside the checkpoint"):
+        Tyler.from_pretrained(str(tmp_path / "kept"))
