@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -425,6 +426,18 @@ def test_doctor_names_every_part_of_the_machine_and_respects_offline(
     assert all(
         word in shown for word in ("versions", "device", "dtypes", "cores", "disk", "offline, as HF_HUB_OFFLINE asks")
     )
+
+
+def test_doctor_of_a_model_shows_where_its_answers_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main.main(["doctor", "mini"]) == 0
+    shown = capsys.readouterr().out
+    assert "tyler doctor mini" in shown
+    assert re.search(r"end tokens +│ <\|end\|>", shown) and re.search(r"turn end +│ <\|end\|>", shown)
+    assert re.search(r"chat template +│ [0-9a-f]{16}", shown) and re.search(r"tokenizer +│ [0-9a-f]{16}, \d+", shown)
+    assert main.main(["doctor", "runs/nowhere"]) == main.USAGE_ERROR
 
 
 def test_doctor_shows_what_is_in_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

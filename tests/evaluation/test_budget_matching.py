@@ -44,7 +44,7 @@ def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, se
 
         return SimpleNamespace(solve=solve)
 
-    return Loaded("m", settings, longest, "w", Prompt(), knobs, build, "float32")
+    return Loaded("m", settings, longest, "w", Prompt(), knobs, build, "float32", {})
 
 
 THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)

@@ -31,6 +31,7 @@ from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
 from tyler.model import Tyler
+from tyler.modeling.tokenizer import load_tokenizer
 from tyler.reasoners import registry
 from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
@@ -95,6 +96,29 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
     settings = json.loads((place / "whole" / "settings.json").read_text())
     assert (settings["max_new_tokens"], settings["method"]) == (200, "tyler")
     assert settings["method_settings"]["router"] == "AtBoundaries(rate=1.0, only=None, learned=False)"
+
+
+@pytest.mark.parametrize("changed", ["end_tokens", "chat_template", "tokenizer"])
+def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str, tmp_path: Path) -> None:
+    folder = tmp_path / "backbone"
+    shutil.copytree(place / "backbone", folder)
+    evaluate = ["eval", str(folder), "--task", "jsonl", "--data-dir", str(place / "test.jsonl"), "--count", "2"]
+    evaluate += ["--max-new-tokens", "4", "--output", str(tmp_path / "out")]
+    assert main(evaluate) == 0
+    tokenizer = load_tokenizer(str(folder))
+    if changed == "end_tokens":
+        config = json.loads((folder / "generation_config.json").read_text())
+        (folder / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": [5, 6]}))
+    elif changed == "chat_template":
+        tokenizer.chat_template = "{{ messages[0]['content'] }}!"
+        tokenizer.save_pretrained(folder)
+    else:
+        file = folder / "tokenizer.json"
+        described = json.loads(file.read_text())
+        normaliser = {"type": "Replace", "pattern": {"String": "x"}, "content": "y"}
+        file.write_text(json.dumps(described | {"normalizer": normaliser}))
+    with pytest.raises(RunError, match=f"under other settings: {changed} was"):
+        evaluation.run(str(folder), replace(asked(place, 2, max_new_tokens=4)), output=tmp_path / "out")
 
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+import tyler.modeling.tokenizer
 from gguf_files import metadata_of, random_model
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.gguf_tokenizer import build_tokenizer
 from tyler.modeling.random_init import read_tokenizer
-from tyler.modeling.tokenizer import load_tokenizer
+from tyler.modeling.tokenizer import CORPUS, load_tokenizer, text_settings
 
 
 @pytest.fixture
@@ -37,6 +41,55 @@ def test_a_class_that_forgets_how_text_is_split_is_not_used(folder: Path) -> Non
         assert tokenizer.tokenize("125\n\n1") == ["1", "2", "5", "ĊĊ", "1"]
         assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 0)
         assert tokenizer.chat_template is not None
+
+
+CHANGES = {
+    "no normaliser": {"normalizer": None},
+    "NFC": {"normalizer": {"type": "NFC"}},
+    "NFKC": {"normalizer": {"type": "NFKC"}},
+    "replaced letters": {"normalizer": {"type": "Replace", "pattern": {"String": "e"}, "content": "o"}},
+    "another decoder": {"decoder": {"type": "Fuse"}},
+    "other splits": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "GPT2Tokenizer", "TokenizersBackend"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_the_file_wins_whatever_class_the_config_names(folder: Path, kind: str, change: dict[str, Any]) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    named(folder, kind)
+    tokenizer, saved = load_tokenizer(str(folder)), Tokenizer.from_file(str(file))
+    for text in CORPUS:
+        ids = saved.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, add_special_tokens=False) == ids
+        assert tokenizer.decode(ids) == saved.decode(ids, skip_special_tokens=False)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 0)
+
+
+def test_a_tokenizer_that_cannot_be_had_as_its_file_is_refused_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tyler.modeling.tokenizer, "differs", lambda tokenizer, file: "e\u0301")
+    with pytest.raises(ValueError, match=re.escape(f"the tokenizer of {str(folder)!r} cannot be loaded as")):
+        load_tokenizer(str(folder))
+
+
+def test_the_settings_of_a_text_change_with_template_tokenizer_and_end_tokens(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    before = text_settings(tokenizer, {2})
+    assert before == text_settings(load_tokenizer(str(folder)), {2})
+    assert len(before["end_tokens"]) == 1
+    assert text_settings(tokenizer, {0, 2})["end_tokens"] != before["end_tokens"]
+    tokenizer.backend_tokenizer.enable_padding()
+    assert text_settings(tokenizer, {2}) == before, "padding is a matter of use"
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    assert text_settings(tokenizer, {2})["chat_template"] != before["chat_template"]
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | CHANGES["NFKC"]))
+    assert text_settings(load_tokenizer(str(folder)), {2})["tokenizer"] != before["tokenizer"]
 
 
 def test_a_class_that_splits_text_as_it_was_saved_stays(folder: Path, data_dir: Path) -> None:

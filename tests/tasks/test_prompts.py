@@ -6,7 +6,15 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from tyler.tasks.prompts import BOXED_INSTRUCTION, Prompt, opened_turn, prompt_ids, target_ids, thought_is_open
+from tyler.tasks.prompts import (
+    BOXED_INSTRUCTION,
+    Prompt,
+    opened_turn,
+    prompt_ids,
+    target_ids,
+    thought_is_open,
+    turn_end,
+)
 
 
 @pytest.fixture(scope="module", params=["qwen2.5", "qwen3"])
@@ -154,3 +162,24 @@ def test_a_long_prompt_is_not_warned_of_by_transformers():
     plain.model_max_length = 2
     assert len(prompt_ids(plain, "what is this what is this", Prompt(instruction=""))) > 2
     assert plain.deprecation_warnings == {}, "whoever knows the context refuses it"
+
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+
+
+def test_a_target_ends_as_the_chat_template_ends_a_turn():
+    tokenizer = make_plain()
+    assert turn_end(tokenizer) is None
+    assert target_ids(tokenizer, "this is")[-1] == tokenizer.eos_token_id
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = TURNS
+    assert turn_end(tokenizer) == tokenizer.convert_tokens_to_ids("<|im_end|>") != tokenizer.eos_token_id
+    assert target_ids(tokenizer, "this is")[-1] == turn_end(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    assert turn_end(tokenizer) is None, "a template that ends turns without a token"
+    tokenizer.chat_template = "{{ raise_exception('no assistant here') }}"
+    assert turn_end(tokenizer) is None
+
+
+def test_the_turns_of_qwen_end_with_its_end_token(qwen):
+    assert turn_end(qwen) == qwen.eos_token_id == qwen.convert_tokens_to_ids("<|im_end|>")

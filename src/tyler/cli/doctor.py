@@ -7,6 +7,7 @@ import platform
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from rich.text import Text
 
 from tyler.cli.fetch import provenance
 from tyler.modeling.architectures import FETCHABLE
+from tyler.modeling.backbone import Backbone
 from tyler.runs.environment import environment
+from tyler.tasks.prompts import Prompt, prompt_ids, thought_is_open, turn_end
 from tyler.tasks.sandbox.sandbox import probe
 
 HUB_TIMEOUT_SECONDS = 3.0
@@ -37,11 +40,42 @@ class Finding:
 
 
 def run() -> None:
-    """Print the table. What was found is shown as it is: an error may have brackets."""
-    table = Table(title="tyler doctor")
+    """Print the table of the machine."""
+    _show("tyler doctor", inspect())
+
+
+def describe(model: str) -> None:
+    """Print how a model is asked and where its answers end. Raises what loading it raises."""
+    from tyler.reasoners.registry import checkpoint_class
+
+    _show(f"tyler doctor {model}", of_model(checkpoint_class(model).from_pretrained(model).backbone))
+
+
+def of_model(backbone: Backbone) -> list[Finding]:
+    """What decides the texts of a model besides its weights; an evaluation or a run resumes only under the same."""
+    settings, tokenizer = backbone.text_settings, backbone.tokenizer
+    turn = turn_end(tokenizer)
+    ends = " ".join(settings["end_tokens"]) or "none"
+    opened = thought_is_open(tokenizer, prompt_ids(tokenizer, "Why?", Prompt.of(tokenizer)))
+    return [
+        Finding("end tokens", ends, "where an answer ends", ok=bool(settings["end_tokens"])),
+        Finding(
+            "turn end",
+            "none" if turn is None else str(tokenizer.convert_ids_to_tokens(turn)),
+            "the last token of training targets; without one, the tokenizer's eos_token",
+        ),
+        Finding("chat template", settings["chat_template"] or "none", "how a question is written (short SHA-256)"),
+        Finding("thought", "opened by the prompt" if opened else "not opened by the prompt", "where an answer begins"),
+        Finding("tokenizer", f"{settings['tokenizer']}, {len(tokenizer):,} tokens", "as tokenizer.json says"),
+    ]
+
+
+def _show(title: str, findings: Sequence[Finding]) -> None:
+    """What was found is shown as it is: an error may have brackets."""
+    table = Table(title=Text(title))
     for heading in ("", "found", "what it limits"):
         table.add_column(heading)
-    for finding in inspect():
+    for finding in findings:
         table.add_row(finding.subject, Text(finding.found, style="" if finding.ok else "yellow"), finding.limits)
     Console().print(table)
 

@@ -173,11 +173,18 @@ def fetch(
     fetch.run(name, origin, wheel)
 
 
-def doctor() -> None:
-    """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits."""
+def doctor(model: Annotated[Positional[str | None], arg(metavar="[MODEL]", help_behavior_hint="")] = None) -> None:
+    """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits.
+
+    Args:
+        model: A run, a checkpoint, a model's folder or a Hub id: then print how it is asked and where its answers end.
+    """
     from tyler.cli import doctor
 
-    doctor.run()
+    if model is None:
+        doctor.run()
+    else:
+        doctor.describe(model)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

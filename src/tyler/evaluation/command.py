@@ -238,6 +238,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         **({} if loaded.dtype == "float32" else {"dtype": loaded.dtype}),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
+        **loaded.text,
         "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},
         "versions": environment()["packages"],
     }

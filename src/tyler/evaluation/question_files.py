@@ -138,7 +138,9 @@ def _told_line(line: Line, sample: int, mark: str, answer: Mapping[str, Any]) ->
 
 def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -> str:
     """A short hash of everything that decides the answers."""
-    decisive = json.dumps([answerer.weights(), answerer.dtype, asdict(sampling), settings], sort_keys=True)
+    decisive = json.dumps(
+        [answerer.weights(), answerer.dtype, answerer.text, asdict(sampling), settings], sort_keys=True
+    )
     return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
 

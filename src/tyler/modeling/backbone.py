@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import (
@@ -40,7 +40,8 @@ from tyler.modeling.gguf_model import read_gguf
 from tyler.modeling.locations import WHAT_TO_GIVE, check_location, near
 from tyler.modeling.memory_errors import is_out_of_memory
 from tyler.modeling.merged_adapters import MergedAdapter
-from tyler.modeling.tokenizer import load_tokenizer
+from tyler.modeling.tokenizer import load_tokenizer, text_settings
+from tyler.tasks.prompts import turn_end
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,24 @@ class Backbone:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Every token that ends an answer: the generation config's and the tokenizer's."""
+        """Every token that ends an answer: the generation config's, the tokenizer's, the chat template's turn end."""
         declared = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = [declared] if isinstance(declared, int) else list(declared or [])
-        return frozenset(id for id in (*ids, self.tokenizer.eos_token_id) if id is not None)
+        return frozenset(id for id in (*ids, self.tokenizer.eos_token_id, turn_end(self.tokenizer)) if id is not None)
+
+    @functools.cached_property
+    def text_settings(self) -> dict[str, Any]:
+        """What decides, besides the weights, how it is asked and where its answers end (`tokenizer.text_settings`)."""
+        return text_settings(self.tokenizer, self.eos_ids)
+
+    def text_origin(self) -> dict[str, str]:
+        """The same as a run notes it, by the names that a refused resume gives."""
+        found = self.text_settings
+        return {
+            "the end tokens": " ".join(found["end_tokens"]),
+            "the chat template": str(found["chat_template"]),
+            "the tokenizer": found["tokenizer"],
+        }
 
     def embed(self, ids: Int[Tensor, "*seq"]) -> Float[Tensor, "*seq dim"]:
         return nn.functional.embedding(ids, self.embedding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -86,6 +86,8 @@ class Loaded:
     build: Callable[[Any, int], Reasoner]
     dtype: str
     """What the weights are in: rounding decides answers too."""
+    text: Mapping[str, Any]
+    """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
 
     @property
     def reasoner(self) -> Reasoner:
@@ -164,7 +166,17 @@ def load(
         return cast(Reasoner, replace(made, memory=memory))
 
     weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
-    return Loaded(method, settings, max_new_tokens, weights, model.prompt, chosen.knobs, build, dtype)
+    return Loaded(
+        method,
+        settings,
+        max_new_tokens,
+        weights,
+        model.prompt,
+        chosen.knobs,
+        build,
+        dtype,
+        model.backbone.text_settings,
+    )
 
 
 def typed_model(location: str, *, prompt: Prompt | None = None, **place: Any) -> Tyler:
@@ -200,7 +212,8 @@ def own(
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
     weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
-    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype)
+    text = model.backbone.text_settings
+    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype, text)
 
 
 @dataclass(frozen=True)
@@ -214,6 +227,8 @@ class Answerer:
     """The hash of the weights."""
     dtype: str = "float32"
     """What they are in: rounding decides answers too, and the hash of bfloat16 weights is the same in float32."""
+    text: Mapping[str, Any] | None = None
+    """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
     memory: int | None = None
     """The bound on the engine's context and caches, in bytes."""
 
@@ -253,7 +268,8 @@ def answerer(
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
 
-        return Answerer(request, model.shared_engine, model.fingerprint, dtype_name(model.backbone.dtype), memory)
+        where, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
+        return Answerer(request, model.shared_engine, model.fingerprint, where, text, memory)
     tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
     check_trained(tyler, location, router)
 
@@ -262,7 +278,8 @@ def answerer(
             question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
         )
 
-    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, dtype_name(tyler.backbone.dtype), memory)
+    where, text = dtype_name(tyler.backbone.dtype), tyler.backbone.text_settings
+    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, where, text, memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

@@ -75,6 +75,6 @@ def run(config: Config) -> Prepared[Tyler]:
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces))
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
     loop = partial(train, spec(model, config.sft), traces, config.sft, development=development)
     return Prepared(model, origin, loop)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from jinja2 import TemplateError
@@ -180,13 +182,35 @@ def written_turns(
 
 
 def target_ids(tokenizer: PreTrainedTokenizerBase, solution: str) -> list[int]:
-    """Token ids of y_{1:T}: the solution and the token that ends it, `tokenizer.eos_token_id`.
+    """Token ids of y_{1:T}: the solution and the token that ends it.
 
-    For chat models that is the token that ends the assistant's turn (`<|im_end|>` for Qwen), which is also where
-    decoding stops. Raises ValueError for an empty solution, and for a tokenizer without an end token.
+    That is the one with which the chat template ends the assistant's turn (`<|im_end|>` for Qwen), where there is one,
+    else `tokenizer.eos_token_id`; decoding stops at both. Raises ValueError for an empty solution, and for a tokenizer
+    without an end token.
     """
     if not solution.strip():
         raise ValueError(f"the solution is empty ({solution!r}); a target needs text")
-    if tokenizer.eos_token_id is None:
+    end = turn_end(tokenizer)
+    end = tokenizer.eos_token_id if end is None else end
+    if end is None:
         raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no eos_token; set the one that ends an answer")
-    return [*tokenizer.encode(solution, add_special_tokens=False), tokenizer.eos_token_id]
+    return [*tokenizer.encode(solution, add_special_tokens=False), end]
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The token with which the chat template ends the assistant's turn; None without one, as in a base model's."""
+    return None if tokenizer.chat_template is None else _turn_end(tokenizer, json.dumps(tokenizer.chat_template))
+
+
+@lru_cache(maxsize=8)
+def _turn_end(tokenizer: PreTrainedTokenizerBase, template: str) -> int | None:
+    """The same, for a template that may be set anew: the added token that follows what the assistant said."""
+    said = "The answer is seven"
+    turns = [{"role": "user", "content": "What is 3 + 4?"}, {"role": "assistant", "content": said}]
+    try:
+        written = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=False, date_string=DATE)
+    except TemplateError:
+        return None
+    after = str(written).rpartition(said)[2].lstrip()
+    added = sorted(tokenizer.added_tokens_decoder.items(), key=lambda item: -len(item[1].content))
+    return next((id for id, token in added if token.content and after.startswith(token.content)), None)

@@ -207,7 +207,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     earlier = None if start is None else trained_operators(config, start)
     backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
     traces, development = load_traces(config, backbone), load_development(config, backbone)
-    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)
     if config.stage1.latents == "centred":

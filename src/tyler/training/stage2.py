@@ -325,7 +325,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     check_inherited(config, start, model.backbone, recorded)
     room = longest_prompt(model.backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)
-    origin = origin_of(model.fingerprint(), map(Problem.content, problems))
+    origin = origin_of(model.fingerprint(), map(Problem.content, problems)) | model.backbone.text_origin()
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2")
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))

@@ -326,6 +326,6 @@ def _prepared(
 ) -> Prepared[MemGen]:
     room = longest_prompt(model.backbone, model.weaver.mapping())
     problems, development = grpo.load_askable(config, settings, model.request, room)
-    origin = origin_of(start, map(Problem.content, problems))
+    origin = origin_of(start, map(Problem.content, problems)) | model.backbone.text_origin()
     loop = partial(train, model, problems, settings, learner, config.decoding, development=development)
     return Prepared(model, origin, loop)

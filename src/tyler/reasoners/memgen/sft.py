@@ -127,7 +127,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     torch.manual_seed(settings.seed)
     model = earlier or new_weaver(config, backbone)
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
-    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
     return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))
 
 

@@ -128,5 +128,5 @@ def run(config: Config) -> Prepared[SoftCot]:
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
-    origin = origin_of(models, map(Problem.content, problems))
+    origin = origin_of(models, map(Problem.content, problems)) | backbone.text_origin()
     return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))
