@@ -25,6 +25,7 @@ from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.checkpoint import Manifest
 from tyler.modeling.hub import checkpoint_on_hub, with_revision
+from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.manifest import BackboneRecord, CheckpointError
@@ -45,8 +46,8 @@ DEFAULT_ROUTERS: dict[str, Router] = {
 """The router by default: what the model's last stage was trained for."""
 
 
-@dataclass(frozen=True)
-class Tyler:
+@dataclass(frozen=True, eq=False)
+class Tyler(Independent):
     """A language model that can invoke typed latent operators while it decodes.
 
     `heads` says which head answers for which operator; the interventions (remove, zero, swap, share)

@@ -19,6 +19,7 @@ digests.py        sha256 of files, without torch
 memory_errors.py  what running out of memory looks like
 manifest.py       what checkpoints of every kind share: which backbone, and digests of the files
 tensor_files.py   safetensors files, read with every name, shape and number checked
+independent.py    how the models that a user holds are copied
 loading.py        backbones with adapters merged into them (merged_adapters.py)
 checkpoint.py     a Tyler directory: written atomically, read with every key checked
 """

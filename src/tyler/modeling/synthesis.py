@@ -74,7 +74,7 @@ class ConstantHead(nn.Module):
         return len(self.latents)
 
     def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
-        return self.latents.to(hidden).expand_as(hidden)
+        return self.latents.to(hidden).expand_as(hidden).clone()  # what is kept of an answer is no view of a parameter
 
 
 class CentredHead(nn.Module):

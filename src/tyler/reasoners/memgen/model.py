@@ -23,6 +23,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapter, save_lora
 from tyler.modeling.manifest import (
@@ -128,8 +129,8 @@ class Manifest:
         )
 
 
-@dataclass(frozen=True)
-class MemGen:
+@dataclass(frozen=True, eq=False)
+class MemGen(Independent):
     """A frozen backbone with a weaver. Without a trigger, every delimiter inserts a block until K are there."""
 
     backbone: Backbone

@@ -34,6 +34,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
@@ -80,8 +81,8 @@ class Placeholders:
         check_at_least(0, backbone=self.backbone, assistant=self.assistant)
 
 
-@dataclass(frozen=True)
-class SoftCot:
+@dataclass(frozen=True, eq=False)
+class SoftCot(Independent):
     """Two frozen models (which may be one) and the Linear between them."""
 
     backbone: Backbone
