@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tyler.modeling.backbone import Backbone
     from tyler.modeling.manifest import CheckpointError
     from tyler.modeling.operators import GLOBAL, PROCEDURE, STATE, Operator
+    from tyler.tasks.grading import grade
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ HOMES = {
     "Trajectory": "engine.trajectory",
     "Tyler": "model",
     "find_boundaries": "boundaries.placement",
+    "grade": "tasks.grading",
 }
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "Tyler",
     "__version__",
     "find_boundaries",
+    "grade",
 ]
 
 

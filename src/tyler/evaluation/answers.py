@@ -88,8 +88,7 @@ class Answer:
 
     def graded(self, verdict: Verdict) -> Record:
         """The answer with a verdict."""
-        reason = getattr(verdict, "reason", "")
-        return self.judged(verdict.outcome, verdict.answer, verdict.math_verify, reason)
+        return self.judged(verdict.outcome, verdict.answer, verdict.math_verify, verdict.reason)
 
     def judged(self, outcome: str, answer: str | None, math_verify: bool | None, reason: str) -> Record:
         """The answer with the columns of a verdict."""

@@ -39,7 +39,7 @@ _ALIASES = {
 _COMMAND = re.compile(r"\\([A-Za-z]+) ?(?![A-Za-z])|\\([A-Za-z]+)")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mathrm|mathbf|mathit|mathsf|mathcal|mbox|hbox|operatorname\*?|"
-    r"fbox|boxed|emph|underline)(?![A-Za-z]) ?\{([^{}]*)\}"
+    r"fbox|boxed|emph|underline)(?![A-Za-z]) ?\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _COLOR = re.compile(r"\\(?:text)?color ?\{[^{}]*\}")
 _ROW_SPACE = re.compile(r"\\\\ *\[ *[0-9.]+ *(?:pt|em|ex|mm|cm) *\]")

@@ -47,6 +47,7 @@ INSTRUCTION = (
 Gold = bool | int | float | str | list[int] | list[float]
 
 _TOLERANCE = Fraction(4, 100)
+_ROUNDED = Fraction(1, 100)
 _NOISE = Fraction(1, 10**9)
 _WHOLE_NOISE = Fraction(1, 10**6)
 
@@ -292,7 +293,7 @@ _MODULO = re.compile(r" ?(?:\\pmod ?(?:\{[^{}]*\}|[0-9]+)|\\(?:b?mod) ?\{?[0-9]+
 def numbers(text: str) -> list[Fraction] | None:
     r"""The readings of a number, exactly, or None where `text` is none.
 
-    Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 4% apart), for a logarithm
+    Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 1% apart), for a logarithm
     without a base, which is natural in some fields and to base 10 in others, and for a percentage: `54.8\%` is 0.548,
     and 54.8 too where that is more than 1, because questions that ask for percent have such golds.
     """
@@ -311,10 +312,17 @@ def numbers(text: str) -> list[Fraction] | None:
         side = unlabelled(side)
         given = None if re.fullmatch(r"[A-Za-z]?", side) else _readings(side)
         if given is not None:
-            if not any(abs(a - b) <= _TOLERANCE * max(abs(a), abs(b)) for a in given for b in found):
+            if not any(_agrees(a, b) for a in given for b in found):
                 return None
             found = given + found
     return found
+
+
+def _agrees(one: Fraction, other: Fraction) -> bool:
+    """Whether two sides of a chain may be one number: whole ones exactly, others as far as a side may be rounded."""
+    if one.denominator == other.denominator == 1:
+        return one == other
+    return abs(one - other) <= _ROUNDED * max(abs(one), abs(other))
 
 
 def _readings(text: str) -> list[Fraction] | None:
