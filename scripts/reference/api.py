@@ -24,7 +24,7 @@ trajectory = model.solve("Find x when $5x - 28 = 47$.", budget=2, max_new_tokens
 """
 GROUPS = {
     "The model": ["Tyler", "Backbone", "CheckpointError"],
-    "What an answer is": ["Trajectory", "Invocation", "TokenEvent", "InvocationEvent", "FinishEvent"],
+    "What an answer is": ["Trajectory", "Invocation", "TokenEvent", "InvocationEvent", "FinishEvent", "grade"],
     "How it is decoded": ["Sampling", "Learned", "Never", "AtBoundaries", "Forced", "Request", "engine.engine.Engine"],
     "Operators and boundaries": ["Operator", "GLOBAL", "STATE", "PROCEDURE", "Boundary", "find_boundaries"],
     "Problems and evaluation": [
