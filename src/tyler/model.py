@@ -13,11 +13,12 @@ import torch
 
 from tyler.boundaries.rules import check_rules
 from tyler.engine.checks import check_whole
+from tyler.engine.choice import NATIVE, EngineChoice, EngineName
 from tyler.engine.engine import Engine
 from tyler.engine.request import A_SAMPLING, Event, PromptTooLong, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
-from tyler.engine.shared_engine import SharedEngine
+from tyler.engine.shared_engine import Build, SharedEngine
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling import checkpoint
@@ -61,12 +62,19 @@ class Tyler(Independent):
     heads: Heads
     prompt: Prompt
     stage: str
+    decoder: EngineChoice = NATIVE
+    """Which engine answers."""
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does (`engine/shared_engine.py`)."""
 
     def __post_init__(self) -> None:
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
-        object.__setattr__(self, "shared_engine", SharedEngine(partial(Engine, *parts)))
+        build: Build = partial(Engine, *parts)
+        if self.decoder.name == "vllm":
+            from tyler.engine.vllm.engine import VllmEngine
+
+            build = partial(VllmEngine, *parts, arguments=self.decoder.arguments)
+        object.__setattr__(self, "shared_engine", SharedEngine(build))
 
     def __repr__(self) -> str:
         operators = ", ".join(f"{operator.name} ×{operator.num_latents}" for operator in self.operators)
@@ -164,6 +172,14 @@ class Tyler(Independent):
     def with_heads(self, heads: Heads) -> Tyler:
         """The same model under an intervention: another mapping from operator to head."""
         return replace(self, heads=dict(heads))
+
+    def with_engine(self, name: EngineName, **arguments: object) -> Tyler:
+        """The same model on another engine: "native", or "vllm" with arguments of vLLM's own.
+
+        model.with_engine("vllm", tensor_parallel_size=2, quantization="fp8"). The engine starts with the first answer;
+        `shared_engine.close()` ends it. Raises ValueError for an engine or an argument that there is not.
+        """
+        return replace(self, decoder=EngineChoice(name, arguments))
 
     def at_stage(self, stage: str) -> Tyler:
         """The same weights as the outcome of another stage. Raises ValueError for a stage that is none.

@@ -27,6 +27,7 @@ def chat(
         device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
     """
     router, bound, sampling = decoding.routed, loading.bytes, decoding.sampling
+    engine = loading.engine_choice
     from typing import cast
 
     from tyler.cli.conversation import Conversation, run
@@ -45,6 +46,7 @@ def chat(
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,
         memory=bound,
+        engine=engine,
     )
     if sys.stdin.isatty():
         import readline  # noqa: F401  # arrow keys and a history of what was typed

@@ -87,7 +87,7 @@ def serve(
             fetch), a folder, a GGUF file or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
     """
-    router = router_of(decoding.router)
+    router, engine = router_of(decoding.router), decoding.engine_choice
     if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
         raise ValueError("tyler serve needs more packages: pip install 'path/to/tyler[serve]'")
     from tyler.reasoners import registry
@@ -105,6 +105,7 @@ def serve(
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,
         slots=decoding.slots,
+        engine=engine,
     )
     server.run(loaded, settings)
 

@@ -59,7 +59,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Placing:
+class Placing(options.EngineOptions):
     """Where the model computes."""
 
     device: SomeDevice = None
@@ -88,7 +88,7 @@ def solve(
         question: The question; "-" reads it from standard input.
     """
     _check(question, decoding, telling, files)
-    router, bound = decoding.routed, memory_of(placing.memory)
+    router, bound, engine = decoding.routed, memory_of(placing.memory), placing.engine_choice
     with loading(model):
         from tyler.reasoners import registry
 
@@ -103,6 +103,7 @@ def solve(
             device=placing.device,
             dtype=placing.dtype,
             memory=bound,
+            engine=engine,
         )
     if files.input is not None and files.output is not None:
         _answer_file(answerer, files.input, files.output, decoding, sampling, files.slots)

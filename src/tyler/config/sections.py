@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tyler.engine.choice import EngineName
 from tyler.engine.sizes import bytes_of
 from tyler.tasks.decontamination import OnOverlap
 from tyler.tasks.grading import task_name
@@ -140,6 +141,10 @@ class DecodingConfig(Section):
     """Steps an operator call may wait for others to share its pass; null chooses by `slots`."""
     memory: Annotated[int, BeforeValidator(bytes_of)] | None = None
     """The most bytes of context and caches, as 4GB or 512MiB: answers wait for room; null for no bound."""
+    engine: EngineName = "native"
+    """Which engine decodes: native, or vllm for GPUs and many answers at once."""
+    engine_args: dict[str, int | float | bool | str] = Field(default_factory=dict)
+    """Arguments of vLLM's own, as tensor_parallel_size: 2."""
 
 
 class EvaluationConfig(Section):

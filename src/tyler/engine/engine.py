@@ -26,6 +26,7 @@ from tyler.engine.decisions import LmHead, decide, logits_of
 from tyler.engine.fair_lock import SoleUser
 from tyler.engine.fused_decoder import has_fixed_angles
 from tyler.engine.overlap import InFlightStep
+from tyler.engine.protocol import Load
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
@@ -195,6 +196,28 @@ class Engine:
 
     def forget(self, index: int) -> None:
         """Drop what is remembered of a finished request; here nothing is."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits or is decoded."""
+        return bool(self.waiting or self.rows)
+
+    def load(self) -> Load:
+        """What it is doing, as seen in passing."""
+        running, lengths = len(self.rows), self.context.lengths[: len(self.rows)]
+        held = self.context.positions_for(lengths) * self.batch.position_bytes if running else 0
+        return Load(running, len(self.waiting), held, self.batch.memory or 0)
+
+    def fits(self, slots: int, memory: int | None) -> bool:
+        """Whether it has so many rows and this bound."""
+        return self.batch.memory == memory and self.batch.slots >= slots
+
+    def release(self) -> bool:
+        """Its memory goes with it."""
+        return False
+
+    def close(self) -> None:
+        """Nothing outlives it."""
 
     def watch(self) -> WeightWatch:
         """The weights it decodes with, as they are now."""

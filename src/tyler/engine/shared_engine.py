@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tyler.engine.checks import check_sizes
-from tyler.engine.engine import Engine
 from tyler.engine.fair_lock import FairLock
+from tyler.engine.protocol import DecodingEngine, Load
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
@@ -39,7 +39,7 @@ class DecodingError(RuntimeError):
 class Build(Protocol):
     """Makes an engine."""
 
-    def __call__(self, *, slots: int, memory: int | None) -> Engine: ...
+    def __call__(self, *, slots: int, memory: int | None) -> DecodingEngine: ...
 
 
 class Call:
@@ -60,16 +60,6 @@ class Call:
         return not self.waiting and not self.places
 
 
-@dataclass(frozen=True)
-class Load:
-    """What an engine is doing: rows, requests that wait, bytes that the rows take, and their bound (0: none)."""
-
-    running: int = 0
-    waiting: int = 0
-    bytes: int = 0
-    memory: int = 0
-
-
 class SharedEngine:
     """An engine that is made when it is first needed, by `build`, with at least `slots` rows, and kept.
 
@@ -82,7 +72,7 @@ class SharedEngine:
         self.slots = slots
         """Rows of an engine, unless a call asks for more. Whoever changes it does so before the first call."""
         self._build, self._lock = build, FairLock()
-        self._engine: Engine | None = None
+        self._engine: DecodingEngine | None = None
         self._watch: WeightWatch | None = None
         self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
         self._left: deque[Call] = deque()  # ended by their callers, and not yet taken out
@@ -167,7 +157,7 @@ class SharedEngine:
         """
         check_sizes(slots, coalesce, memory)
 
-        def queued(engine: Engine) -> Call:
+        def queued(engine: DecodingEngine) -> Call:
             rows = prepared(engine, requests, streamed=streamed, coalesce=coalesce)
             call = Call(rows, slots, deliver, failed)
             self._feed(engine, call)
@@ -190,7 +180,7 @@ class SharedEngine:
             self._step()
             return True
 
-    def between_steps(self, work: Callable[[Engine], Found], memory: int | None = None) -> Found:
+    def between_steps(self, work: Callable[[DecodingEngine], Found], memory: int | None = None) -> Found:
         """What `work` finds with the engine while nobody takes a step."""
         return self._with_engine(work, 1, memory)
 
@@ -209,22 +199,25 @@ class SharedEngine:
         """Give the engine's memory back, unless somebody is being answered."""
         with self._turn():
             self._take_out()
-            if not self._calls:
-                self._engine = None
+            if not self._calls and self._engine is not None and not self._engine.release():
+                self._drop()
+
+    def close(self) -> None:
+        """End the engine for good; a later call builds another. Whoever is being answered gets an error."""
+        with self._turn():
+            self._fail("the engine was closed")
 
     def load(self) -> Load:
         """What the engine is doing, as seen in passing."""
         engine = self._engine
         if engine is None:
             return Load()
-        running, lengths = len(engine.rows), engine.context.lengths[: len(engine.rows)]
-        held = engine.context.positions_for(lengths) * engine.batch.position_bytes if running else 0
-        waiting = len(engine.waiting) + sum(len(call.waiting) for call in set(list(self._calls.values())))
-        return Load(running, waiting, held, engine.batch.memory or 0)
+        load = engine.load()
+        return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
 
     # -- who may touch the engine --------------------------------------------------------------------------------
 
-    def _with_engine(self, work: Callable[[Engine], Found], slots: int, memory: int | None) -> Found:
+    def _with_engine(self, work: Callable[[DecodingEngine], Found], slots: int, memory: int | None) -> Found:
         """What `work` does with an engine under this bound, after those who came before and wait for another one."""
         ticket = object()
         try:
@@ -265,29 +258,29 @@ class SharedEngine:
 
     # -- with the lock -------------------------------------------------------------------------------------------
 
-    def _fitting(self, slots: int, memory: int | None) -> Engine | None:
+    def _fitting(self, slots: int, memory: int | None) -> DecodingEngine | None:
         """An engine over the present weights under this bound; None while another is in use."""
         self._take_out()
         if self._engine is not None and self._watch is not None and self._watch.changed:
             self._take_new_weights(self._engine, self._watch)
         engine = self._engine
         if engine is not None and self._calls:
-            return engine if engine.batch.memory == memory else None
-        if engine is None or engine.batch.memory != memory or engine.batch.slots < slots:
-            self._engine = None  # its memory goes before the new one's comes
+            return engine if engine.fits(0, memory) else None
+        if engine is None or not engine.fits(slots, memory):
+            self._drop()  # its memory goes before the new one's comes
             engine = self._build(slots=max(slots, self.slots), memory=memory)
             self._engine, self._watch = engine, engine.watch()
         return engine
 
-    def _take_new_weights(self, engine: Engine, watch: WeightWatch) -> None:
+    def _take_new_weights(self, engine: DecodingEngine, watch: WeightWatch) -> None:
         """Whoever is being answered began under other weights, and gets an error instead of a mixture."""
         if self._calls:
             self._fail("the model's weights changed while this answer was decoded; ask again")
         elif watch.theta_changed or not engine.refresh():
-            self._engine = None
+            self._drop()
         watch.look()
 
-    def _feed(self, engine: Engine, call: Call) -> None:
+    def _feed(self, engine: DecodingEngine, call: Call) -> None:
         """Give the engine as many of a call's requests as may run at once."""
         while call.waiting and len(call.places) < call.slots:
             place, row = call.waiting.popleft()
@@ -305,7 +298,7 @@ class SharedEngine:
             self._fail(f"decoding failed: {type(error).__name__}: {error}")
             raise
 
-    def _tell(self, engine: Engine, event: Event) -> None:
+    def _tell(self, engine: DecodingEngine, event: Event) -> None:
         """Deliver an event to whoever asked; events of aborted requests are dropped."""
         call = self._calls.get(event.index)
         if call is not None:
@@ -327,13 +320,19 @@ class SharedEngine:
                     engine.abort(index)
             call.waiting.clear()
             call.places.clear()
-        while engine is not None and not self._calls and (engine.rows or engine.waiting):
+        while engine is not None and not self._calls and engine.busy:
             self._step()
             engine = self._engine
 
+    def _drop(self) -> None:
+        """End the engine there is; the next call builds another."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
     def _fail(self, message: str) -> None:
         """Drop the engine, and tell every caller why."""
-        self._engine = None
+        self._drop()
         calls, self._calls = list(dict.fromkeys(self._calls.values())), {}
         for call in calls:
             call.waiting.clear()
@@ -342,7 +341,7 @@ class SharedEngine:
 
 
 def prepared(
-    engine: Engine, requests: Sequence[Request], *, streamed: bool, coalesce: int | None
+    engine: DecodingEngine, requests: Sequence[Request], *, streamed: bool, coalesce: int | None
 ) -> list[RequestState]:
     """What the requests start as. Raises ValueError as `Engine.prepare`; PromptTooLong has the places of all that are
     too long, and says what is wrong with the first."""

@@ -100,6 +100,7 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
         memory=answering.bytes,
+        engine=answering.engine_choice,
     )
 
 

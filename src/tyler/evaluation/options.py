@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction, arg
 
+from tyler.engine.choice import EngineChoice, EngineName
 from tyler.tasks.task import GradeOptions
 
 if TYPE_CHECKING:
@@ -121,7 +122,25 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class Loading:
+class EngineOptions:
+    """Which engine decodes."""
+
+    engine: EngineName = "native"
+    """native runs everything and is exact; vllm is for GPUs, many answers at once and models on several cards."""
+    engine_args: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE ...")] = ()
+    """Arguments of vLLM's own: `--engine-args quantization=fp8 max_model_len=8192`."""
+    tensor_parallel_size: SomeNumber = None
+    """Cards that share a model on vllm."""
+
+    @property
+    def engine_choice(self) -> EngineChoice:
+        """The engine and its arguments. Raises ValueError for one that is not there, and for unreadable arguments."""
+        cards = () if self.tensor_parallel_size is None else (f"tensor_parallel_size={self.tensor_parallel_size}",)
+        return EngineChoice.of(self.engine, (*self.engine_args, *cards))
+
+
+@dataclass(frozen=True)
+class Loading(EngineOptions):
     """Under which method a model answers, and what it may hold."""
 
     method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
@@ -158,6 +177,8 @@ class Answering(Loading, Decoding):
             temperature=config.temperature,
             max_new_tokens=config.max_new_tokens,
             slots=config.slots,
+            engine=config.engine,
+            engine_args=tuple(f"{key}={value}" for key, value in config.engine_args.items()),
             memory=None if config.memory is None else str(config.memory),
         )
 
@@ -189,7 +210,7 @@ class Asked:
     def check(self) -> None:
         """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
         answering = self.answering
-        _ = answering.routed, answering.bytes, answering.sampling
+        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         if answering.samples < 1:
             raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
         if answering.samples > 1 and answering.sampling.greedy:

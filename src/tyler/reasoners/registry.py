@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tyler import reasoners
 from tyler.config.files import read_value
+from tyler.engine.choice import NATIVE, EngineChoice
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling
@@ -130,6 +131,7 @@ def load(
     max_new_tokens: int = 2048,
     slots: int = 32,
     memory: int | None = None,
+    engine: EngineChoice = NATIVE,
 ) -> Loaded:
     """The model at `location` under a method, by default its own, with overrides such as `min_p=0.01` of its settings.
 
@@ -149,15 +151,16 @@ def load(
     if chosen is None:
         if overrides:
             raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
-        typed = typed_model(location, revision=revision, prompt=prompt, **place)
+        typed = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
         check_trained(typed, location, router)
         return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
         raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
     settings = settings_of(method, overrides)
     if chosen.saved is None:
-        model: Any = plain(typed_model(location, revision=revision, prompt=prompt, **place))
+        model: Any = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
     else:
+        check_native(location, method, engine)
         model = chosen.saved.model.from_pretrained(location, **place)
     shown = name if kind else f"{name}, {method}"
 
@@ -179,10 +182,18 @@ def load(
     )
 
 
-def typed_model(location: str, *, prompt: Prompt | None = None, **place: Any) -> Tyler:
-    """What `Tyler.from_pretrained` finds, asked with `prompt` where one is given instead of its tokenizer's."""
+def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineChoice = NATIVE, **place: Any) -> Tyler:
+    """What `Tyler.from_pretrained` finds, on an engine; asked with `prompt` instead of its tokenizer's if one is given."""
     found = Tyler.from_pretrained(location, **place)
-    return found if prompt is None else replace(found, prompt=prompt)
+    return replace(found, prompt=found.prompt if prompt is None else prompt, decoder=engine)
+
+
+def check_native(location: str, kind: str, engine: EngineChoice) -> None:
+    """Raise ValueError for another engine than the native one, where a checkpoint decodes in its own way."""
+    if engine.name != "native":
+        raise ValueError(
+            f"{location} is a {kind} checkpoint, which the native engine alone decodes"
+        )
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
@@ -256,11 +267,13 @@ def answerer(
     device: str | None = None,
     dtype: str = "auto",
     memory: int | None = None,
+    engine: EngineChoice = NATIVE,
 ) -> Answerer:
     """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
+        check_native(location, kind, engine)
         saved = find_method(kind).saved
         assert saved is not None
         model = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
@@ -270,7 +283,7 @@ def answerer(
 
         where, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
         return Answerer(request, model.shared_engine, model.fingerprint, where, text, memory)
-    tyler = Tyler.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
+    tyler = typed_model(location, engine=engine, backbone=backbone, device=device, dtype=dtype)
     check_trained(tyler, location, router)
 
     def asked(question: Question, sampling: Sampling) -> Request:

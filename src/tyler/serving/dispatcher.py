@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from tyler.engine.engine import Engine
+from tyler.engine.protocol import DecodingEngine
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
 from tyler.serving.metrics import Metrics, Stopwatch
@@ -145,7 +145,7 @@ class Dispatcher:
             raise
         return answering
 
-    async def between_steps(self, work: Callable[[Engine], Found]) -> Found:
+    async def between_steps(self, work: Callable[[DecodingEngine], Found]) -> Found:
         """What `work` finds with the engine, which meanwhile takes no step."""
         return await self._in_thread(lambda: self._engine.between_steps(work, self._memory))
 

