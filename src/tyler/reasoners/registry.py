@@ -183,7 +183,7 @@ def load(
 
 
 def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineChoice = NATIVE, **place: Any) -> Tyler:
-    """What `Tyler.from_pretrained` finds, on an engine; asked with `prompt` instead of its tokenizer's if one is given."""
+    """What `Tyler.from_pretrained` finds, on an engine; `prompt` replaces its tokenizer's."""
     found = Tyler.from_pretrained(location, **place)
     return replace(found, prompt=found.prompt if prompt is None else prompt, decoder=engine)
 
@@ -191,9 +191,7 @@ def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineCh
 def check_native(location: str, kind: str, engine: EngineChoice) -> None:
     """Raise ValueError for another engine than the native one, where a checkpoint decodes in its own way."""
     if engine.name != "native":
-        raise ValueError(
-            f"{location} is a {kind} checkpoint, which the native engine alone decodes"
-        )
+        raise ValueError(f"{location} is a {kind} checkpoint, which the native engine alone decodes")
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:

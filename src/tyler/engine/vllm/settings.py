@@ -97,8 +97,11 @@ def engine_args(
 
 
 def folder_of(backbone: Backbone) -> str:
-    """The folder or Hub id that vLLM reads the backbone from; a GGUF file is written out once, as safetensors."""
-    if not backbone.id.endswith(SUFFIX):
+    """The folder or Hub id that vLLM reads the backbone from.
+
+    A GGUF file and a backbone with merged adapters are written out once, as safetensors.
+    """
+    if not (backbone.id.endswith(SUFFIX) or backbone.adapters):
         return backbone.place or located(backbone.id)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "tyler" / "vllm" / backbone.fingerprint()
