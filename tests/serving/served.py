@@ -37,7 +37,11 @@ class Served:
 
     @cached_property
     def openai(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key=self.service.settings.api_key or "none", max_retries=0)
+        return OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=next(iter(self.service.settings.api_keys.values()), "none"),
+            max_retries=0,
+        )
 
     def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
         """One request, without a pool that outlives it."""

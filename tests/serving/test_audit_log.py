@@ -15,9 +15,9 @@ from tests.serving.served import NAME, serving
 
 from tyler.cli import serve
 from tyler.model import Tyler
-from tyler.serving import audit_log
-from tyler.serving.audit_log import AuditLog
+from tyler.serving.audit_log import AuditLog, LineHandler
 from tyler.serving.metrics import Metrics
+from tyler.serving.service import settings_of
 
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": tiny.ODD}], "max_tokens": 12, "user": "someone"}
 
@@ -28,7 +28,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def test_a_request_leaves_a_line_without_its_text(model: Tyler, tmp_path: Path) -> None:
     path = tmp_path / "logs" / "audit.jsonl"
-    body = CHAT | {"tyler": {"router": "boundaries", "budget": 2}, "n": 2}
+    body = CHAT | {"tyler": {"router": "boundaries", "budget": 2}, "n": 2, "temperature": 0.01}
     with serving(model, log=path) as served:
         answer = served.post("/v1/chat/completions", body, headers={"x-request-id": "mine"}).json()
         served.post("/v1/completions", {"model": NAME, "prompt": "x", "max_tokens": 2, "stream": True})
@@ -43,12 +43,39 @@ def test_a_request_leaves_a_line_without_its_text(model: Tyler, tmp_path: Path) 
     told = answer["choices"][0]["tyler"]["invocations"]
     logged = first["answers"][0]
     assert logged["invocations"] == [[one["operator"], one["position"], one["latents"]] for one in told] and told
-    assert len(first["answers"]) == 2 and logged["budget"] == 2 and logged["seconds"] > 0
+    assert len(first["answers"]) == 2 and logged["decoding"]["budget"] == 2 and logged["seconds"] > 0
     assert (
         sum(one["visible_tokens"] + one["latents"] for one in first["answers"]) == answer["usage"]["completion_tokens"]
     )
     assert tiny.ODD not in path.read_text() and answer["choices"][0]["message"]["content"] not in path.read_text()
     assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
+
+
+def test_what_a_client_sends_cannot_push_other_lines_out(model: Tyler, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with serving(model, log=path, max_body=2**20) as served:
+        assert served.post("/v1/chat/completions", CHAT | {"user": "x" * 10**6}).status_code == 400
+        long = CHAT | {"user": "x" * 256, "metadata": {f"key-{index}": "y" * 512 for index in range(16)}}
+        assert served.post("/v1/chat/completions", long).status_code == 200
+    assert path.stat().st_size < 12_000
+
+
+def test_ten_sampled_answers_are_made_again_from_their_lines(model: Tyler, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    sampled = CHAT | {"temperature": 0.9, "n": 2, "top_k": 50, "stop": ["12", "q"], "max_tokens": 20}
+    with serving(model, log=path, log_text=True) as served:
+        for index in range(5):
+            routed = {"tyler": {"router": ("boundaries:0.5", "learned")[index % 2], "budget": index}}
+            assert served.post("/v1/chat/completions", sampled | routed).status_code == 200
+        servable = served.service.servable
+    again = 0
+    for line in lines_of(path):
+        for answer in line["answers"]:
+            request = servable.continuation(line["prompt_ids"][0], settings_of(answer["decoding"]))
+            (trajectory,) = model.shared_engine.run([request])
+            assert (trajectory.text, trajectory.num_latents) == (answer["text"], answer["latents"])
+            again += 1
+    assert again == 10
 
 
 def test_texts_are_logged_only_when_that_is_asked_for(model: Tyler, tmp_path: Path) -> None:
@@ -72,7 +99,7 @@ def test_texts_that_are_only_scored_leave_a_line_too(model: Tyler, tmp_path: Pat
 
 def test_no_text_ends_the_log(tmp_path: Path) -> None:
     metrics = Metrics()
-    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=1)
+    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=10**6, files=2)
     for user in ("\ud800", "ü", "\n\0"):
         log.add({"user": user})
     log.close()
@@ -82,7 +109,7 @@ def test_no_text_ends_the_log(tmp_path: Path) -> None:
 
 def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None:
     metrics, path = Metrics(), tmp_path / "audit.jsonl"
-    log = AuditLog(path, metrics, max_bytes=100, files=3)
+    log = AuditLog(path, metrics, max_bytes=101, files=3)
     for number in range(20):
         log.add({"number": number, "padding": "x" * 20})
     log.close()
@@ -96,24 +123,20 @@ def test_a_log_that_grows_is_rotated_and_no_line_is_torn(tmp_path: Path) -> None
 def test_a_rotation_that_fails_loses_its_lines_and_none_before_or_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, path, opened, refusals = Metrics(), tmp_path / "audit.jsonl", audit_log.opened, iter(range(5))
+    metrics, path, rotate, refusals = Metrics(), tmp_path / "audit.jsonl", LineHandler.doRollover, iter(range(5))
 
-    def sometimes(path: Path) -> int:
-        if path.exists() or next(refusals, None) is None:
-            return opened(path)
-        raise OSError("no space left for another file")
+    def sometimes(self: LineHandler) -> None:
+        if next(refusals, None) is not None:
+            raise OSError("no space left for another file")
+        rotate(self)
 
-    path.touch()
-    log = AuditLog(path, metrics, max_bytes=30, files=4)
-    monkeypatch.setattr(audit_log, "opened", sometimes)
+    monkeypatch.setattr(LineHandler, "doRollover", sometimes)
+    log = AuditLog(path, metrics, max_bytes=31, files=4)
     for number in range(8):
         log.add({"number": number, "padding": "x"})
     log.close()
-    assert [
-        line["number"]
-        for name in ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
-        for line in lines_of(tmp_path / name)
-    ] == [0, 6, 7]
+    names = ("audit.jsonl.2", "audit.jsonl.1", "audit.jsonl")
+    assert [line["number"] for name in names for line in lines_of(tmp_path / name)] == [0, 6, 7]
     assert (metrics.log_lines._value.get(), metrics.log_lost._value.get()) == (3, 5)
 
 
@@ -137,10 +160,10 @@ def test_a_full_disk_loses_lines_that_are_counted_and_no_answer(model: Tyler) ->
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(AuditLog, "_write", lambda self, line: hangs.wait(30))
-    monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 5)
+    monkeypatch.setattr(LineHandler, "emit", lambda self, record: hangs.wait(30))
+    monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 80)
     metrics = Metrics()
-    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=1)
+    log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=2)
     for number in range(10):
         log.add({"number": number})
     assert metrics.log_lost._value.get() >= 4
@@ -150,12 +173,12 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_log_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError):
-        AuditLog(tmp_path, Metrics(), max_bytes=100, files=1)
+        AuditLog(tmp_path, Metrics(), max_bytes=100, files=2)
 
 
 def test_what_tyler_serve_tries_to_write_is_private_from_the_start(tmp_path: Path) -> None:
     logging = serve.Logging(log=tmp_path / "logs" / "audit.jsonl")
-    serve.settings_of("model", serve.Listening(), serve.Decoding(), logging)
+    serve.settings_of("model", (), serve.Listening(), serve.Decoding(), logging)
     (path,) = (tmp_path / "logs").iterdir()
     assert path.name == "audit.jsonl" and path.stat().st_mode & 0o077 == 0
 
@@ -163,7 +186,7 @@ def test_what_tyler_serve_tries_to_write_is_private_from_the_start(tmp_path: Pat
 def write(path: Path, counted: Connection) -> None:
     """Lines without end; how many are counted as on disk is sent after each."""
     metrics = Metrics()
-    log = AuditLog(path, metrics, max_bytes=10**9, files=1)
+    log = AuditLog(path, metrics, max_bytes=10**9, files=2)
     for number in range(10**9):
         log.add({"number": number})
         counted.send(int(metrics.log_lines._value.get()))

@@ -16,7 +16,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.lens.block import blocks_of, read_block
 from tyler.model import Tyler
 from tyler.serving import page, page_api
-from tyler.serving.answers import router_name
+from tyler.serving.generation import router_name
 from tyler.serving.page_api import CONTROL_TOKENS, EXAMPLES
 
 ASKED = {"model": NAME, "question": "x", "max_new_tokens": 24}
@@ -113,15 +113,15 @@ def test_a_lens_that_finds_no_room_says_so(served: Served, model: Tyler, monkeyp
 
 
 REFUSED = [
-    ("/api/answers", {"model": NAME}, "either a question or a branch"),
-    ("/api/answers", ASKED | {"branch": {"prompt_ids": [1], "actions": []}}, "either a question or a branch"),
+    ("/api/answers", {"model": NAME}, "send a question, messages or a branch"),
+    ("/api/answers", ASKED | {"branch": {"prompt_ids": [1], "actions": []}}, "send a question, messages or a branch"),
     ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [2], "actions": [10**6]}}, "branch holds 1000000"),
-    ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}}, "no token of this model"),
+    ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}}, "is out of range"),
     ("/api/answers", ASKED | {"max_new_tokens": 65}, "up to 64"),
     ("/api/answers", ASKED | {"min_p": 1}, "min_p is not supported"),
     ("/api/answers", ASKED | {"model": "other"}, "not served here"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": []}, "invocation": 0}, "is empty"),
-    ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "none of their"),
+    ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "does not exist"),
     ("/api/export", {"answer": 3}, "valid dictionary"),
 ]
 
@@ -146,7 +146,7 @@ def test_an_export_holds_its_answer_as_data_whatever_is_in_it(served: Served) ->
 
 @pytest.fixture(scope="module")
 def locked(model: Tyler) -> Iterator[Served]:
-    with serving(model, api_key="secret") as running:
+    with serving(model, api_keys={"me": "secret"}) as running:
         yield running
 
 

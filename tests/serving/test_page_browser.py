@@ -307,7 +307,7 @@ def test_a_server_that_is_gone_or_busy_is_told_in_words_and_can_be_asked_again(m
 
 
 def test_a_key_is_asked_for_until_it_is_right(model: Tyler, opened: Open) -> None:
-    with serving(model, api_key="secret") as locked:
+    with serving(model, api_keys={"me": "secret"}) as locked:
         page = opened(locked.url)
         key = page.get_by_role("textbox", name="Key")
         key.fill("guess")

@@ -55,18 +55,28 @@ REFUSED = [
     (CHAT, {"temperature": "hot"}, "temperature", "valid number"),
     (CHAT, {"temperature": 1e-300}, "temperature", "a finite number from 1e-06"),
     (CHAT, {"top_p": 0}, "top_p", "greater than 0"),
+    (CHAT, {"n": 3}, "n", "greedy answers are all the same"),
+    (CHAT, {"top_p": 0.9}, "top_p", "says nothing without temperature"),
+    (CHAT, {"top_k": 5}, "top_k", "says nothing without temperature"),
+    (CHAT, {"seed": 5}, "seed", "says nothing without temperature"),
+    (CHAT, {"parallel_tool_calls": True}, "parallel_tool_calls", "send False, or omit it"),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "name": "bob"}]}, "messages.0.name", "server; omit it"),
+    (CHAT, {"metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
+    (CHAT, {"user": "x" * 257}, "user", "at most 256 characters"),
+    (TEXT, {"prompt": [[1]] * 513}, "prompt", "at most 512 items"),
+    (RESPONSE, {"reasoning": {"summary": "concise"}}, "reasoning.summary", "send 'auto', or omit it"),
     (CHAT, {"n": 0}, "n", "greater than or equal to 1"),
     (CHAT, {"n": 9}, "n", "up to 8 answers"),
     (CHAT, {"max_tokens": 65}, "max_tokens", "up to 64"),
     (CHAT, {"max_completion_tokens": 3}, "max_tokens", "say the same"),
-    (CHAT, {"stop": ["a", ""]}, "stop", "a stop string is empty"),
+    (CHAT, {"stop": ["a", ""]}, "stop.1", "at least 1 character"),
     (CHAT, {"stop": "x" * 257}, "stop", "at most 256 characters"),
     (CHAT, {"stop": ["a", "x" * 257]}, "stop.1", "at most 256 characters"),
     (CHAT, {"seed": -1}, "seed", "greater than or equal to 0"),
     (CHAT, {"messages": []}, "messages", "at least 1 item"),
     (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "'user'"),
-    (CHAT, {"messages": [{"role": "user", "content": " "}]}, None, "the problem is empty"),
-    (CHAT, {"messages": [{"role": "assistant", "content": "x"}]}, None, "the last message must be the user's"),
+    (CHAT, {"messages": [{"role": "user", "content": " "}]}, "messages.0", "the message is empty"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "x"}]}, "messages.0", "the last message must be the user's"),
     (CHAT, {"tyler": {"budget": -1}}, "tyler.budget", "greater than or equal to 0"),
     (CHAT, {"tyler": {"router": "sideways"}}, "tyler.router", "none of: learned, never, boundaries"),
     (CHAT, {"tyler": {"budget": 1}, "reasoning_effort": "low"}, "tyler.budget", "send one"),
@@ -75,19 +85,19 @@ REFUSED = [
     (CHAT, {"top_logprobs": 3}, "top_logprobs", "needs logprobs"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "needs stream=true"),
     (TEXT, {"prompt": [[]]}, "prompt", "a prompt is empty"),
-    (TEXT, {"prompt": [10**6]}, "prompt", "is no token of this model"),
+    (TEXT, {"prompt": [10**6]}, "prompt", "is out of range"),
     (TEXT, {"prompt": []}, "prompt", "0 prompts"),
     (TEXT, {"max_tokens": 0}, "max_tokens", "only with echo"),
     (TEXT, {"prompt": ["x"] * 200}, "prompt", "200 answers in one request; this server takes up to 136"),
-    (TEXT, {"prompt": ["x"] * 20, "n": 8}, "prompt", "160 answers in one request"),
+    (TEXT, {"prompt": ["x"] * 20, "n": 8, "temperature": 1}, "prompt", "160 answers in one request"),
     (TEXT, {"prompt": ["x"] * 200, "max_tokens": 0, "echo": True}, "prompt", "200 answers in one request"),
     (TEXT, {"max_tokens": 0, "echo": True, "tyler": {"router": "sideways"}}, "tyler.router", "none of: learned"),
-    (TEXT, {"max_tokens": 0, "echo": True, "stop": [""]}, "stop", "a stop string is empty"),
+    (TEXT, {"max_tokens": 0, "echo": True, "stop": [""]}, "stop.0", "at least 1 character"),
     (TEXT, {"suffix": "x"}, "suffix", "not supported"),
     (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
     (RESPONSE, {"store": True}, "store", "send False"),
     (RESPONSE, {"max_output_tokens": 65}, "max_output_tokens", "max_output_tokens=65; this server allows up to 64"),
-    (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input", "no role"),
+    (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input.0", "no role"),
 ]
 
 
@@ -97,7 +107,8 @@ def test_a_value_that_is_not_allowed_is_named_with_what_is(
 ) -> None:
     path = next(path for path, body in PATHS.items() if body is base)
     error = error_of(served.post(path, base | change), 400)
-    assert error["param"] == param and message in error["message"]
+    assert error["param"] == param, error
+    assert message in error["message"]
 
 
 HALF = "\ud800"
@@ -140,8 +151,8 @@ def test_a_port_that_is_none_is_refused_at_the_start(port: int) -> None:
 
 
 def test_a_key_that_no_header_can_carry_is_refused_at_the_start() -> None:
-    with pytest.raises(ValueError, match="write one of ASCII"):
-        ServerSettings(api_key="schlüssel")
+    with pytest.raises(ValueError, match="not ASCII"):
+        ServerSettings(api_keys={"a": "schlüssel"})
 
 
 def test_values_that_ask_for_nothing_are_taken_since_clients_send_them(served: Served) -> None:
@@ -219,7 +230,7 @@ def test_who_never_finishes_a_request_is_not_waited_for(model: Tyler) -> None:
 
 
 def test_a_key_guards_everything_but_health(model: Tyler) -> None:
-    with serving(model, api_key="secret-key") as locked:
+    with serving(model, api_keys={"someone": "secret-key"}) as locked:
         for path in ("/v1/models", "/metrics", "/openapi.json"):
             assert error_of(locked.get(path), 401)["code"] == "invalid_api_key"
             wrong = locked.get(path, headers={"Authorization": "Bearer secret-kez"})
@@ -250,7 +261,9 @@ def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, mo
         error_of(open_one.get("/v1/models", headers=page), 403)
 
 
-@pytest.mark.parametrize("own", [{}, {"hosts": ("tyler.example",)}, {"hosts": ("*",)}, {"api_key": "secret-key"}])
+@pytest.mark.parametrize(
+    "own", [{}, {"hosts": ("tyler.example",)}, {"hosts": ("*",)}, {"api_keys": {"someone": "secret-key"}}]
+)
 def test_a_server_that_is_open_to_a_network_answers_to_no_domain_that_it_was_not_given(own: dict[str, Any]) -> None:
     settings = ServerSettings(host="0.0.0.0", **own)
     for host in ("localhost", "127.0.0.1", "::1"):

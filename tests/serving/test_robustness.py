@@ -150,7 +150,7 @@ def test_what_is_no_http_gets_an_error_in_the_shape_of_all_others(served: Served
 
 
 def test_a_request_in_one_piece_with_those_behind_it_is_no_long_header(served: Served) -> None:
-    body = json.dumps(TEXT | {"user": "x" * 50_000})
+    body = json.dumps(TEXT) + " " * 50_000
     whole = f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}"
     with connected(served) as connection:
         connection.sendall((whole * 4).encode())

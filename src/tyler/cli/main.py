@@ -37,7 +37,7 @@ from tyler.cli.options import (
     load_settings,
 )
 from tyler.cli.reproduce import reproduce
-from tyler.cli.serve import serve
+from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
 from tyler.runs.signals import Interrupted, unwinding
@@ -260,6 +260,7 @@ def _dispatch(argv: list[str]) -> int:
         tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="tyler", description=DESCRIPTION, args=argv, config=one_way)
         return 0
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
+    arguments = with_config(arguments) if command == "serve" else arguments
     tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
     return 0
 

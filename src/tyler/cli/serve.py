@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import yaml
 from tyro.conf import UseAppendAction, arg
 
 from tyler.cli.options import ModelName, RouterName, SomeDevice, SomeFile, SomeNumber, last_part, router_of
@@ -26,7 +31,8 @@ class Listening:
     port: int = 8000
     """The port to listen at."""
     api_key_file: SomeFile = None
-    """A file that holds the key which every client must send; by default there is none."""
+    """A file with the keys of which every client must send one: a line each, KEY or NAME KEY. Without it the variable
+    TYLER_API_KEY holds the key; by default there is none."""
     allow_host: Several = ()
     """A name under which the server may be addressed besides its own, or * for any. May be repeated. Without one, a
     server that is open to a network and has no key answers to addresses and to names without a dot."""
@@ -34,6 +40,10 @@ class Listening:
     """A web page's origin that may ask the server, as https://example.org. May be repeated; by default none."""
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    """What becomes of a field of a request that the server does not know: a 400 that names it, or a line in the log."""
+    max_probes: Annotated[int, arg(metavar="N")] = 5
+    """After so many failed attempts to revive its engine the process ends with status 1, to be started again."""
     drain_seconds: float = 30.0
     """How long answers in flight have to finish once the server is asked to stop."""
 
@@ -46,13 +56,15 @@ class Decoding(Loading):
     """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
     trained for."""
     budget: SomeNumber = None
-    """At most this many invocations, where a request does not say; by default no limit."""
+    """The most invocations a request may ask for, and what it gets when it does not say; by default no limit."""
     max_new_tokens: int = 2048
     """The most actions a request may ask for, and what it gets when it does not say."""
     slots: int = 32
     """Answers decoded at once."""
     device: SomeDevice = None
     """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the model computes in; auto is bfloat16 on a GPU that has it, else float32."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
     invocations: Literal["inline", "first", "hidden"] = "inline"
@@ -70,22 +82,31 @@ class Logging:
     log_bytes: Annotated[int, arg(metavar="BYTES")] = 64 * 2**20
     """A log of this size is rotated."""
     log_files: int = 5
-    """How many logs are kept, the present one included."""
+    """How many logs are kept, the present one included; 2 or more."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is said on stderr; info has a line for each request."""
+    otlp: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None
+    """Where OpenTelemetry traces are sent, as http://127.0.0.1:4318; by default nowhere."""
 
 
 def serve(
     model: ModelName,
     name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None,
+    alias: Several = (),
     listening: Annotated[Listening, arg(name="")] = Listening(),
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
     logging: Annotated[Logging, arg(name="")] = Logging(),
 ) -> None:
-    """Serve a model over HTTP: chats, completions and responses as OpenAI's clients ask for them, and metrics.
+    """Serve a model over HTTP: chats, completions, responses and messages as OpenAI's and Anthropic's clients ask for
+    them, a page, and metrics.
+
+    --config FILE reads these settings from YAML by the names of their flags; a flag goes before the file.
 
     Args:
         model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
             fetch), a folder, a GGUF file or a Hub id.
         name: What clients call the model; by default the last part of MODEL.
+        alias: Another name that clients may call it by. May be repeated.
     """
     router, engine = router_of(decoding.router), decoding.engine_choice
     if any(find_spec(module) is None for module in ("fastapi", "httptools", "uvicorn", "prometheus_client")):
@@ -93,42 +114,55 @@ def serve(
     from tyler.reasoners import registry
     from tyler.serving import server
 
-    settings = settings_of(name or last_part(model), listening, decoding, logging)
-    loaded = registry.load(
-        model,
-        decoding.method,
-        decoding.method_set,
-        name=settings.name,
-        backbone=decoding.backbone,
-        device=decoding.device,
-        router=router,
-        budget=decoding.budget,
-        max_new_tokens=decoding.max_new_tokens,
-        slots=decoding.slots,
-        engine=engine,
-    )
-    server.run(loaded, settings)
+    settings = settings_of(name or last_part(model), alias, listening, decoding, logging)
+    # An address that is taken is reported before the model is loaded.
+    with server.logging_to_stderr(logging.log_level), server.listen(settings) as socket:
+        loaded = registry.load(
+            model,
+            decoding.method,
+            decoding.method_set,
+            name=settings.name,
+            backbone=decoding.backbone,
+            device=decoding.device,
+            dtype=decoding.dtype,
+            router=router,
+            budget=decoding.budget,
+            max_new_tokens=decoding.max_new_tokens,
+            slots=decoding.slots,
+            engine=engine,
+        )
+        try:
+            server.run(loaded, settings, socket)
+        except server.EngineLost as error:
+            print(f"tyler: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
 
 
-def settings_of(name: str, listening: Listening, decoding: Decoding, logging: Logging) -> ServerSettings:
-    """The server's settings. Raises ValueError for what is none, and OSError for a log that cannot be written."""
+def settings_of(
+    name: str, aliases: tuple[str, ...], listening: Listening, decoding: Decoding, logging: Logging
+) -> ServerSettings:
+    """The server's settings. Raises ValueError for invalid ones, and OSError for a log that cannot be written."""
     from tyler.serving.audit_log import check_writable
-    from tyler.serving.settings import ServerSettings, key_in
+    from tyler.serving.settings import KEY_VARIABLE, ServerSettings, keys_in
 
     if logging.log is not None:  # before anything is loaded: what cannot be written is said now
         check_writable(logging.log)
-    key = listening.api_key_file
+    file, key = listening.api_key_file, os.environ.get(KEY_VARIABLE)
     return ServerSettings(
         host=listening.host,
         port=listening.port,
-        api_key=None if key is None else key_in(key),
+        api_keys=keys_in(file) if file is not None else {} if key is None else {KEY_VARIABLE: key},
         name=name,
+        aliases=aliases,
         slots=decoding.slots,
         memory=decoding.bytes,
         max_queue=decoding.max_queue,
         max_new_tokens=decoding.max_new_tokens,
+        budget=decoding.budget,
         max_body=listening.max_body,
         drain_seconds=listening.drain_seconds,
+        max_probes=listening.max_probes,
+        unknown_fields=listening.unknown_fields,
         hosts=listening.allow_host,
         origins=listening.allow_origin,
         invocations=decoding.invocations,
@@ -136,4 +170,40 @@ def settings_of(name: str, listening: Listening, decoding: Decoding, logging: Lo
         log_text=logging.log_text,
         log_bytes=logging.log_bytes,
         log_files=logging.log_files,
+        otlp=logging.otlp,
     )
+
+
+def with_config(argv: Sequence[str]) -> list[str]:
+    """The arguments with those of `--config FILE` before them, so that a flag goes before the file.
+
+    Raises ValueError for a file that is not a mapping of flags to values.
+    """
+    if "--config" not in argv:
+        return list(argv)
+    at = argv.index("--config")
+    if at + 1 == len(argv):
+        raise ValueError("--config needs a file: --config serve.yaml")
+    rest, path = [*argv[:at], *argv[at + 2 :]], Path(argv[at + 1])
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"{path} must map names of flags to values, as `slots: 16`")
+    model = content.pop("model", None)
+    own = [str(model)] if model is not None and (not rest or rest[0].startswith("-")) else []
+    return [*own, *rest[:1], *flags_of(content), *rest[1:]] if rest and not own else [*own, *flags_of(content), *rest]
+
+
+def flags_of(content: Mapping[str, object]) -> list[str]:
+    """The flags that a config file stands for: true is a flag alone, false none, a list a flag repeated."""
+    flags: list[str] = []
+    for key, value in content.items():
+        flag = "--" + key.replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif value is not None and value is not False:
+            for one in value if isinstance(value, list) else [value]:
+                flags += [flag, str(one)]
+    return flags

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import chat, completions, errors, page, page_api, responses
+from tyler.serving import chat, completions, errors, messages, openapi, page, page_api, responses, tokens
 from tyler.serving.guard import Guard
 from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
@@ -40,10 +40,11 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     )
     app.state.service = service
     errors.install(app)
-    for endpoint in (chat, completions, responses, page_api):
+    for endpoint in (chat, completions, responses, messages, tokens, page_api):
         app.include_router(endpoint.routes(service))
     app.include_router(page.routes())
     add_status(app, service)
+    openapi.describe(app)
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
     return app
 
@@ -53,17 +54,24 @@ def add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [described(service)]}
+        return {"object": "list", "data": [described(service, name) for name in service.settings.names]}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         service.check_model(name)
-        return described(service)
+        return described(service, name)
 
-    @app.get("/health/live")
-    async def live() -> dict[str, str]:
-        return {"status": "live"}
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": tyler.__version__}
 
+    @app.get("/health/live", response_model=None)
+    async def live() -> JSONResponse:
+        if service.lost is None:
+            return JSONResponse({"status": "live"})
+        return JSONResponse({"status": service.lost}, 503)
+
+    @app.get("/health", response_model=None)
     @app.get("/health/ready", response_model=None)
     async def ready() -> JSONResponse:
         if service.ready:
@@ -76,11 +84,11 @@ def add_status(app: FastAPI, service: Service) -> None:
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def described(service: Service) -> dict[str, Any]:
-    """The model as a list of models has it."""
+def described(service: Service, name: str) -> dict[str, Any]:
+    """The model as a list of models has it, under one of its names."""
     backbone = service.servable.model.backbone
     return {
-        "id": service.settings.name,
+        "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "tyler",

@@ -1,7 +1,7 @@
-"""One JSON line for each request: what was asked for, what was invoked where, and what it cost.
+"""One JSON line for each request: who asked for what, how it was decoded, what was invoked where, and what it cost.
 
-A thread of its own writes, one line at a time, unbuffered: a line that is counted as written outlives the server. No
-answer waits for it: when the disk is full or too slow, lines are lost and counted.
+A thread of its own writes, a line at a time: a line that is counted as written outlives the server. No answer waits for
+it. Lines that wait are bounded in bytes; when the disk is full or too slow, lines are lost and counted.
 """
 
 from __future__ import annotations
@@ -11,91 +11,100 @@ import logging
 import os
 import queue
 import threading
+from contextlib import suppress
+from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from tyler.serving.metrics import Metrics
 
-MOST_WAITING = 10_000
-"""Lines that may wait for the disk."""
+MOST_WAITING = 16 * 2**20
+"""Bytes of lines that may wait for the disk."""
+
+logger = logging.getLogger(__name__)
 
 
 def check_writable(path: Path) -> None:
     """Raise OSError for a log that cannot be written; one that is missing is made."""
-    os.close(opened(path))
-
-
-def opened(path: Path) -> int:
-    """The file, for adding lines: nobody but its owner reads what was asked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+
+
+def private(path: str, flags: int) -> int:
+    """An opener: nobody but its owner reads what was asked."""
+    return os.open(path, flags, 0o600)
+
+
+class LineHandler(RotatingFileHandler):
+    """Writes whole lines into a file of at most `max_bytes`, keeping `files` of them, and counts what becomes of them.
+
+    Unlike its base, it leaves no torn line and keeps nothing for later when the disk is full.
+    """
+
+    def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
+        self._metrics, self._losing, self._lost = metrics, False, False
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        size = self.stream.tell() if self.stream is not None else None
+        self._lost = False
+        super().emit(record)
+        if not self._lost:
+            self._metrics.log_lines.inc()
+            self._losing = False
+            return
+        self._metrics.log_lost.inc()
+        self._discard(size)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A line could not be written."""
+        self._lost = True
+        if not self._losing:
+            logger.error("lines of the audit log are lost until it can be written", exc_info=True)
+        self._losing = True
+
+    def _discard(self, size: int | None) -> None:
+        """Take back what was written of a line, and open the file anew for the next one."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+        if size is not None:
+            with suppress(OSError):
+                os.truncate(self.baseFilename, size)
 
 
 class AuditLog:
-    """Appends to `path`. A file of more than `max_bytes` becomes `path.1`, that one `path.2`, up to `files` in all."""
+    """Appends to `path`; a file of `max_bytes` becomes `path.1`, that one `path.2`, up to `files` in all."""
 
     def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
-        self._path, self._metrics, self._max_bytes, self._files = path, metrics, max_bytes, files
-        self._lines = queue.Queue[str | None](MOST_WAITING)
-        self._descriptor = opened(path)  # raises OSError here, where somebody is told
-        self._thread = threading.Thread(target=self._write_all, name="tyler-audit-log", daemon=True)
-        self._thread.start()
+        check_writable(path)
+        self._metrics, self._lock, self._waiting = metrics, threading.Lock(), 0
+        self._queue = queue.SimpleQueue[logging.LogRecord | None]()
+        self._file = LineHandler(path, metrics, max_bytes=max_bytes, files=files)
+        self._listener = QueueListener(self._queue, self._file)
+        self._listener.handle = self._write  # type: ignore[method-assign]
+        self._listener.start()
 
     def add(self, record: dict[str, Any]) -> None:
         """Queue a line; returns at once."""
-        try:
-            self._lines.put_nowait(json.dumps(record, ensure_ascii=False) + "\n")
-        except queue.Full:
-            self._metrics.log_lost.inc()
+        line = json.dumps(record, ensure_ascii=False)
+        with self._lock:
+            if self._waiting + len(line) > MOST_WAITING:
+                self._metrics.log_lost.inc()
+                return
+            self._waiting += len(line)
+        self._queue.put(logging.makeLogRecord({"msg": line}))
 
     def close(self) -> None:
         """Write what is queued, and stop."""
-        self._lines.put(None)
-        self._thread.join()
-        os.close(self._descriptor)
+        self._listener.stop()
+        self._file.close()
 
-    def _write_all(self) -> None:
-        losing = False
-        while (line := self._lines.get()) is not None:
-            try:
-                # Half a surrogate pair, which no UTF-8 has, is written as JSON's escape for it.
-                self._write(line.encode(errors="backslashreplace"))
-                self._metrics.log_lines.inc()
-                losing = False
-            except Exception as error:  # whatever it is, the next line is written
-                self._metrics.log_lost.inc()
-                if not losing:
-                    logging.getLogger(__name__).error(
-                        "lines of the audit log are lost until it can be written: %s", error
-                    )
-                losing = True
-
-    def _write(self, line: bytes) -> None:
-        """Append one whole line, or none of it."""
-        size = os.fstat(self._descriptor).st_size
-        if size and size + len(line) > self._max_bytes:
-            self._rotate()
-            size = 0
-        try:
-            if os.write(self._descriptor, line) < len(line):
-                raise OSError("the disk is full")
-        except OSError:
-            os.ftruncate(self._descriptor, size)  # no torn line
-            raise
-
-    def _rotate(self) -> None:
-        if self._path.exists():  # it does not where an earlier attempt ended here
-            self._rename()
-        newer = opened(self._path)  # before the old one is closed: where this fails, the log goes on in the old one
-        os.close(self._descriptor)
-        self._descriptor = newer
-
-    def _rename(self) -> None:
-        """Make way for a new file."""
-        for number in range(self._files - 1, 0, -1):
-            older = self._path.with_name(f"{self._path.name}.{number}")
-            newer = self._path.with_name(f"{self._path.name}.{number - 1}") if number > 1 else self._path
-            if newer.exists():
-                newer.replace(older)
-        if self._files == 1:
-            self._path.unlink(missing_ok=True)
+    def _write(self, record: logging.LogRecord) -> None:
+        self._file.handle(record)
+        with self._lock:
+            self._waiting -= len(record.msg)

@@ -7,38 +7,35 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
-from tyler.engine.shared_engine import DecodingError
-from tyler.serving.answers import Answer, mark
-from tyler.serving.errors import ApiError, engine_failed
-from tyler.serving.event_stream import DONE, EventStream, data, unless_disconnected
+from tyler.serving.bodies import read
+from tyler.serving.conversation import Conversation
+from tyler.serving.errors import ApiError
+from tyler.serving.event_stream import DONE, answered, data
+from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
+from tyler.serving.openapi import takes
 from tyler.serving.schema import ChatMessage, ChatRequest, text_of
-from tyler.serving.scoring import Scored, byte_level, name_of, score_answer, token_bytes, token_text
-from tyler.serving.service import Exchange, Service
-from tyler.tasks.prompts import Message
+from tyler.serving.scoring import Scored, byte_level, name_of, score_answer, token_bytes, token_text, visible
+from tyler.serving.service import Limits, Service
 
 
 def routes(service: Service) -> APIRouter:
     """The endpoint."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatRequest, http: Request) -> Response:
-        exchange = await begin(service, body, http)
-        if body.stream:
-            return EventStream(streamed(service, body, exchange), exchange.close, service.settings)
-        try:
-            return JSONResponse(await unless_disconnected(http, whole(service, body, exchange)))
-        finally:
-            await exchange.close()
+    @router.post("/v1/chat/completions", **takes(ChatRequest))
+    async def chat_completions(http: Request) -> Response:
+        body = await read(ChatRequest, http, service.settings.unknown_fields)
+        generation = await begin(service, body, http)
+        stream = partial(streamed, service, body, generation) if body.stream else None
+        return await answered(http, service.settings, generation, partial(whole, service, body, generation), stream)
 
     return router
 
 
-async def begin(service: Service, body: ChatRequest, http: Request) -> Exchange:
-    """Ask the engine. Raises ApiError for what cannot be asked."""
+async def begin(service: Service, body: ChatRequest, http: Request) -> Generation:
+    """Queue the answers. Raises ApiError for fields that do not go together."""
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise ApiError(400, "max_tokens and max_completion_tokens say the same; send one", param="max_tokens")
     if body.stream and body.logprobs:
@@ -47,41 +44,36 @@ async def begin(service: Service, body: ChatRequest, http: Request) -> Exchange:
         raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream=true", param="stream_options")
-    settings = service.answer_settings(
-        body,
-        max_new_tokens=body.max_completion_tokens or body.max_tokens,
-        seed=body.seed,
-        stop=body.stops,
-        effort=body.reasoning_effort,
-    )
-    turns = conversation(body.messages)
-    service.check_characters(turn["content"] for turn in turns)
-    requests = await service.requests(lambda: service.servable.request(turns, settings), body.n or 1)
-    return await service.exchange(http, body, requests)
+    length_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    limits = Limits(body.max_completion_tokens or body.max_tokens, length_field, effort=body.reasoning_effort)
+    n = body.n or 1
+    settings = service.answer_settings(body, limits, n=n, seed=body.seed)
+    return await service.generate(http, body, await service.requests(conversation(body.messages), settings, n))
 
 
-def conversation(messages: list[ChatMessage]) -> list[Message]:
+def conversation(messages: list[ChatMessage]) -> Conversation:
     """The messages as the prompt takes them."""
-    names = {"developer": "system"}
-    return [Message(role=names.get(one.role, one.role), content=text_of(one.content)) for one in messages]
+    return Conversation.of((one.role, text_of(one.content), f"messages.{at}") for at, one in enumerate(messages))
 
 
 # -- one answer ------------------------------------------------------------------------------------------------------
 
 
-async def whole(service: Service, body: ChatRequest, exchange: Exchange) -> dict[str, Any]:
+async def whole(service: Service, body: ChatRequest, generation: Generation) -> dict[str, Any]:
     """The complete answer."""
-    answers = await exchange.finished()
+    answers = await generation.finished()
     choices = [choice(service, index, answer) for index, answer in enumerate(answers)]
     if body.logprobs:
         for one, answer in zip(choices, answers, strict=True):
             one["logprobs"] = await logprobs(service, answer, body.top_logprobs or 0)
-    return envelope(exchange, "chat.completion") | {"choices": choices, "usage": exchange.usage.of_chat()}
+    usage = generation.usage.of_chat()
+    return envelope(service, generation, "chat.completion") | {"choices": choices, "usage": usage}
 
 
-def envelope(exchange: Exchange, kind: str) -> dict[str, Any]:
+def envelope(service: Service, generation: Generation, kind: str) -> dict[str, Any]:
     """What every object about an answer begins with."""
-    return {"id": f"chatcmpl-{exchange.id}", "object": kind, "created": exchange.created, "model": exchange.model}
+    model, id = service.settings.name, f"chatcmpl-{generation.id}"
+    return {"id": id, "object": kind, "created": generation.created, "model": model}
 
 
 def choice(service: Service, index: int, answer: Answer) -> dict[str, Any]:
@@ -99,27 +91,25 @@ def choice(service: Service, index: int, answer: Answer) -> dict[str, Any]:
 
 
 async def logprobs(service: Service, answer: Answer, top: int) -> dict[str, Any]:
-    """log p of the answer's tokens, and of the most probable ones at their places."""
-    work = partial(score_answer, trajectory=answer.done, top=top)
+    """log p of the tokens of the answer's text, and of the most probable ones at their places."""
     try:
-        scored = await service.dispatcher.between_steps(work)
+        scored = await service.dispatcher.between_steps(partial(score_answer, trajectory=answer.done, top=top))
     except ValueError as error:
         raise ApiError(400, str(error), param="top_logprobs") from error
-    ends = service.servable.model.backbone.eos_ids
-    shown = [one for one in scored if one.token is not None and one.token not in ends]
+    special = {None, *service.tokenizer.all_special_ids}
+    shown = [one for one in visible(scored, answer.done) if one.token not in special]
     return {"content": [token_logprobs(service, one) for one in shown], "refusal": None}
 
 
 def token_logprobs(service: Service, scored: Scored) -> dict[str, Any]:
     """One token as chats have it."""
-
     tokenizer = service.tokenizer
 
     def entry(text: str, encoded: bytes, logprob: float | None) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": list(encoded)}
 
     others = [entry(token_text(tokenizer, id), token_bytes(tokenizer, id), logprob) for id, logprob in scored.top]
-    own = None if scored.token is None else byte_level(tokenizer, scored.token)
+    own = None if scored.token is None or scored.cut else byte_level(tokenizer, scored.token)
     encoded = scored.text.encode() if own is None else own
     return entry(name_of(tokenizer, scored), encoded, scored.logprob) | {"top_logprobs": others}
 
@@ -127,47 +117,32 @@ def token_logprobs(service: Service, scored: Scored) -> dict[str, Any]:
 # -- a stream --------------------------------------------------------------------------------------------------------
 
 
-async def streamed(service: Service, body: ChatRequest, exchange: Exchange) -> AsyncGenerator[bytes, None]:
+async def streamed(service: Service, body: ChatRequest, generation: Generation) -> AsyncGenerator[bytes, None]:
     """The answer as it comes, then its usage where asked for."""
-    start = envelope(exchange, "chat.completion.chunk")
+    start = envelope(service, generation, "chat.completion.chunk")
     start |= {"usage": None} if body.includes_usage else {}
-    for index in range(len(exchange.answers)):
-        yield data(start | {"choices": [part(index, {"role": "assistant", "content": ""})]})
-    style = service.settings.invocations
-    try:
-        async for batch in exchange.events():
-            for index, answer in enumerate(exchange.answers):
-                mine = [event for event in batch if event.index == index]
-                for one in parts(index, answer, mine, style):
-                    yield data(start | {"choices": [one]})
-    except DecodingError as error:
-        yield data(engine_failed(str(error)).body())
-        return
+    async for pieces in generation.pieces(service.settings.invocations):
+        for piece in pieces:
+            if isinstance(piece, Failed):
+                yield data(ApiError(500, piece.message, code="engine_failed").body())
+                return
+            yield data(start | {"choices": [part(generation.answers[piece.index], piece)]})
     if body.includes_usage:
-        yield data(start | {"choices": [], "usage": exchange.usage.of_chat()})
+        yield data(start | {"choices": [], "usage": generation.usage.of_chat()})
     yield DONE
 
 
-def part(index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+def part(answer: Answer, piece: Piece) -> dict[str, Any]:
     """A choice of a chunk. Nothing structured goes into `delta`: clients add up whatever they find there."""
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-
-
-def parts(index: int, answer: Answer, events: list[Event], style: str) -> list[dict[str, Any]]:
-    """What some events of one answer come to: tokens that arrived together are one part."""
-    found: list[dict[str, Any]] = []
-    text, seen = "", len(answer.invocations) - sum(isinstance(event, InvocationEvent) for event in events)
-    for event in events:
-        if isinstance(event, TokenEvent) and style != "first":
-            text += event.text
-        elif isinstance(event, InvocationEvent):
-            found += [part(index, {"content": text})] if text else []
-            text, record, seen = "", answer.invocations[seen], seen + 1
-            delta = {} if style == "hidden" else {"reasoning_content": mark(record) + "\n"}
-            found.append(part(index, delta) | {"tyler": {"invocations": [record]}})
-        elif isinstance(event, FinishEvent):
-            text = answer.text if style == "first" else text
-            found += [part(index, {"content": text})] if text else []
-            text = ""
-            found.append(part(index, {}, answer.finish_reason) | {"tyler": answer.details()})
-    return [*found, part(index, {"content": text})] if text else found
+    assert not isinstance(piece, Failed)
+    shown: dict[str, Any] = {"index": piece.index, "delta": {}, "logprobs": None, "finish_reason": None}
+    match piece:
+        case Started():
+            shown["delta"] = {"role": "assistant", "content": ""}
+        case Text(text=text):
+            shown["delta"] = {"content": text}
+        case Invocation(record=record):
+            shown |= {"delta": {"reasoning_content": mark(record) + "\n"}, "tyler": {"invocations": [record]}}
+        case Finished():
+            shown |= {"finish_reason": answer.finish_reason, "tyler": answer.details()}
+    return shown

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ray import serve
 
 from tyler.evaluation.options import memory_of, router_of
-from tyler.serving.settings import ServerSettings, key_in
+from tyler.serving.settings import ServerSettings, keys_in
 
 
 class Arguments(BaseModel):
@@ -29,7 +29,6 @@ class Arguments(BaseModel):
     model: str
     method: str | None = None
     router: str | None = None
-    budget: Annotated[int, Field(ge=0)] | None = None
     dtype: str = "auto"
     memory: str | None = None
     """Of each replica, as 4GB or 512MiB."""
@@ -43,15 +42,15 @@ class Arguments(BaseModel):
     def server_settings(self) -> ServerSettings:
         """The settings of each replica. Raises ValueError for a key that is neither here nor there."""
         given = dict(self.__pydantic_extra__ or {})
-        allowed = sorted({field.name for field in fields(ServerSettings)} - {"host", "port", "memory", "api_key"})
+        allowed = sorted({field.name for field in fields(ServerSettings)} - {"host", "port", "memory", "api_keys"})
         if unknown := sorted(given.keys() - set(allowed)):
             raise ValueError(
                 f"{unknown[0]} is not a setting; allowed: {', '.join((*Arguments.model_fields, *allowed))}"
             )
-        for name in given.keys() & {"hosts", "origins"}:
+        for name in given.keys() & {"hosts", "origins", "aliases"}:
             given[name] = tuple(filter(None, str(given[name]).split(",")))
-        key = None if self.api_key_file is None else key_in(self.api_key_file)
-        own = {"name": Path(self.model).name, "memory": memory_of(self.memory), "api_key": key}
+        keys = {} if self.api_key_file is None else keys_in(self.api_key_file)
+        own = {"name": Path(self.model).name, "memory": memory_of(self.memory), "api_keys": keys}
         return TypeAdapter(ServerSettings).validate_python(own | given)
 
 
@@ -67,7 +66,7 @@ def app(arguments: Arguments) -> serve.Application:
         "name": settings.name,
         "dtype": arguments.dtype,
         "router": router_of(arguments.router),
-        "budget": arguments.budget,
+        "budget": settings.budget,
         "max_new_tokens": settings.max_new_tokens,
         "slots": settings.slots,
     }
@@ -81,8 +80,16 @@ def app(arguments: Arguments) -> serve.Application:
         log = settings.log and of_process(settings.log)
         return create_app(loaded.reasoner, replace(settings, log=log), loaded.weights)  # type: ignore[arg-type]
 
+    class Server:
+        """A replica, which Ray starts again where its engine cannot be revived."""
+
+        def check_health(self) -> None:
+            lost = self.app.state.service.lost  # type: ignore[attr-defined]
+            if lost is not None:
+                raise RuntimeError(lost)
+
     deployment: Any = serve.deployment(  # Ray types it as the decorator that it is without a class
-        serve.ingress(build)(type("Server", (), {})),
+        serve.ingress(build)(Server),
         name="tyler",
         autoscaling_config={
             "min_replicas": arguments.min_replicas,

@@ -12,17 +12,15 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from tyler.engine.shared_engine import DecodingError
-from tyler.serving.answers import Answer, Usage
-from tyler.serving.chat import parts
-from tyler.serving.errors import ApiError, engine_failed
-from tyler.serving.event_stream import DONE, EventStream, data, unless_disconnected
+from tyler.serving.bodies import read
+from tyler.serving.chat import part
+from tyler.serving.errors import ApiError
+from tyler.serving.event_stream import DONE, answered, data, unless_disconnected
+from tyler.serving.generation import Answer, Failed, Generation, Started, Usage
+from tyler.serving.openapi import takes
 from tyler.serving.schema import USUAL_TOKENS, CompletionRequest
-from tyler.serving.scoring import Scored, name_of, score_answer, score_prompt, token_text
-from tyler.serving.service import Exchange, Service
-
-MOST_PROMPTS = 512
-"""Prompts of one request."""
+from tyler.serving.scoring import Scored, name_of, score_answer, score_prompt, token_text, visible
+from tyler.serving.service import Limits, Service
 
 
 @dataclass(frozen=True)
@@ -38,21 +36,18 @@ def routes(service: Service) -> APIRouter:
     """The endpoint."""
     router = APIRouter()
 
-    @router.post("/v1/completions", response_model=None)
-    async def completions(body: CompletionRequest, http: Request) -> Response:
+    @router.post("/v1/completions", **takes(CompletionRequest))
+    async def completions(http: Request) -> Response:
+        body = await read(CompletionRequest, http, service.settings.unknown_fields)
         check(service, body)
         ids = await asyncio.to_thread(prompts_of, service, body.prompt)
         if body.max_tokens == 0:
-            service.answer_settings(body, max_new_tokens=1, seed=body.seed, stop=body.stops)  # refuses what it would
+            service.answer_settings(body, Limits(1), seed=body.seed)  # refuses what it would
             return JSONResponse(await unless_disconnected(http, echoed(service, body, ids, http)))
-        exchange = await begin(service, body, ids, http)
-        if body.stream:
-            source = streamed(service, body, exchange, ids)
-            return EventStream(source, exchange.close, service.settings)
-        try:
-            return JSONResponse(await unless_disconnected(http, whole(service, body, exchange, ids)))
-        finally:
-            await exchange.close()
+        generation = await begin(service, body, ids, http)
+        stream = partial(streamed, service, body, generation, ids) if body.stream else None
+        one = partial(whole, service, body, generation, ids)
+        return await answered(http, service.settings, generation, one, stream)
 
     return router
 
@@ -71,20 +66,19 @@ def check(service: Service, body: CompletionRequest) -> None:
 
 
 def prompts_of(service: Service, prompt: str | list[int] | list[str] | list[list[int]]) -> list[list[int]]:
-    """Every prompt as token ids. Raises ApiError for none, too many, an empty one, and ids that are no tokens."""
+    """Every prompt as token ids. Raises ApiError for none, an empty one, and ids that are not tokens."""
     several = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
     many = cast(list[str | list[int]], several)
-    if not 0 < len(many) <= MOST_PROMPTS:
-        raise ApiError(400, f"{len(many)} prompts; send 1 to {MOST_PROMPTS}", param="prompt")
-    for text in many:
-        service.check_characters([text] if isinstance(text, str) else [])
+    if not many:
+        raise ApiError(400, "0 prompts; send at least one", param="prompt")
+    service.check_characters(text for text in many if isinstance(text, str))
     ids = [tokens_of(service, one) if isinstance(one, str) else one for one in many]
     known = service.servable.model.backbone.vocab_size
     for one in ids:
         if not one:
             raise ApiError(400, "a prompt is empty; send at least one token", param="prompt")
-        if wrong := [id for id in one if not 0 <= id < known]:
-            raise ApiError(400, f"{wrong[0]} is no token of this model; ids go to {known - 1}", param="prompt")
+        if max(one) >= known:
+            raise ApiError(400, f"token id {max(one)} is out of range; ids go to {known - 1}", param="prompt")
     return ids
 
 
@@ -92,38 +86,34 @@ def tokens_of(service: Service, text: str) -> list[int]:
     """A text's token ids, with the tokenizer's own first token unless the text begins with it."""
     tokenizer = service.tokenizer
     first = tokenizer.bos_token
-    return list(tokenizer.encode(text, add_special_tokens=first is None or not text.startswith(first)))
+    return list(tokenizer.encode(text, add_special_tokens=first is None or not text.startswith(first), verbose=False))
 
 
-async def begin(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> Exchange:
-    """Ask the engine for every prompt, `n` times each."""
-    said = "max_tokens" in body.model_fields_set
-    longest = body.max_tokens if said else min(USUAL_TOKENS, service.settings.max_new_tokens)
-    settings = service.answer_settings(body, max_new_tokens=longest, seed=body.seed, stop=body.stops)
-    requests = []
-    for one in ids:
-        make = partial(service.servable.continuation, one, settings)
-        requests += await service.requests(make, body.n or 1)
-    return await service.exchange(http, body, requests, prompts=len(ids))
+async def begin(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> Generation:
+    """Queue the continuations of every prompt, `n` of each."""
+    given = "max_tokens" in body.model_fields_set
+    limits = Limits(body.max_tokens if given else min(USUAL_TOKENS, service.settings.max_new_tokens))
+    settings = service.answer_settings(body, limits, n=body.n or 1, seed=body.seed)
+    service.check_room(len(ids) * (body.n or 1))
+    requests = [request for one in ids for request in await service.requests(one, settings, body.n or 1)]
+    return await service.generate(http, body, requests, prompts=len(ids))
 
 
 # -- whole -----------------------------------------------------------------------------------------------------------
 
 
 async def whole(
-    service: Service, body: CompletionRequest, exchange: Exchange, ids: Sequence[list[int]]
+    service: Service, body: CompletionRequest, generation: Generation, ids: Sequence[list[int]]
 ) -> dict[str, Any]:
     """All continuations."""
-    answers, n = await exchange.finished(), body.n or 1
+    answers, n = await generation.finished(), body.n or 1
     choices = []
-    for place, one in enumerate(ids):
+    for at, one in enumerate(ids):
         prompt = await continued(service, body, one)
-        for index in range(place * n, place * n + n):
+        for index in range(at * n, at * n + n):
             choices.append(await choice(service, body, index, prompt, answers[index]))
-    return envelope(exchange.id, exchange.created, exchange.model) | {
-        "choices": choices,
-        "usage": exchange.usage.of_chat(),
-    }
+    start = envelope(service, generation.id, generation.created)
+    return start | {"choices": choices, "usage": generation.usage.of_chat()}
 
 
 async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> dict[str, Any]:
@@ -137,7 +127,7 @@ async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[i
             scores = None if body.logprobs is None else logprobs(service, prompt.scores)
             choices.append({"index": index, "text": prompt.text, "logprobs": scores, "finish_reason": "length"})
     usage = Usage(sum(map(len, ids)), 0, 0).of_chat()
-    return envelope(id, created, service.settings.name) | {"choices": choices, "usage": usage}
+    return envelope(service, id, created) | {"choices": choices, "usage": usage}
 
 
 def check_length(service: Service, ids: Sequence[int]) -> None:
@@ -158,9 +148,9 @@ async def continued(service: Service, body: CompletionRequest, ids: list[int]) -
     return Continued(ids, str(service.tokenizer.decode(ids)), scores)
 
 
-def envelope(id: str, created: int, model: str) -> dict[str, Any]:
+def envelope(service: Service, id: str, created: int) -> dict[str, Any]:
     """What every object begins with."""
-    return {"id": f"cmpl-{id}", "object": "text_completion", "created": created, "model": model}
+    return {"id": f"cmpl-{id}", "object": "text_completion", "created": created, "model": service.settings.name}
 
 
 async def choice(
@@ -174,7 +164,7 @@ async def choice(
             scored = await service.dispatcher.between_steps(work)
         except ValueError as error:
             raise ApiError(400, str(error), param="logprobs") from error
-        found = logprobs(service, [*prompt.scores, *scored])
+        found = logprobs(service, [*prompt.scores, *visible(scored, answer.done)])
     return {
         "index": index,
         "text": prompt.text + answer.text,
@@ -185,11 +175,11 @@ async def choice(
 
 
 def logprobs(service: Service, scored: Sequence[Scored]) -> dict[str, Any]:
-    """Scores as completions have them: lists over the tokens; a drawn operator stands among them by its mark."""
+    """Scores as completions have them: lists over the tokens; a drawn operator stands among them without text."""
     offsets, end = [], 0
     for one in scored:
         offsets.append(end)
-        end += len(one.text) if one.token is not None else 0
+        end += len(one.text)
     tops = [{token_text(service.tokenizer, token): logprob for token, logprob in reversed(one.top)} for one in scored]
     return {
         "tokens": [name_of(service.tokenizer, one) for one in scored],
@@ -203,25 +193,23 @@ def logprobs(service: Service, scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 async def streamed(
-    service: Service, body: CompletionRequest, exchange: Exchange, ids: Sequence[list[int]]
+    service: Service, body: CompletionRequest, generation: Generation, ids: Sequence[list[int]]
 ) -> AsyncGenerator[bytes, None]:
     """The continuations as they come, then their usage where asked for. Invocations stand beside the text only."""
-    start, n = envelope(exchange.id, exchange.created, exchange.model), body.n or 1
+    start, n = envelope(service, generation.id, generation.created), body.n or 1
     start |= {"usage": None} if body.includes_usage else {}
-    if body.echo:
-        for index in range(len(exchange.answers)):
-            text = str(service.tokenizer.decode(ids[index // n]))
-            yield data(start | {"choices": [{"index": index, "text": text, "logprobs": None, "finish_reason": None}]})
-    try:
-        async for batch in exchange.events():
-            for index, answer in enumerate(exchange.answers):
-                mine = [event for event in batch if event.index == index]
-                for one in parts(index, answer, mine, "hidden"):
-                    text = one.pop("delta").get("content", "")
-                    yield data(start | {"choices": [one | {"text": text}]})
-    except DecodingError as error:
-        yield data(engine_failed(str(error)).body())
-        return
+    async for pieces in generation.pieces():
+        for piece in pieces:
+            if isinstance(piece, Failed):
+                yield data(ApiError(500, piece.message, code="engine_failed").body())
+                return
+            shown = part(generation.answers[piece.index], piece)
+            text = shown.pop("delta").get("content", "")
+            if isinstance(piece, Started):
+                if not body.echo:
+                    continue
+                text = str(service.tokenizer.decode(ids[piece.index // n]))
+            yield data(start | {"choices": [shown | {"text": text}]})
     if body.includes_usage:
-        yield data(start | {"choices": [], "usage": exchange.usage.of_chat()})
+        yield data(start | {"choices": [], "usage": generation.usage.of_chat()})
     yield DONE

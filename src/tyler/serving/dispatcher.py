@@ -103,9 +103,19 @@ class Dispatcher:
     """
 
     def __init__(
-        self, engine: SharedEngine, metrics: Metrics, probe: Request, *, slots: int, memory: int | None
+        self,
+        engine: SharedEngine,
+        metrics: Metrics,
+        probe: Request,
+        *,
+        slots: int,
+        memory: int | None,
+        max_probes: int,
     ) -> None:
         self.metrics, self.open, self.healthy = metrics, 0, True
+        self.lost: str | None = None
+        """Why the engine will not work again: so many attempts to revive it failed in a row."""
+        self._max_probes, self._failed_probes = max_probes, 0
         self._engine, self._probe, self._slots, self._memory = engine, probe, slots, memory
         engine.slots = slots
         engine.release()  # one that is there may have others
@@ -125,7 +135,7 @@ class Dispatcher:
     @property
     def ready(self) -> bool:
         """Whether steps can be taken."""
-        return self.healthy and self._thread.is_alive()
+        return self.healthy and self.lost is None and self._thread.is_alive()
 
     async def close(self) -> None:
         """Stop after the present step."""
@@ -223,7 +233,8 @@ class Dispatcher:
                 return
             try:
                 busy = self._engine.step()
-                self.healthy |= busy  # whoever can take a step is well again
+                if busy:  # whoever can take a step is well again
+                    self._note_recovery()
             except Exception as error:
                 self._note_failure(error)
             self._send()
@@ -277,13 +288,19 @@ class Dispatcher:
         reason = f"{type(error).__name__}: {error}"
         logging.getLogger(__name__).error("the engine failed (%s); a new one is made", reason, exc_info=error)
 
+    def _note_recovery(self) -> None:
+        self.healthy, self._failed_probes = True, 0
+
     def _try_again(self) -> None:
         """Answer a question of its own with a new engine; a server that can is ready again."""
         try:
             self._engine.run([self._probe], memory=self._memory)
-            self.healthy = True
+            self._note_recovery()
         except Exception as error:
             self._note_failure(error)
+            self._failed_probes += 1
+            if self._failed_probes >= self._max_probes:
+                self.lost = f"the engine failed {self._failed_probes} probes in a row ({type(error).__name__}: {error})"
 
 
 def hand_out(outbox: Sequence[tuple[Answering, Event | DecodingError]]) -> None:

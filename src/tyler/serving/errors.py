@@ -1,4 +1,4 @@
-"""Errors in the shape that OpenAI's clients expect, each saying what is allowed."""
+"""Errors in the shapes that OpenAI's and Anthropic's clients expect, each saying what is allowed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from tyler.engine.shared_engine import DecodingError
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-
-
-BRANCH = re.compile(r"body|str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*")
-"""Parts of a place that are no fields: where pydantic says which of several types it tried."""
-
-
+ANTHROPIC = "/v1/messages"
+"""Paths that begin so have errors in Anthropic's shape."""
+BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*")
+"""Parts of a location that are no fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
-"""Characters of a field's name that an error repeats."""
+"""Characters of a field's name, or of a value, that an error repeats."""
 
 
 class ClientGone(Exception):
@@ -45,17 +43,21 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
 
-    def body(self) -> dict[str, Any]:
-        """{"error": {"message", "type", "param", "code"}}."""
+    def body(self, path: str = "/") -> dict[str, Any]:
+        """{"error": {"message", "type", "param", "code"}}, or Anthropic's {"type": "error", "error": {...}}."""
         kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        if path.startswith(ANTHROPIC):
+            kind = {413: "request_too_large", 503: "overloaded_error"}.get(self.status, kind)
+            kind = "api_error" if kind == "server_error" else kind
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The whole answer."""
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, path: str = "/") -> JSONResponse:
+        """The whole answer to a request of this path."""
+        return JSONResponse(self.body(path), self.status, self.headers)
 
     def encoded(self) -> bytes:
-        """The body as bytes, for those who answer without FastAPI."""
+        """The body as bytes, for those who answer without an application."""
         return json.dumps(self.body()).encode()
 
 
@@ -69,23 +71,33 @@ def engine_failed(reason: str) -> ApiError:
     return ApiError(500, f"{reason[:500]}; the same request may be sent again", code="engine_failed")
 
 
-def of_validation(error: RequestValidationError) -> ApiError:
+def of_validation(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, by name."""
-    wrong = max(error.errors(), key=lambda one: len(one["loc"]))  # of several types, the one that came closest
-    *before, last = map(str, wrong["loc"])
-    named = [part for part in before if not BRANCH.fullmatch(part)]
-    if wrong["type"] == "extra_forbidden" or not BRANCH.fullmatch(last):  # a client's own field may look like a type
-        named.append(last)
-    place = shortened(".".join(named))
-    if wrong["type"] == "json_invalid":
-        detail = wrong.get("ctx", {}).get("error", "")
-        return ApiError(400, f"the body is not valid JSON: {detail}", code="invalid_json")
-    if wrong["type"] == "extra_forbidden":
-        return ApiError(400, f"{place} is not supported by this server", param=place, code="unsupported_field")
+    # Of several types that a field may have, the one that came closest.
+    wrong = max(error.errors(include_url=False), key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
+    parts = [str(part) for part in wrong["loc"]]
+    named = [part for part in parts[:-1] if not BRANCH.fullmatch(part)]
+    named += [part for part in parts[-1:] if not BRANCH.fullmatch(part) or not named]
+    if wrong["type"] == "unknown_field":  # a client's own field may look like a type
+        named = [part for part in parts if not BRANCH.fullmatch(part)] + [wrong["ctx"]["field"]]
+        param = shortened(".".join(named))
+        return ApiError(400, f"{param} is not supported by this server", param=param, code="unsupported_field")
+    param = shortened(".".join(named))
     reason = wrong["msg"].removeprefix("Value error, ")
-    given = repr(wrong.get("input"))
-    shown = f": {given}" if place and wrong["type"] != "missing" and len(given) < 100 else ""
-    return ApiError(400, f"{place or 'body'}{shown}: {reason}", param=place or None, code="invalid_value")
+    given = shown(wrong.get("input"))
+    value = f": {given}" if param and given and wrong["type"] != "missing" else ""
+    return ApiError(400, f"{param or 'body'}{value}: {reason}", param=param or None, code="invalid_value")
+
+
+def shown(value: object) -> str:
+    """A value that is worth repeating; empty for what may be large."""
+    if (isinstance(value, list | dict) and len(value) > 8) or (isinstance(value, str) and len(value) > LONGEST_NAME):
+        return ""
+    try:
+        given = repr(value)
+    except (RecursionError, ValueError):
+        return ""
+    return given if len(given) <= LONGEST_NAME else ""
 
 
 def shortened(name: str) -> str:
@@ -94,19 +106,15 @@ def shortened(name: str) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the app in this shape."""
+    """Answer every error of the app in these shapes."""
 
     @app.exception_handler(ApiError)
     async def known(request: Request, error: ApiError) -> JSONResponse:
-        return error.response()
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return of_validation(error).response()
+        return error.response(request.url.path)
 
     @app.exception_handler(DecodingError)
     async def lost(request: Request, error: DecodingError) -> JSONResponse:
-        return engine_failed(str(error)).response()
+        return engine_failed(str(error)).response(request.url.path)
 
     @app.exception_handler(ClientGone)
     async def gone(request: Request, error: ClientGone) -> Response:
@@ -117,4 +125,4 @@ def install(app: FastAPI) -> None:
         path = request.scope["path"]
         messages = {404: f"there is no {path!r} here", 405: f"{request.method} is not allowed at {path!r}"}
         message = messages.get(error.status_code, str(error.detail))
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return ApiError(error.status_code, message, headers=error.headers).response(path)

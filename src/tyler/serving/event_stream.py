@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tyler.serving.errors import ClientGone
+from tyler.serving.generation import Generation
 from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
@@ -56,6 +57,22 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def answered(
+    http: Request,
+    settings: ServerSettings,
+    generation: Generation,
+    whole: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
+    streamed: Callable[[], AsyncGenerator[bytes, None]] | None,
+) -> Response:
+    """A generation as one object, or as a stream where `streamed` is given; it is closed in any case."""
+    if streamed is not None:
+        return EventStream(streamed(), generation.close, settings)
+    try:
+        return JSONResponse(await unless_disconnected(http, whole()))
+    finally:
+        await generation.close()
 
 
 class EventStream(Response):

@@ -13,20 +13,23 @@ import ipaddress
 import logging
 import re
 import secrets
+import time
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import urlsplit
 
-from prometheus_client import Counter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tyler.serving import page
 from tyler.serving.errors import ApiError, ClientGone
+from tyler.serving.metrics import Metrics
 from tyler.serving.settings import ServerSettings
 
-OPEN = ("/health/live", "/health/ready")
-"""What needs no key, besides the page's files: those who look after servers ask it."""
+OPEN = ("/health", "/health/live", "/health/ready")
+"""What needs no key and no name, besides the page's files: those who look after servers ask it, by any address."""
+
+QUIET = (*OPEN, "/metrics")
+"""What is asked so often that the access log has it under DEBUG."""
 
 BODIES = 16
 """Bodies of the largest size that may be on their way at once; beyond that they are refused with 429."""
@@ -37,20 +40,15 @@ NO_ANSWER = 499
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 logger = logging.getLogger(__name__)
-
-
-class CountsRequests(Protocol):
-    """Where answered requests are counted, by route and status."""
-
-    requests: Counter
+access = logging.getLogger("tyler.access")
 
 
 class Guard:
     """Lets through what is allowed, names every request, and counts the answers by route."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: CountsRequests) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
-        self._key = None if settings.api_key is None else digest(settings.api_key.strip())
+        self._keys = {name: digest(key.strip()) for name, key in settings.api_keys.items()}
         self._arriving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,26 +59,32 @@ class Guard:
         given = headers.get("x-request-id", "")
         id = given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
         scope.setdefault("state", {})["request_id"] = id
-        answered = Answered(send, id, self._cors(headers))
+        answered, started = Answered(send, id, self._cors(headers)), time.perf_counter()
         try:
             await self._answer(scope, headers, receive, answered)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(answered.status)).inc()
-            logger.debug("%s %s %s %s %s", id, scope["method"], route, answered.status, (scope["client"] or ["-"])[0])
+            client, key = (scope["client"] or ["-"])[0], scope["state"].get("key", "-")
+            line = f'{client} {key} "{scope["method"]} {route}" {answered.status} {time.perf_counter() - started:.3f}s'
+            access.log(logging.DEBUG if scope["path"] in QUIET else logging.INFO, "%s %s", line, id)
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Answered) -> None:
+        path = scope["path"]
         try:
-            self._check_origin(headers)
+            if path not in OPEN:
+                self._check_origin(headers)
             if scope["method"] == "OPTIONS" and "origin" in headers:
                 await send_plain(send, 204)
                 return
-            if scope["path"] not in OPEN and not page.is_open(scope["path"]):
-                self._check_key(headers)
+            if path not in OPEN and not page.is_open(path) and self._keys:
+                scope["state"]["key"] = self._key_of(headers)
             receive = await self._with_body(headers, receive)
         except ApiError as error:
-            await error.response()(scope, receive, send)
+            await error.response(path)(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope["method"], send.without_body = "GET", True
         try:
             await self._app(scope, receive, send)
         except Exception as error:
@@ -89,27 +93,29 @@ class Guard:
             id = scope["state"]["request_id"]
             logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
             if send.status == NO_ANSWER:
-                await ApiError(500, f"the server failed: {type(error).__name__}").response()(scope, receive, send)
+                await ApiError(500, f"the server failed: {type(error).__name__}").response(path)(scope, receive, send)
 
     # -- who -----------------------------------------------------------------------------------------------------
 
     def _check_origin(self, headers: Headers) -> None:
         host = headers.get("host", "")
         if not answers_to(self._settings, name_of(f"//{host}")):
-            raise ApiError(403, f"the host {host[:100]!r} is none of this server's; start it with --allow-host")
+            raise ApiError(403, f"the host {host[:100]!r} is not allowed; start the server with --allow-host")
         origin = headers.get("origin")
         if origin is None or origin in self._settings.origins or place_of(origin) == host:
             return
-        raise ApiError(403, f"pages of {origin[:100]!r} may not ask this server; start it with --allow-origin")
+        raise ApiError(403, f"pages of {origin[:100]!r} are not allowed; start the server with --allow-origin")
 
-    def _check_key(self, headers: Headers) -> None:
-        if self._key is None:
-            return
+    def _key_of(self, headers: Headers) -> str:
+        """The name of the key that came along. Raises ApiError where none of the server's did."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        # Digests of one length, compared in a time that does not tell how much of the key was right.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(digest(key.strip()), self._key):
-            message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
+        given = digest((headers.get("x-api-key", "") if scheme.lower() != "bearer" else key).strip())
+        # Digests of one length, all of them compared, in a time that does not tell how much of a key was right.
+        right = [name for name, own in self._keys.items() if hmac.compare_digest(given, own)]
+        if not right:
+            message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return right[0]
 
     def _cors(self, headers: Headers) -> dict[str, str]:
         """The headers for a page of an allowed origin."""
@@ -118,7 +124,7 @@ class Guard:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-methods": "GET, HEAD, POST",
             "access-control-allow-headers": headers.get(
                 "access-control-request-headers", "authorization, content-type"
             ),
@@ -178,11 +184,14 @@ class Answered:
 
     def __init__(self, send: Send, id: str, headers: Mapping[str, str]) -> None:
         self._send, self._headers, self.status = send, {"x-request-id": id, **headers}, NO_ANSWER
+        self.without_body = False  # of HEAD, which is GET without its answer
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             MutableHeaders(raw=message["headers"]).update(self._headers)
+        elif self.without_body:
+            message = {**message, "body": b""}
         await self._send(message)
 
 
@@ -207,7 +216,7 @@ def answers_to(settings: ServerSettings, name: str) -> bool:
         return True
     if settings.hosts or is_local(settings.host):
         return name in {host.lower() for host in (*settings.hosts, settings.host)} | LOCAL
-    return settings.api_key is not None or "." not in name or is_address(name)
+    return bool(settings.api_keys) or "." not in name or is_address(name)
 
 
 def is_local(host: str) -> bool:

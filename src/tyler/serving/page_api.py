@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.engine.presentation import colour_of
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import Learned
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
@@ -28,12 +28,16 @@ from tyler.lens.interventions import blocks_of
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving import page
-from tyler.serving.answers import Answer, router_name
+from tyler.serving.bodies import read
+from tyler.serving.chat import conversation
 from tyler.serving.completions import prompts_of
+from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.event_stream import EventStream, named, unless_disconnected
-from tyler.serving.schema import Asked, Body, Strict
-from tyler.serving.service import Exchange, Service
+from tyler.serving.generation import Answer, Generation, router_name
+from tyler.serving.openapi import takes
+from tyler.serving.schema import Body, Count, Generating, Ids, Messages, Seed, Strict, Text
+from tyler.serving.service import Limits, Question, Service
 
 EXAMPLES = (
     "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
@@ -46,8 +50,6 @@ EXAMPLES = (
 """Questions to begin with. The lens answers them too: the blocks of other problems are its controls."""
 CONTROL_TOKENS = 256
 
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1_000_000)]
-
 
 class Origin(Strict):
     """An answer that is begun again: its prompt, and the actions that are repeated."""
@@ -56,20 +58,21 @@ class Origin(Strict):
     actions: Ids
 
 
-class PageQuestion(Asked):
-    """`POST /api/answers`: a question, or an answer without the invocation that follows `branch.actions`."""
+class PageQuestion(Generating):
+    """`POST /api/answers`: a question, a conversation, or an answer without the invocation after `branch.actions`."""
 
-    question: str | None = None
+    question: Text | None = None
+    messages: Messages | None = None
     branch: Origin | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
-    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: Seed | None = None
+    max_new_tokens: Count | None = None
 
 
-class LensQuestion(Asked):
+class LensQuestion(Generating):
     """`POST /api/lens`: a whole answer, and the number of one of its invocations."""
 
     answer: Origin
-    invocation: Annotated[int, Field(ge=0)]
+    invocation: Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Export(Body):
@@ -80,25 +83,28 @@ class Export(Body):
 
 def routes(service: Service) -> APIRouter:
     """The endpoints."""
-    router, controls = APIRouter(prefix="/api"), Controls(service)
+    router, controls, unknown = APIRouter(prefix="/api"), Controls(service), service.settings.unknown_fields
 
     @router.get("/model")
     async def model() -> dict[str, Any]:
         return described(service)
 
-    @router.post("/answers", response_model=None)
-    async def answers(body: PageQuestion, http: HttpRequest) -> Response:
-        exchange = await begin(service, body, http)
-        return EventStream(streamed(exchange), exchange.close, service.settings)
+    @router.post("/answers", **takes(PageQuestion))
+    async def answers(http: HttpRequest) -> Response:
+        generation = await begin(service, await read(PageQuestion, http, unknown), http)
+        return EventStream(streamed(generation), generation.close, service.settings)
 
-    @router.post("/lens", response_model=None)
-    async def lens(body: LensQuestion, http: HttpRequest) -> Response:
+    @router.post("/lens", **takes(LensQuestion))
+    async def lens(http: HttpRequest) -> Response:
+        body = await read(LensQuestion, http, unknown)
         return JSONResponse(await unless_disconnected(http, looked(service, controls, body, http)))
 
-    @router.post("/export", response_model=None)
-    async def export(body: Export) -> Response:
+    @router.post("/export", **takes(Export))
+    async def export(http: HttpRequest) -> Response:
+        body = await read(Export, http, unknown)
+        content = await asyncio.to_thread(page.standalone, body.answer)
         headers = {"Content-Disposition": 'attachment; filename="answer.html"', "X-Content-Type-Options": "nosniff"}
-        return Response(page.standalone(body.answer), media_type="text/html", headers=headers)
+        return Response(content, media_type="text/html", headers=headers)
 
     return router
 
@@ -108,8 +114,7 @@ def routes(service: Service) -> APIRouter:
 
 def described(service: Service) -> dict[str, Any]:
     """What the page can offer."""
-    usual = service.servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
-    typed = typed_model(service)
+    usual, typed = service.usual, typed_model(service)
     operators = () if typed is None else typed.operators
     return {
         "name": service.settings.name,
@@ -129,8 +134,7 @@ def described(service: Service) -> dict[str, Any]:
 def typed_model(service: Service) -> Tyler | None:
     """The model, where it has trained operators that may be routed, replayed and looked at; else None."""
     model = service.servable.model
-    usual = service.servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
-    if not isinstance(model, Tyler) or usual.sampler is not None or model.stage not in ("stage1", "stage2"):
+    if not isinstance(model, Tyler) or service.usual.sampler is not None or model.stage not in ("stage1", "stage2"):
         return None
     return model if model.operators else None
 
@@ -146,34 +150,45 @@ def needed_model(service: Service) -> Tyler:
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-async def begin(service: Service, body: PageQuestion, http: HttpRequest) -> Exchange:
-    """Ask the engine. Raises ApiError for what cannot be asked."""
-    if (body.question is None) == (body.branch is None):
-        raise ApiError(400, "send either a question or a branch", param="question")
-    settings = service.answer_settings(body, max_new_tokens=body.max_new_tokens, seed=body.seed)
-    branch, question = body.branch, body.question
-    service.check_characters([question or ""])
-    if branch is not None:
+async def begin(service: Service, body: PageQuestion, http: HttpRequest) -> Generation:
+    """Queue the answer. Raises ApiError for what is not allowed."""
+    if sum(value is not None for value in (body.question, body.messages, body.branch)) != 1:
+        raise ApiError(400, "send a question, messages or a branch, and only one of them", param="question")
+    settings = service.answer_settings(body, Limits(body.max_new_tokens, "max_new_tokens"), seed=body.seed)
+    if body.branch is not None:
         needed_model(service)
-        prompts_of(service, [branch.prompt_ids])  # refuses what is no token
-
-    def make() -> Request:
-        if branch is None:
-            return replace(service.servable.request(question or "", settings), operator_probs=True)
-        request = service.servable.continuation(branch.prompt_ids, settings)
-        return replace(request, operator_probs=True, branch=tuple(branch.actions))
-
-    return await service.exchange(http, body, await service.requests(make, 1))
+        check_origin(service, body.branch, "branch")
+    (request,) = await service.requests(question_of(body), settings)
+    branch = None if body.branch is None else tuple(body.branch.actions)
+    return await service.generate(http, body, [replace(request, operator_probs=True, branch=branch)])
 
 
-async def streamed(exchange: Exchange) -> AsyncGenerator[bytes, None]:
+def question_of(body: PageQuestion) -> Question:
+    """What is to be answered, or continued."""
+    if body.branch is not None:
+        return body.branch.prompt_ids
+    if body.messages is not None:
+        return conversation(body.messages)
+    return Conversation.of([("user", body.question or "", "question")])
+
+
+def check_origin(service: Service, origin: Origin, field: str) -> None:
+    """Raise ApiError for ids that are not tokens, and for more actions than an answer of this server has."""
+    prompts_of(service, [origin.prompt_ids])
+    most = service.settings.max_new_tokens
+    if len(origin.actions) > most:
+        message = f"{field}.actions has {len(origin.actions)} actions; this server allows up to {most}"
+        raise ApiError(400, message, param=f"{field}.actions")
+
+
+async def streamed(generation: Generation) -> AsyncGenerator[bytes, None]:
     """How the answer is decoded, then what happens in batches, then all there is to know of it."""
-    (answer,) = exchange.answers
+    (answer,) = generation.answers
     request = answer.request
     yield named(
         "start",
         {
-            "id": exchange.id,
+            "id": generation.id,
             "budget": request.budget,
             "router": router_name(request.router),
             "sampling": asdict(request.sampling),
@@ -181,9 +196,9 @@ async def streamed(exchange: Exchange) -> AsyncGenerator[bytes, None]:
         },
     )
     try:
-        async for batch in exchange.events():
-            if told := steps(answer, batch):
-                yield named("steps", {"steps": told})
+        async for batch in generation.events():
+            if shown := steps(answer, batch):
+                yield named("steps", {"steps": shown})
     except DecodingError as error:
         yield named("error", engine_failed(str(error)).body())
         return
@@ -193,14 +208,14 @@ async def streamed(exchange: Exchange) -> AsyncGenerator[bytes, None]:
 def steps(answer: Answer, events: list[Event]) -> list[dict[str, Any]]:
     """Tokens and invocations as the page shows them; `probs` is p(operator) of each operator, where it is known."""
     seen = len(answer.invocations) - sum(isinstance(event, InvocationEvent) for event in events)
-    told: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     for event in events:
         if isinstance(event, TokenEvent):
-            told.append({"text": event.text, "probs": rounded(event.operator_probs)})
+            shown.append({"text": event.text, "probs": rounded(event.operator_probs)})
         elif isinstance(event, InvocationEvent):
-            told.append({"call": answer.invocations[seen], "probs": rounded(event.operator_probs)})
+            shown.append({"call": answer.invocations[seen], "probs": rounded(event.operator_probs)})
             seen += 1
-    return told
+    return shown
 
 
 def rounded(probs: tuple[float, ...]) -> list[float]:
@@ -245,7 +260,7 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
     service.check_model(body.model)
     answer = await repeated(service, body, http)
     if body.invocation >= answer.num_invocations:
-        message = f"the answer has {answer.num_invocations} invocations, and {body.invocation} is none of their numbers"
+        message = f"invocation {body.invocation} does not exist; the answer has {answer.num_invocations}, from 0 on"
         raise ApiError(400, message, param="invocation")
     operator = answer.invocations[body.invocation].operator
     source = torch.Generator().manual_seed(0)
@@ -264,20 +279,17 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
 
 async def repeated(service: Service, body: LensQuestion, http: HttpRequest) -> Trajectory:
     """The answer again, with its latents. Raises ApiError for actions that are no answer of this model."""
+    check_origin(service, body.answer, "answer")
     ends = service.servable.model.backbone.eos_ids
     actions = tuple(action for action in body.answer.actions if action not in ends)
     if not actions:
         raise ApiError(400, "the answer is empty; send its actions", param="answer.actions")
-    prompts_of(service, [body.answer.prompt_ids])  # refuses what is no token
-
-    def make() -> Request:
-        settings = AnswerSettings(max_new_tokens=len(actions), router=Learned())
-        request = service.servable.continuation(body.answer.prompt_ids, settings)
-        return replace(request, budget=None, branch=actions)
-
-    exchange = await service.exchange(http, body, await service.requests(make, 1))
+    settings = AnswerSettings(max_new_tokens=len(actions), router=Learned())
+    (request,) = await service.requests(body.answer.prompt_ids, settings)
+    again = replace(request, budget=None, branch=actions)
+    generation = await service.generate(http, body, [again])
     try:
-        (answer,) = await exchange.finished()
+        (answer,) = await generation.finished()
     finally:
-        await exchange.close()
+        await generation.close()
     return answer.done

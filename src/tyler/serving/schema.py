@@ -1,18 +1,21 @@
-"""What the three endpoints take. A field that is not here is refused by name; none is ignored.
+"""What the endpoints take. A field that is not here is refused by name; every text and list has a largest size.
 
-Fields of OpenAI's API that ask for what a latent reasoner does not do (tools, penalties, storage) may be sent with the
-value that asks for nothing, since many clients always send them.
+Fields of the APIs that ask for what a latent reasoner does not do (tools, storage) may be sent with the value that asks
+for nothing, since many clients always send them.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
+LONGEST_TEXT = 2**22
+"""Characters of a text; a context of a million tokens holds about as many."""
 LONGEST_STOP = 256
 """Characters of a stop string: the end of the text is held against all its beginnings at every step."""
+MOST_PROMPTS, MOST_MESSAGES, MOST_PARTS, MOST_IDS = 512, 2048, 256, 2**18
 USUAL_TOKENS = 16
 """Of a completion that does not say, as in OpenAI's API; fewer where the server allows fewer."""
 EFFORTS = {"none": 0, "minimal": 1, "low": 2, "medium": 5, "high": 10}
@@ -26,48 +29,54 @@ def only(*allowed: object) -> AfterValidator:
 
     def check(value: object) -> object:
         if value not in allowed:
-            shown = " or ".join(repr(one) for one in allowed if one is not None)
-            raise ValueError(f"not supported by this server; send {shown or 'null'}, or leave it out")
+            shown = " or ".join(repr(one) for one in allowed if one is not None and one not in ([], {}))
+            raise ValueError(f"not supported by this server; {f'send {shown}, or ' if shown else ''}omit it")
         return value
 
     return AfterValidator(check)
 
 
 Nothing = Annotated[Any, only(None, [], {})]
-Zero = Annotated[float | None, only(None, 0.0)]
 Off = Annotated[bool | None, only(None, False)]
-StopString = Annotated[str, Field(max_length=LONGEST_STOP)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Name = Annotated[str, Field(max_length=256)]
+StopString = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
+Count = Annotated[int, Field(ge=1, le=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS, fail_fast=True)]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
 
 
 class Strict(BaseModel):
-    """A part of a request; what it does not name is refused."""
+    """A part of a request; what it does not name is refused, or ignored where the server is set so."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Body(Strict):
-    """A whole request. Half a surrogate pair, which JSON can say and no text can hold, is refused wherever it is."""
+    model_config = ConfigDict(strict=True, json_schema_extra={"additionalProperties": False})
 
     @model_validator(mode="before")
     @classmethod
-    def _texts_can_be_written(cls, content: Any) -> Any:
-        if not isinstance(content, dict):  # what is no object is refused anyway
+    def _names_are_known(cls, content: Any, info: ValidationInfo) -> Any:
+        if not isinstance(content, dict) or content.keys() <= cls.model_fields.keys():
             return content
-        try:
-            json.dumps(content, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            half = error.object[error.start]
-            raise ValueError(f"a text holds {half!r}, which is half a character; send whole ones") from error
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply; send what the API describes") from error
-        return content
+        unknown = next(name for name in content if name not in cls.model_fields)
+        context = info.context or {}
+        if context.get("unknown") != "ignore":
+            raise PydanticCustomError("unknown_field", "{field} is not supported by this server", {"field": unknown})
+        context["ignored"].append(unknown)
+        return {name: value for name, value in content.items() if name in cls.model_fields}
+
+
+class Body(Strict):
+    """A whole request."""
 
 
 class TylerOptions(Strict):
     """Exact control over operators: a hard cap, and who routes."""
 
-    budget: Annotated[int, Field(ge=0)] | None = None
-    router: str | None = None
+    budget: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    router: Name | None = None
 
 
 class ObfuscationOptions(Strict):
@@ -77,39 +86,44 @@ class ObfuscationOptions(Strict):
 
 
 class StreamOptions(ObfuscationOptions):
-    """What a stream tells besides the answer."""
+    """What a stream says besides the answer."""
 
     include_usage: bool = False
 
 
-class Asked(Body):
-    """What every endpoint takes."""
+class Generating(Body):
+    """What every endpoint that generates takes."""
 
-    model: str
+    model: Name
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
     stream: bool | None = False
     tyler: TylerOptions = TylerOptions()
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: Off = None
-    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
-
-
-class Sampled(Asked):
-    """What chats and completions take."""
-
-    n: Annotated[int, Field(ge=1)] | None = 1
-    seed: Annotated[int, Field(ge=0)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
-    stream_options: StreamOptions | None = None
-    presence_penalty: Zero = None
-    frequency_penalty: Zero = None
-    logit_bias: Nothing = None
+    user: Name | None = None
+    metadata: Metadata | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
+        return ()
+
+
+class Sampled(Generating):
+    """What chats and completions take."""
+
+    n: Count | None = 1
+    seed: Seed | None = None
+    stop: StopString | StopStrings | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Annotated[float | None, only(None, 0.0)] = None
+    frequency_penalty: Annotated[float | None, only(None, 0.0)] = None
+    logit_bias: Nothing = None
+    store: Off = None
+    service_tier: Annotated[Name | None, only(None, "auto", "default")] = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
@@ -121,12 +135,13 @@ class TextPart(Strict):
     """A piece of a message. Pictures and sounds are refused."""
 
     type: Literal["text", "input_text", "output_text"]
-    text: str
+    text: Text
     annotations: Nothing = None
     logprobs: Nothing = None
+    cache_control: Annotated[Any, only(None, {"type": "ephemeral"})] = None
 
 
-Content = str | list[TextPart]
+Content = Text | Annotated[list[TextPart], Field(max_length=MOST_PARTS, fail_fast=True)]
 
 
 class ChatMessage(Strict):
@@ -134,7 +149,7 @@ class ChatMessage(Strict):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None
-    reasoning_content: str | None = None
+    reasoning_content: Text | None = None
     refusal: Nothing = None
     annotations: Nothing = None
     audio: Nothing = None
@@ -143,19 +158,22 @@ class ChatMessage(Strict):
     name: Nothing = None
 
 
-class ChatRequest(Sampled):
-    """`POST /v1/chat/completions`."""
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+class ChatRequest(Sampled):
+    """`POST /v1/chat/completions`. An assistant's turn at the end is the beginning of the answer."""
+
+    messages: Messages
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     reasoning_effort: Effort | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Nothing = None
     functions: Nothing = None
     tool_choice: Annotated[Any, only(None, "none", "auto")] = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: Off = None
     response_format: Annotated[Any, only(None, {"type": "text"})] = None
     modalities: Annotated[Any, only(None, ["text"])] = None
 
@@ -163,12 +181,24 @@ class ChatRequest(Sampled):
 class CompletionRequest(Sampled):
     """`POST /v1/completions`: a text, or token ids, or several of either."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
-    max_tokens: Annotated[int, Field(ge=0)] | None = USUAL_TOKENS
+    prompt: (
+        Text
+        | Ids
+        | Annotated[list[Text], Field(max_length=MOST_PROMPTS, fail_fast=True)]
+        | Annotated[list[Ids], Field(max_length=MOST_PROMPTS, fail_fast=True)]
+    )
+    max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = USUAL_TOKENS
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int | None, only(None, 1)] = None
     suffix: Nothing = None
+
+
+class SummaryPart(Strict):
+    """A reasoning item's text."""
+
+    type: Literal["summary_text"] = "summary_text"
+    text: Text = ""
 
 
 class InputItem(Strict):
@@ -177,33 +207,33 @@ class InputItem(Strict):
     type: Literal["message", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: Content | None = None
-    id: str | None = None
-    status: str | None = None
-    summary: list[dict[str, Any]] | None = None
+    id: Name | None = None
+    status: Name | None = None
+    summary: Annotated[list[SummaryPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     encrypted_content: Nothing = None
     phase: Nothing = None
-    tyler: dict[str, Any] | None = None
+    tyler: Annotated[dict[Name, Any], Field(max_length=16)] | None = None
 
 
 class Reasoning(Strict):
-    """How much a response may reason."""
+    """How much a response may reason. A summary names the operator; there is none that is longer or shorter."""
 
     effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
+    summary: Annotated[Name | None, only(None, "auto")] = None
     generate_summary: Nothing = None
 
 
-class ResponsesRequest(Asked):
+class ResponsesRequest(Generating):
     """`POST /v1/responses`. Nothing is stored, so every request brings its whole conversation."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
-    instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    instructions: Text | None = None
+    max_output_tokens: Count | None = None
     reasoning: Reasoning | None = None
     stream_options: ObfuscationOptions | None = None
     tools: Nothing = None
     tool_choice: Annotated[Any, only(None, "none", "auto")] = None
-    parallel_tool_calls: bool | None = None
+    parallel_tool_calls: Off = None
     previous_response_id: Nothing = None
     conversation: Nothing = None
     include: Nothing = None
@@ -211,10 +241,83 @@ class ResponsesRequest(Asked):
     truncation: Annotated[Any, only(None, "disabled")] = None
     text: Annotated[Any, only(None, {"format": {"type": "text"}})] = None
     top_logprobs: Annotated[Any, only(None, 0)] = None
+    store: Off = None
+    service_tier: Annotated[Name | None, only(None, "auto", "default")] = None
 
 
-def text_of(content: Content | None) -> str:
-    """A message's text."""
+class ThinkingBlock(Strict):
+    """Thinking of an earlier answer, which is not read: latents belong to the answer in which they were made."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Text | None = None
+
+
+AnthropicContent = Text | Annotated[list[TextPart | ThinkingBlock], Field(max_length=MOST_PARTS, fail_fast=True)]
+
+
+class AnthropicTurn(Strict):
+    """One turn of Anthropic's messages."""
+
+    role: Literal["user", "assistant"]
+    content: AnthropicContent
+
+
+class Thinking(Strict):
+    """Whether the model may think, and in how many latents."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Count | None = None
+
+
+class AnthropicMetadata(Strict):
+    """Who asks."""
+
+    user_id: Name | None = None
+
+
+class MessagesCount(Body):
+    """`POST /v1/messages/count_tokens`."""
+
+    model: Name
+    messages: Annotated[list[AnthropicTurn], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    system: Content | None = None
+    thinking: Thinking | None = None
+    tools: Nothing = None
+    tool_choice: Annotated[Any, only(None, {"type": "none"}, {"type": "auto"})] = None
+
+
+class MessagesRequest(MessagesCount, Generating):
+    """`POST /v1/messages`, Anthropic's."""
+
+    max_tokens: Count
+    stop_sequences: StopStrings | None = None
+    metadata: AnthropicMetadata | None = None  # type: ignore[assignment]
+    service_tier: Annotated[Name | None, only(None, "auto", "standard_only")] = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return tuple(self.stop_sequences or ())
+
+
+class TokenizeRequest(Body):
+    """`POST /tokenize`: a text as it is, or a conversation in the chat template."""
+
+    model: Name | None = None
+    prompt: Text | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(Body):
+    """`POST /detokenize`."""
+
+    model: Name | None = None
+    tokens: Ids
+
+
+def text_of(content: Any) -> str:
+    """A message's text; thinking is not part of it."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part.text for part in content)
+    return "".join(part.text for part in content if isinstance(part, TextPart))

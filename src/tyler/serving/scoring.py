@@ -7,7 +7,7 @@ those of `tyler.evaluation.harness`, up to rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -27,12 +27,16 @@ BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 @dataclass(frozen=True)
 class Scored:
-    """A token, or a drawn operator (`token` None), with log p (None for the first of a prompt) and its alternatives."""
+    """A token, or a drawn operator (`token` None), with log p (None for the first of a prompt) and its alternatives.
+
+    `cut` marks a token of which a stop string has left only the text that is here.
+    """
 
     token: int | None
     text: str
     logprob: float | None
     top: tuple[tuple[int, float], ...] = ()
+    cut: bool = False
 
 
 @torch.no_grad()
@@ -66,7 +70,7 @@ def score_answer(engine: Engine, trajectory: Trajectory, top: int) -> list[Score
             logits = masked_logits(engine.policy.logits(part), allowed[first : first + len(part)], scale)
             alternatives += best(logits.log_softmax(dim=-1)[:, :vocab], top)
     tokens = [action for action in trajectory.actions if action < vocab]
-    texts, calls = iter(pieces(engine.backbone.tokenizer, tokens)), iter(trajectory.invocations)
+    texts = iter(pieces(engine.backbone.tokenizer, tokens))
     found = []
     for action, logprob, others in zip(trajectory.actions, trajectory.logprobs, alternatives, strict=True):
         if action < vocab:
@@ -74,8 +78,7 @@ def score_answer(engine: Engine, trajectory: Trajectory, top: int) -> list[Score
             told = tuple((token, logprob if token == action else other) for token, other in others)
             found.append(Scored(action, next(texts), logprob, told))
         else:
-            call = next(calls)
-            found.append(Scored(None, f"⟨{call.operator} ×{call.num_latents}⟩", logprob, others))
+            found.append(Scored(None, "", logprob, others))
     return found
 
 
@@ -131,8 +134,22 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes:
     return token_text(tokenizer, id).encode() if found is None else found
 
 
+def visible(scored: Sequence[Scored], trajectory: Trajectory) -> list[Scored]:
+    """What was drawn in an answer, without what a stop string cut off its text; the texts of tokens join to its own."""
+    left = len(trajectory.text)
+    if trajectory.finish_reason != "stop":
+        return list(scored)
+    found = list[Scored]()
+    for one in scored:
+        if not left:
+            break
+        found.append(one if len(one.text) <= left else replace(one, text=one.text[:left], cut=True))
+        left -= len(found[-1].text)
+    return found
+
+
 def name_of(tokenizer: PreTrainedTokenizerBase, scored: Scored) -> str:
     """What a token is called, as among its alternatives: itself, or its text in the answer where it says less."""
-    if scored.token is None or byte_level(tokenizer, scored.token) is None:
+    if scored.token is None or scored.cut or byte_level(tokenizer, scored.token) is None:
         return scored.text
     return token_text(tokenizer, scored.token)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,6 +23,7 @@ from tyler.reasoners.registry import Loaded
 from tyler.serving.app import create_app
 from tyler.serving.errors import ApiError
 from tyler.serving.guard import is_local
+from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 CLOSING_SECONDS = 5
@@ -30,13 +34,8 @@ MOST_HEAD = 64 * 2**10
 """Bytes of a request that may come without its line, its headers or a part of its body being complete."""
 
 
-class Drains(Protocol):
-    """What a server waits for: `open` answers are on their way, and none is begun once it is `draining`."""
-
-    draining: bool
-
-    @property
-    def open(self) -> int: ...
+class EngineLost(RuntimeError):
+    """The engine could not be revived: the process must be started again."""
 
 
 class Server(uvicorn.Server):
@@ -53,7 +52,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         super().__init__(config)
-        self._service, self._settings = cast(Drains, app.state.service), settings
+        self._service, self._settings = cast(Service, app.state.service), settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -61,6 +60,10 @@ class Server(uvicorn.Server):
         """Listen, and say where."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; True ends the server: at a signal, and where its engine is lost."""
+        return await super().on_tick(counter) or self._service.lost is not None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came."""
@@ -191,17 +194,35 @@ def as_http(error: ApiError) -> bytes:
     return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def made(loaded: Loaded, settings: ServerSettings) -> Server:
-    """A server of a loaded model."""
-    return Server(create_app(cast(Servable, loaded.reasoner), settings, loaded.weights), settings)
+def run(loaded: Loaded, settings: ServerSettings, listening: socket.socket) -> None:
+    """Serve a loaded model until a signal ends it.
 
-
-def run(loaded: Loaded, settings: ServerSettings) -> None:
-    """Serve a loaded model until a signal ends it. Raises OSError where it cannot listen."""
-    server, listening = made(loaded, settings), listen(settings)
+    Raises EngineLost where the engine cannot be revived: whoever supervises the process starts it again.
+    """
+    app = create_app(cast(Servable, loaded.reasoner), settings, loaded.weights)
+    server = Server(app, settings)
     forget_what_stays()
     announce(settings, listening)
     server.run([listening])
+    if (lost := cast(Service, app.state.service).lost) is not None:
+        raise EngineLost(f"{lost}; this process ends so that its supervisor starts it again")
+
+
+@contextmanager
+def logging_to_stderr(level: str) -> Iterator[None]:
+    """Within it, what happens is said on stderr, from this level on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    loggers = {"tyler": level.upper(), "uvicorn.error": "WARNING"}
+    for name, least in loggers.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(least)
+    try:
+        yield
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def forget_what_stays() -> None:
@@ -210,19 +231,21 @@ def forget_what_stays() -> None:
     gc.freeze()
 
 
-def announce(settings: ServerSettings, listening: socket.socket, what: str = "") -> None:
+def announce(settings: ServerSettings, listening: socket.socket) -> None:
     """Say where a server listens, and whether it is open to others."""
-    if settings.api_key is None and not is_local(settings.host):
+    if not settings.api_keys and not is_local(settings.host):
         print(f"tyler: {settings.host} is open to the network without an API key (--api-key-file)", file=sys.stderr)
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    print(f"serving {settings.name}{what} at http://{host}:{port}/v1, Ctrl-C ends it", flush=True)
+    address = f"http://{host}:{port}"
+    print(f"serving {settings.name} at {address}/v1, its page at {address}/, Ctrl-C ends it", flush=True)
 
 
 def listen(settings: ServerSettings) -> socket.socket:
     """A socket at the address. Raises OSError where it cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    both = settings.host == "::" and socket.has_dualstack_ipv6()  # every address, of the older kind too
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error

@@ -1,33 +1,48 @@
-"""A request from its fields to its answers: what all endpoints share."""
+"""From the fields of a request to its answers: validation, limits, seeds and records, once for all endpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
 
-from tyler.engine.request import Event, PromptTooLong, Request
-from tyler.engine.routing import router_named
+from tyler.engine.request import PromptTooLong, Request
+from tyler.engine.routing import Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.reasoners.reasoner import AnswerSettings, Servable
-from tyler.serving.answers import Answer, Usage
 from tyler.serving.audit_log import AuditLog
-from tyler.serving.dispatcher import Answering, Dispatcher
+from tyler.serving.conversation import ChatTemplate, Conversation
+from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError, unsupported
+from tyler.serving.generation import Answer, Generation
 from tyler.serving.metrics import Metrics
-from tyler.serving.schema import EFFORTS, Asked, Effort
+from tyler.serving.schema import EFFORTS, Effort, Generating
 from tyler.serving.settings import ServerSettings
+from tyler.serving.tracing import Traces
 
 JOINED = 4
 """Characters that a tokenizer's normalization may make one of, at most."""
-LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
-"""What the endpoints call the most actions of an answer."""
+
+Question = Conversation | list[int]
+"""What is answered, or token ids that are continued."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one request may generate, and what its protocol calls the fields that say so."""
+
+    length: int | None = None
+    length_field: str = "max_tokens"
+    effort: Effort | None = None
+    effort_field: str = "reasoning_effort"
+    budget: int | None = None
+    budget_field: str = "tyler.budget"
 
 
 class Service:
@@ -37,14 +52,21 @@ class Service:
         self.servable, self.settings, self.weights = servable, settings, weights
         self.created, self.metrics, self.draining = int(time.time()), Metrics(), False
         self.tokenizer = servable.model.backbone.tokenizer
+        self.template = ChatTemplate(self.tokenizer, thinking=servable.model.prompt.thinking)
         longest_token = max(map(len, self.tokenizer.get_vocab()))
         self._most_characters = JOINED * longest_token * servable.model.backbone.max_positions
-        probe = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
+        self.usual = servable.request("1 + 1", AnswerSettings(max_new_tokens=1))
         self.dispatcher = Dispatcher(
-            servable.model.shared_engine, self.metrics, probe, slots=settings.slots, memory=settings.memory
+            servable.model.shared_engine,
+            self.metrics,
+            self.usual,
+            slots=settings.slots,
+            memory=settings.memory,
+            max_probes=settings.max_probes,
         )
         self._has_operators = has_operators(servable)
         self._log: AuditLog | None = None
+        self._traces = None if settings.otlp is None else Traces.to(settings.otlp, settings.name)
         self.open = 0
         """HTTP requests that were taken and are not answered."""
 
@@ -56,22 +78,28 @@ class Service:
         self.dispatcher.start()
 
     async def close(self) -> None:
-        """Stop after the present step, with the log written."""
+        """Stop after the present step, with the log written and the traces sent."""
         await self.dispatcher.close()
-        if self._log is not None:
-            await asyncio.to_thread(self._log.close)
+        for sink in (self._log, self._traces):
+            if sink is not None:
+                await asyncio.to_thread(sink.close)
 
     @property
     def ready(self) -> bool:
         """Whether new requests are welcome."""
         return self.dispatcher.ready and not self.draining
 
-    # -- from fields to requests ---------------------------------------------------------------------------------
+    @property
+    def lost(self) -> str | None:
+        """Why this process cannot answer any more and must be started again."""
+        return self.dispatcher.lost
+
+    # -- what is allowed -----------------------------------------------------------------------------------------
 
     def check_model(self, name: str) -> None:
         """Raise ApiError for a model that is not the one served."""
-        if name != self.settings.name:
-            message = f"model {name!r} is not served here; there is {self.settings.name!r}"
+        if name not in self.settings.names:
+            message = f"model {name!r} is not served here; there is {' or '.join(map(repr, self.settings.names))}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def check_characters(self, texts: Iterable[str]) -> None:
@@ -81,81 +109,6 @@ class Service:
             context = f"this model's context of {self.servable.model.backbone.max_positions} positions"
             message = f"the prompt has {characters} characters, too many for {context}; shorten the prompt"
             raise ApiError(400, message, code="context_length_exceeded")
-
-    def answer_settings(
-        self,
-        asked: Asked,
-        *,
-        max_new_tokens: int | None,
-        seed: int | None = None,
-        stop: tuple[str, ...] = (),
-        effort: Effort | None = None,
-    ) -> AnswerSettings:
-        """How the answers are decoded. Raises ApiError for what is not allowed, naming the field."""
-        self.check_model(asked.model)
-        most = self.settings.max_new_tokens
-        if max_new_tokens is not None and max_new_tokens > most:
-            name = next(name for name in LENGTHS if getattr(asked, name, None) == max_new_tokens)
-            raise ApiError(400, f"{name}={max_new_tokens}; this server allows up to {most}", param=name)
-        if "" in stop:
-            raise ApiError(400, "a stop string is empty; remove it", param="stop")
-        temperature = asked.temperature or 0.0
-        seed = seed if seed is not None else (secrets.randbits(48) if temperature else 0)
-        try:
-            sampling = Sampling(temperature, top_p=asked.top_p or 1.0, seed=seed)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="temperature", code="invalid_value") from error
-        try:
-            router = None if asked.tyler.router is None else router_named(asked.tyler.router)
-        except ValueError as error:
-            raise ApiError(400, str(error).removeprefix("--"), param="tyler.router") from error
-        effort_name = "reasoning.effort" if hasattr(asked, "reasoning") else "reasoning_effort"
-        if effort is not None and asked.tyler.budget is not None:
-            raise ApiError(400, f"{effort_name} and tyler.budget both say how much; send one", param="tyler.budget")
-        if not self._has_operators:
-            effort = None if effort == "none" else effort  # it asks for nothing
-            given = {"tyler.budget": asked.tyler.budget, "tyler.router": router, effort_name: effort}
-            if refused := [name for name, value in given.items() if value is not None]:
-                message = f"{self.servable.name} has no operators; leave {refused[0]} away"
-                raise unsupported(refused[0], message)
-        return AnswerSettings(
-            sampling=sampling,
-            max_new_tokens=most if max_new_tokens is None else max_new_tokens,
-            stop=stop,
-            budget=asked.tyler.budget if effort is None else EFFORTS[effort],
-            router=router,
-        )
-
-    async def requests(self, make: Callable[[], Request], n: int) -> list[Request]:
-        """One request, `n` times under seeds of their own; the first is the one that was asked.
-
-        It is made in another thread: a long prompt takes a while to become tokens.
-        """
-        if n > self.settings.slots:
-            raise ApiError(400, f"n={n}; this server gives up to {self.settings.slots} answers", param="n")
-        self.check_room(n)  # before the work of making it
-        try:
-            first = await asyncio.to_thread(make)
-        except ValueError as error:
-            raise ApiError(400, str(error), code="invalid_value") from error
-        sampling = first.sampling
-        others = [replace(sampling, seed=seed_of(sampling.seed, number)) for number in range(1, n)]
-        return [first, *(replace(first, sampling=one) for one in others)]
-
-    # -- from requests to answers --------------------------------------------------------------------------------
-
-    async def exchange(
-        self, http: HttpRequest, asked: Asked, requests: Sequence[Request], prompts: int = 1
-    ) -> Exchange:
-        """Queue the requests. Raises ApiError when they cannot be taken now, or never."""
-        self.check_room(len(requests))
-        try:
-            answering = await self.dispatcher.ask(requests)
-        except PromptTooLong as error:
-            raise ApiError(400, str(error), code="context_length_exceeded") from error
-        except ValueError as error:
-            raise ApiError(400, str(error), code="invalid_value") from error
-        return Exchange(self, http, asked, answering, prompts)
 
     def check_room(self, answers: int) -> None:
         """Raise ApiError for so many answers when they cannot be taken now, or never."""
@@ -168,11 +121,132 @@ class Service:
             message = f"{open} answers are being decoded or wait, and {most} may; try again in a moment"
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
+    def answer_settings(
+        self, body: Generating, limits: Limits, *, n: int = 1, seed: int | None = None
+    ) -> AnswerSettings:
+        """How the answers are decoded. Raises ApiError for what is not allowed, naming the field."""
+        self.check_model(body.model)
+        most = self.settings.max_new_tokens
+        if limits.length is not None and limits.length > most:
+            message = f"{limits.length_field}={limits.length}; this server allows up to {most}"
+            raise ApiError(400, message, param=limits.length_field)
+        if n > self.settings.slots:
+            raise ApiError(400, f"n={n}; this server gives up to {self.settings.slots} answers", param="n")
+        return AnswerSettings(
+            sampling=self._sampling(body, n, seed),
+            max_new_tokens=most if limits.length is None else limits.length,
+            stop=body.stops,
+            budget=self._budget(body, limits),
+            router=self._router(body),
+        )
+
+    def _sampling(self, body: Generating, n: int, seed: int | None) -> Sampling:
+        """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
+        temperature = body.temperature or 0.0
+        if body.temperature is None:
+            quiet = {"top_p": (body.top_p, 1.0), "top_k": (body.top_k, 0), "seed": (seed, None)}
+            for name, (value, off) in quiet.items():
+                if value not in (None, off) and not (name == "seed" and body.tyler.router is not None):
+                    message = (
+                        f"{name}={value} says nothing without temperature, since answers are then greedy; send both"
+                    )
+                    raise unsupported(name, message)
+        if n > 1 and not temperature:
+            raise unsupported("n", f"n={n}: greedy answers are all the same; send a temperature above 0, or n=1")
+        seed = seed if seed is not None else (secrets.randbits(48) if temperature else 0)
+        try:
+            return Sampling(temperature, top_k=body.top_k or 0, top_p=body.top_p or 1.0, seed=seed)
+        except ValueError as error:
+            raise ApiError(400, str(error), param=str(error).partition("=")[0], code="invalid_value") from error
+
+    def _router(self, body: Generating) -> Router | None:
+        """Who routes. Raises ApiError for a name that does not exist, and for methods without operators."""
+        if body.tyler.router is None:
+            return None
+        self._check_operators("tyler.router")
+        try:
+            return router_named(body.tyler.router)
+        except ValueError as error:
+            raise ApiError(400, str(error).removeprefix("--"), param="tyler.router") from error
+
+    def _budget(self, body: Generating, limits: Limits) -> int | None:
+        """The most operator calls. Raises ApiError for two fields that say it, and for more than the server allows."""
+        most, exact = self.settings.budget, body.tyler.budget
+        asked = (("tyler.budget", exact), (limits.effort_field, limits.effort), (limits.budget_field, limits.budget))
+        given = [name for name, value in asked if value is not None]
+        if len(given) > 1:
+            raise ApiError(400, f"{' and '.join(given)} both say how much; send one", param=given[0])
+        if not given:
+            return most if self._has_operators else None
+        if limits.effort is not None:
+            if limits.effort == "none" and not self._has_operators:
+                return None
+            self._check_operators(given[0])
+            return EFFORTS[limits.effort] if most is None else min(EFFORTS[limits.effort], most)
+        value = exact if exact is not None else limits.budget
+        self._check_operators(given[0])
+        if most is not None and value is not None and value > most:
+            raise ApiError(400, f"{given[0]}={value}; this server allows up to {most}", param=given[0])
+        return value
+
+    def _check_operators(self, field: str) -> None:
+        """Raise ApiError for a field about operators where there are none."""
+        if not self._has_operators:
+            raise unsupported(field, f"{self.servable.name} has no operators; omit {field}")
+
+    # -- from questions to answers -------------------------------------------------------------------------------
+
+    async def requests(self, question: Question, settings: AnswerSettings, n: int = 1) -> list[Request]:
+        """One request, `n` times under seeds of their own; the first is the one that was asked.
+
+        It is made in another thread: a long prompt takes a while to become tokens. Raises ApiError for what cannot be
+        in the prompt.
+        """
+        self.check_room(n)  # before the work of making it
+        if isinstance(question, Conversation):
+            self.check_characters(turn["content"] for turn in question.turns)
+        try:
+            first = await asyncio.to_thread(self._request, question, settings)
+        except ValueError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        others = [seed_of(first.sampling.seed, number) for number in range(1, n)]
+        return [first, *(replace(first, sampling=replace(first.sampling, seed=seed)) for seed in others)]
+
+    def _request(self, question: Question, settings: AnswerSettings) -> Request:
+        if not isinstance(question, Conversation):
+            return self.servable.continuation(question, settings)
+        self.template.check(question)
+        request = self.servable.request(question.question, settings)
+        if question.begun is None:
+            return request
+        return replace(request, prompt_ids=[*request.prompt_ids, *self.template.ids_of_beginning(question.begun)])
+
+    async def generate(
+        self, http: HttpRequest, body: Generating, requests: Sequence[Request], prompts: int = 1
+    ) -> Generation:
+        """Queue the requests. Raises ApiError when they cannot be taken now, or never."""
+        self.check_room(len(requests))
+        try:
+            answering = await self.dispatcher.ask(requests)
+        except PromptTooLong as error:
+            raise ApiError(400, str(error), code="context_length_exceeded") from error
+        except ValueError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        self.open += 1
+
+        def closed(outcome: str, generation: Generation) -> None:
+            self.open -= 1
+            shared = max(1, len(generation.answers) // prompts)
+            ids = [one.request.prompt_ids for one in generation.answers[::shared]]
+            self._record(http, body, generation.id, generation.started, outcome, ids, generation.answers)
+
+        return Generation(secrets.token_hex(12), answering, prompts, closed)
+
     @contextmanager
-    def scoring(self, http: HttpRequest, asked: Asked, prompts: Sequence[Sequence[int]]) -> Iterator[str]:
+    def scoring(self, http: HttpRequest, body: Generating, prompts: Sequence[Sequence[int]]) -> Iterator[str]:
         """While prompts are scored and nothing is decoded: they take room as answers do, and leave a line in the log.
 
-        Gives the request's id. Raises ApiError as `exchange`.
+        Gives the request's id. Raises ApiError as `generate`.
         """
         self.check_room(len(prompts))
         id, started, outcome = secrets.token_hex(12), time.time(), "failed"
@@ -187,37 +261,57 @@ class Service:
         finally:
             self.open -= 1
             self.dispatcher.open -= len(prompts)
-            self.log(http, asked, id, started, outcome, prompts, [])
+            self._record(http, body, id, started, outcome, prompts, [])
 
-    def log(
+    def _record(
         self,
         http: HttpRequest,
-        asked: Asked,
+        body: Generating,
         id: str,
         started: float,
         outcome: str,
         prompts: Sequence[Sequence[int]],
         answers: Sequence[Answer],
     ) -> None:
-        """Write a request's line of the audit log, where there is one."""
+        """Write a request's line of the audit log and its trace, where there are such."""
+        state, path, ended = http.scope["state"], http.scope["path"], time.time()
+        if self._traces is not None:
+            details = {"http.route": path, "gen_ai.request.model": self.settings.name, "tyler.outcome": outcome}
+            details |= {"tyler.request_id": state["request_id"], "gen_ai.response.id": id}
+            self._traces.record(f"POST {path}", http.headers, started, ended, details, answers)
         if self._log is None:
             return
         record: dict[str, Any] = {
             "time": round(started, 3),
             "id": id,
-            "request_id": http.scope["state"]["request_id"],
-            "path": http.scope["path"],
+            "request_id": state["request_id"],
+            "key": state.get("key"),
+            "path": path,
             "model": self.settings.name,
+            "method": self.servable.name,
             "weights": self.weights,
-            "user": asked.user,
+            "user": body.user,
+            "metadata": None if body.metadata is None else dict(body.metadata),
             "outcome": outcome,
             "prompt_tokens": sum(map(len, prompts)),
-            "elapsed_seconds": round(time.time() - started, 6),
-            "answers": [answer.logged(self.settings.log_text) for answer in answers],
+            "elapsed_seconds": round(ended - started, 6),
+            "answers": [answer.logged(with_text=self.settings.log_text) for answer in answers],
         }
         if self.settings.log_text:
+            record["prompt_ids"] = [list(ids) for ids in prompts]
             record["prompts"] = [self.tokenizer.decode(list(ids)) for ids in prompts]
         self._log.add(record)
+
+
+def settings_of(decoding: dict[str, Any]) -> AnswerSettings:
+    """The settings that a line of the audit log holds under "decoding": with the prompt they give the same answer."""
+    return AnswerSettings(
+        sampling=Sampling(**decoding["sampling"]),
+        max_new_tokens=decoding["max_new_tokens"],
+        stop=tuple(decoding["stop"]),
+        budget=decoding["budget"],
+        router=router_named(decoding["router"]),
+    )
 
 
 def has_operators(servable: Servable) -> bool:
@@ -227,45 +321,3 @@ def has_operators(servable: Servable) -> bool:
     except ValueError:
         return False
     return True
-
-
-class Exchange:
-    """One HTTP request and its answers. Whoever opened it closes it: that aborts what is unfinished, and logs it."""
-
-    def __init__(self, service: Service, http: HttpRequest, asked: Asked, answering: Answering, prompts: int) -> None:
-        self.id, self.created = secrets.token_hex(12), int(time.time())
-        self.model, self.prompts = service.settings.name, prompts
-        pairs = zip(answering.requests, answering.watches, strict=True)
-        self.answers = [Answer(request, watch) for request, watch in pairs]
-        self._service, self._http, self._asked, self._answering = service, http, asked, answering
-        self._started, self._closed = time.time(), False
-        service.open += 1
-
-    async def events(self) -> AsyncIterator[list[Event]]:
-        """What happens, as it happens, already noted in `answers`. Raises DecodingError when the engine failed."""
-        async for batch in self._answering.batches():
-            for event in batch:
-                self.answers[event.index].see(event)
-            yield batch
-
-    async def finished(self) -> list[Answer]:
-        """All answers, complete."""
-        self._answering.streams = False
-        async for _ in self.events():
-            pass
-        return self.answers
-
-    @property
-    def usage(self) -> Usage:
-        return Usage.of(self.answers, self.prompts)
-
-    async def close(self) -> None:
-        """Abort what is unfinished and write the line of the audit log; once."""
-        if self._closed:
-            return
-        self._closed = True
-        outcome = "failed" if self._answering.failed else "aborted" if self._answering.unfinished else "finished"
-        self._answering.close()
-        prompts = [one.request.prompt_ids for one in self.answers[:: max(1, len(self.answers) // self.prompts)]]
-        self._service.open -= 1
-        self._service.log(self._http, self._asked, self.id, self._started, outcome, prompts, self.answers)

@@ -1,0 +1,102 @@
+"""Conversations: what a client sends is in the prompt, turn by turn, or is refused by its index."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from tyler.serving.errors import ApiError
+from tyler.tasks.control_tokens import Cuts
+from tyler.tasks.prompts import Message, written_turns
+
+MOST_ROLES = 256
+"""Sequences of roles whose outcome is remembered."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns, and the field of the request that each of them is."""
+
+    turns: tuple[Message, ...]
+    params: tuple[str, ...]
+
+    @classmethod
+    def of(cls, turns: Iterable[tuple[str, str, str]]) -> Conversation:
+        """Of (role, text, field) each; a developer is who others call system."""
+        listed = list(turns)
+        roles = {"developer": "system"}
+        messages = (Message(role=roles.get(role, role), content=text) for role, text, _ in listed)
+        return cls(tuple(messages), tuple(param for _, _, param in listed))
+
+    @property
+    def begun(self) -> str | None:
+        """The beginning of the answer, where the last turn is the assistant's."""
+        last = self.turns[-1]
+        return last["content"] if last["role"] == "assistant" else None
+
+    @property
+    def question(self) -> list[Message]:
+        """The turns that are answered."""
+        return list(self.turns if self.begun is None else self.turns[:-1])
+
+    def check_end(self) -> None:
+        """Raise ApiError where nothing is there to be answered."""
+        asked = self.question
+        if not asked or asked[-1]["role"] != "user":
+            message = "the last message must be the user's, or an assistant's after it that the answer continues"
+            raise ApiError(400, message, param=self.params[-1], code="invalid_value")
+        if not asked[-1]["content"].strip():
+            raise ApiError(400, "the message is empty; give its text", param=self.params[len(asked) - 1])
+
+
+class ChatTemplate:
+    """A model's chat template, tried with texts that nobody sends to see which turns it writes."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> None:
+        self._tokenizer, self._thinking = tokenizer, thinking
+        self._known: dict[tuple[str, ...], tuple[int, str] | None] = {}
+
+    def check(self, conversation: Conversation) -> None:
+        """Raise ApiError for the first turn that would not be in the prompt, by its field."""
+        conversation.check_end()
+        if self._tokenizer.chat_template is None:
+            return
+        roles = tuple(turn["role"] for turn in conversation.question)
+        if roles not in self._known:
+            if len(self._known) >= MOST_ROLES:
+                self._known.clear()
+            self._known[roles] = self._first_lost(roles)
+        if (lost := self._known[roles]) is not None:
+            index, reason = lost
+            raise ApiError(400, f"{reason}: {conversation.params[index]}", param=conversation.params[index])
+
+    def _first_lost(self, roles: tuple[str, ...]) -> tuple[int, str] | None:
+        """The index of the first turn that the template leaves out or refuses, and why."""
+        marks = [f"turn{index}of{secrets.token_hex(8)}" for index in range(len(roles))]
+        turns = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+        try:
+            written, at = written_turns(self._tokenizer, turns, self._thinking), 0
+        except ValueError as error:
+            return self._first_refused(turns), str(error)
+        for index, mark in enumerate(marks):
+            if (at := written.find(mark, at)) < 0:
+                return index, f"the chat template of this model leaves out a {roles[index]} message at this place"
+        return None
+
+    def _first_refused(self, turns: list[dict[str, str]]) -> int:
+        """The index of the turn from which on the template refuses; the last one where none alone is to blame."""
+        for index in range(len(turns)):
+            try:
+                written_turns(self._tokenizer, turns[: index + 1], self._thinking)
+            except ValueError:
+                return index
+        return len(turns) - 1
+
+    def ids_of_beginning(self, text: str) -> list[int]:
+        """Token ids of the beginning of an answer; like all messages it spells no control tokens."""
+        cuts = Cuts(self._tokenizer)
+        parts = cuts.parts(cuts.mark(text))
+        return [id for part in parts for id in self._tokenizer.encode(part, add_special_tokens=False, verbose=False)]

@@ -1,0 +1,308 @@
+"""The one stream that every endpoint renders: how answers begin, grow, invoke operators and end, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
+from tyler.engine.routing import AtBoundaries, Router
+from tyler.engine.shared_engine import DecodingError
+from tyler.engine.trajectory import Trajectory
+from tyler.serving.dispatcher import Answering
+from tyler.serving.errors import engine_failed
+from tyler.serving.metrics import Stopwatch
+from tyler.serving.settings import InvocationStyle
+
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+"""What OpenAI's API calls the ends of a trajectory."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """An answer was queued."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text of an answer: that of the visible tokens which arrived together."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """An operator call, as clients see it; the text before it has been sent."""
+
+    index: int
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An answer is complete; `Answer` has the rest."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The engine lost the answers that were not finished; nothing follows."""
+
+    message: str
+
+
+Piece = Started | Text | Invocation | Finished | Failed
+
+
+def mark(record: dict[str, Any]) -> str:
+    """How an invocation is shown to people."""
+    return f"⟨{record['operator']} ×{record['latents']}⟩"
+
+
+@dataclass
+class Answer:
+    """One answer to a request, as far as it has come."""
+
+    request: Request
+    watch: Stopwatch
+    started: float = field(default_factory=time.time)
+    ended: float = 0.0
+    tokens: int = 0
+    invocations: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[tuple[str, float, float, dict[str, Any]]] = field(default_factory=list)
+    """Of each invocation, for traces: operator, start, end and what else is known."""
+    trajectory: Trajectory | None = None
+
+    def see(self, event: Event) -> None:
+        """Note what happened."""
+        match event:
+            case TokenEvent():
+                self.tokens += 1
+            case InvocationEvent():
+                self.invocations.append(self._record(event))
+                now = time.time()
+                details = {f"tyler.{key}": value for key, value in self.invocations[-1].items()}
+                self.calls.append((event.invocation.operator, now - event.seconds, now, details))
+            case FinishEvent(trajectory=trajectory):
+                self.trajectory, self.ended = trajectory, time.time()
+
+    def _record(self, event: InvocationEvent) -> dict[str, Any]:
+        """What a client is told of an invocation: `position` counts visible tokens, `offset` characters before it."""
+        call, budget = event.invocation, self.request.budget
+        return {
+            "operator": call.operator,
+            "position": call.position,
+            "offset": call.offset,
+            "latents": call.num_latents,
+            "milliseconds": round(1000 * event.seconds, 3),
+            "budget_left": None if budget is None else budget - len(self.invocations) - 1,
+        }
+
+    @property
+    def done(self) -> Trajectory:
+        """The finished trajectory."""
+        assert self.trajectory is not None, "called before the answer finished"
+        return self.trajectory
+
+    @property
+    def text(self) -> str:
+        return self.done.text
+
+    @property
+    def finish_reason(self) -> str:
+        return FINISH_REASONS[self.done.finish_reason]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def latents(self) -> int:
+        """Latents so far."""
+        if self.trajectory is not None:
+            return self.trajectory.num_latents
+        return sum(record["latents"] for record in self.invocations)
+
+    @property
+    def generated(self) -> int:
+        """Tokens and latents so far."""
+        return self.latents + (self.tokens if self.trajectory is None else self.trajectory.num_visible)
+
+    def details(self) -> dict[str, Any]:
+        """What stands beside a choice under "tyler"."""
+        return {
+            "invocations": self.invocations,
+            "budget": self.request.budget,
+            "router": router_name(self.request.router),
+            "seed": self.request.sampling.seed,
+        }
+
+    def decoding(self) -> dict[str, Any]:
+        """Everything but the prompt and the weights that decides this answer, in JSON's types."""
+        request = self.request
+        return {
+            "sampling": asdict(request.sampling),
+            "router": router_name(request.router),
+            "budget": request.budget,
+            "max_new_tokens": request.max_new_tokens,
+            "stop": list(request.stop),
+        }
+
+    def logged(self, *, with_text: bool) -> dict[str, Any]:
+        """What the audit log says of this answer."""
+        ended = self.trajectory
+        record: dict[str, Any] = {
+            "finish_reason": None if ended is None else ended.finish_reason,
+            "visible_tokens": self.generated - self.latents,
+            "latents": self.latents,
+            "invocations": [[one["operator"], one["position"], one["latents"]] for one in self.invocations],
+            "decoding": self.decoding(),
+            "queue_seconds": None if ended is None else round(ended.queue_seconds, 6),
+            "first_token_seconds": rounded(self.watch.first_token_seconds),
+            "seconds": None if ended is None else round(ended.seconds, 6),
+        }
+        return record | ({"text": None if ended is None else ended.text} if with_text else {})
+
+    def span_attributes(self) -> dict[str, Any]:
+        """What a trace says of this answer, in OpenTelemetry's words where it has some."""
+        self.ended = self.ended or time.time()
+        return {
+            "gen_ai.usage.input_tokens": self.prompt_tokens,
+            "gen_ai.usage.output_tokens": self.generated,
+            "gen_ai.response.finish_reasons": [self.trajectory.finish_reason] if self.trajectory else ["abort"],
+            "gen_ai.request.temperature": self.request.sampling.temperature,
+            "tyler.latents": self.latents,
+            "tyler.router": router_name(self.request.router),
+        }
+
+
+def router_name(router: Router) -> str:
+    """How a request names a router that decides as this one does."""
+    if isinstance(router, AtBoundaries):
+        return "boundaries" if router.rate == 1 else f"boundaries:{router.rate:g}"
+    return "learned" if router.learned else "never"
+
+
+def rounded(seconds: float | None) -> float | None:
+    """To microseconds."""
+    return None if seconds is None else round(seconds, 6)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a request cost: latents are counted among the generated tokens, and apart."""
+
+    prompt: int
+    generated: int
+    latents: int
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], prompts: int) -> Usage:
+        """Of all answers; a prompt that several answers share is counted once: `prompts` are different ones."""
+        per_prompt = max(1, len(answers) // max(1, prompts))
+        prompt = sum(answer.prompt_tokens for answer in answers[::per_prompt])
+        return cls(prompt, sum(one.generated for one in answers), sum(one.latents for one in answers))
+
+    def of_chat(self) -> dict[str, Any]:
+        """As chats and completions say it."""
+        return {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt + self.generated,
+            "completion_tokens_details": {"reasoning_tokens": self.latents},
+        }
+
+
+class Generation:
+    """The answers to one HTTP request. Whoever opened it closes it: that aborts what is unfinished, and logs it."""
+
+    def __init__(self, id: str, answering: Answering, prompts: int, closed: Callable[[str, Generation], None]) -> None:
+        self.id, self.created, self.prompts, self.started = id, int(time.time()), prompts, time.time()
+        pairs = zip(answering.requests, answering.watches, strict=True)
+        self.answers = [Answer(request, watch) for request, watch in pairs]
+        self._answering, self._on_close, self._closed = answering, closed, False
+
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """What happens in the engine, already noted in `answers`. Raises DecodingError when the engine failed."""
+        async for batch in self._answering.batches():
+            for event in batch:
+                self.answers[event.index].see(event)
+            yield batch
+
+    async def pieces(self, style: InvocationStyle = "inline") -> AsyncIterator[list[Piece]]:
+        """The stream, in the order in which each answer grew; what arrived together comes together.
+
+        Under the style "first" an answer's text follows all its invocations, under "hidden" there are no invocations.
+        """
+        yield [Started(index) for index in range(len(self.answers))]
+        try:
+            async for found in self._pieces(style):
+                yield found
+        except DecodingError as error:
+            yield [Failed(engine_failed(str(error)).message)]
+
+    async def gathered(self, style: InvocationStyle = "inline") -> list[Piece]:
+        """The whole stream at its end. Raises DecodingError when the engine failed."""
+        self._answering.streams = False
+        return [piece async for found in self._pieces(style) for piece in found]
+
+    async def _pieces(self, style: InvocationStyle) -> AsyncIterator[list[Piece]]:
+        seen = [0] * len(self.answers)
+        async for batch in self.events():
+            found: list[Piece] = []
+            for index, answer in enumerate(self.answers):
+                own = [event for event in batch if event.index == index]
+                found += pieces_of(index, answer, own, seen, style)
+            if found:
+                yield found
+
+    async def finished(self) -> list[Answer]:
+        """All answers, complete. Raises DecodingError when the engine failed."""
+        await self.gathered()
+        return self.answers
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self.answers, self.prompts)
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: finished, failed or aborted."""
+        return "failed" if self._answering.failed else "aborted" if self._answering.unfinished else "finished"
+
+    async def close(self) -> None:
+        """Abort what is unfinished and have it logged; once."""
+        if not self._closed:
+            self._closed = True
+            outcome = self.outcome
+            self._answering.close()
+            self._on_close(outcome, self)
+
+
+def pieces_of(
+    index: int, answer: Answer, events: Sequence[Event], seen: list[int], style: InvocationStyle
+) -> list[Piece]:
+    """What some events of one answer come to; `seen` counts the invocations of each answer that have been sent."""
+    found: list[Piece] = []
+    text = ""
+    for event in events:
+        if isinstance(event, TokenEvent):
+            text += event.text if style != "first" else ""
+            continue
+        if isinstance(event, FinishEvent) and style == "first":
+            text = answer.text
+        if text and not (isinstance(event, InvocationEvent) and style == "hidden"):
+            found.append(Text(index, text))
+            text = ""
+        if isinstance(event, FinishEvent):
+            found.append(Finished(index))
+        elif style != "hidden":
+            found.append(Invocation(index, answer.invocations[seen[index]]))
+        seen[index] += isinstance(event, InvocationEvent)
+    return [*found, Text(index, text)] if text else found
