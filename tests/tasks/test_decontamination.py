@@ -12,6 +12,7 @@ from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.benchmarks import gpqa
 from tyler.tasks.decontamination import Overlap, Selection, find_overlap, load_training, refuse_overlap
+from tyler.tasks.near_duplicates import NearIndex
 from tyler.tasks.same_text import fingerprint
 from tyler.training.command import development_problems
 
@@ -299,3 +300,44 @@ def test_a_set_that_cannot_be_is_refused_by_name(override, message):
 def test_a_task_may_be_written_as_papers_write_it():
     config = load_config("mini", ["evaluation.task=MATH-500", "evaluation.split=test"])
     assert config.evaluation.task == "math500"
+
+
+NEAR = "Natalia sold 48 clips to her friends in April and then she sold half as many clips in May, how many in all?"
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        (NEAR.replace("friends", "neighbours"), True),
+        (NEAR.replace("how many in all", "how many altogether"), True),
+        (NEAR.replace("48", "84"), False),
+        (NEAR.replace("half", "twice").replace("sold", "bought").replace("clips", "pens"), False),
+        ("Natalia sold 48 clips", False),
+        ("", False),
+    ],
+)
+def test_a_problem_is_nearly_another_where_a_word_differs_and_no_number_does(text: str, near: bool) -> None:
+    index = NearIndex([(("test-1", "gsm8k"), NEAR), (("test-2", "gsm8k"), "What is 2 + 3?")])
+    assert index.nearest(text) == (("test-1", "gsm8k") if near else None)
+
+
+def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def written(name: str, *questions: str) -> Path:
+        rows = [json.dumps({"problem": question, "solution": "\\boxed{72}", "answer": "72"}) for question in questions]
+        (tmp_path / name).write_text("\n".join(rows))
+        return tmp_path / name
+
+    training = Selection("jsonl", path=written("train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?"))
+    held_out = [Selection("jsonl", path=written("test.jsonl", NEAR))]
+    assert len(load_training(training, held_out, "refuse")) == 2
+    assert "1 training problems are nearly held-out ones (kept; data.on_overlap=drop leaves them out)" in caplog.text
+    assert "train-1 ~ jsonl test-1" in caplog.text
+    assert [problem.id for problem in load_training(training, held_out, "drop")] == ["train-2"]
+
+
+def test_the_splits_of_mini_are_not_nearly_each_other() -> None:
+    index = NearIndex(((one.id, one.task), one.prompt) for one in load_problems("mini", "eval"))
+    training = load_problems("mini", "train", count=2000)
+    assert sum(index.nearest(problem.prompt) is not None for problem in training) <= 20

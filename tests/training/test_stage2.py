@@ -471,6 +471,7 @@ def test_the_metrics_of_a_rollout_recount_it() -> None:
     assert 0 < metrics["stage2/over_budget"] < 1
     texts = [trajectory.text for trajectory in rollout.trajectories]
     assert metrics["stage2/success"] == pytest.approx(sum(len(text) % 2 for text in texts) / count)
+    assert metrics["stage2/gold_errors"] == 0.0
     assert metrics["stage2/truncated"] == pytest.approx(
         sum(trajectory.finish_reason == "length" for trajectory in rollout.trajectories) / count
     )
@@ -671,3 +672,8 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     ours, theirs = (lora_layers(one.policy.lora) for one in (model, loaded))
     for name, layer in ours.items():
         assert torch.equal(layer.lora_A["default"].weight, theirs[name].lora_A["default"].weight)
+
+
+def test_gold_answers_that_cannot_be_read_are_counted() -> None:
+    outcomes = [Outcome.GOLD_ERROR, Outcome.WRONG, Outcome.GOLD_ERROR, Outcome.CORRECT]
+    assert grpo.gold_errors([Verdict(outcome) for outcome in outcomes]) == 0.5

@@ -90,6 +90,7 @@ STAGE2 = Metrics(
         "stage2/invocations_{operator}": "the same for one operator",
         "stage2/over_budget": "share of rollouts with more invocations than `grpo.budget`",
         "stage2/truncated": "share of rollouts cut off by `stage2.max_new_tokens` or the model's context",
+        "stage2/gold_errors": "share of rollouts whose gold answer cannot be read: they teach nothing, mend the data",
         "stage2/visible_tokens": "visible actions per rollout",
         "stage2/latents": "latents per rollout",
         "stage2/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing but the KL term",
@@ -152,6 +153,7 @@ MEMGEN_GRPO = Metrics(
     "Means are over the answers of the step. The loss and what follows it are missing where no trigger was asked.",
     {
         "memgen_grpo/reward": "share of answers that the verifier accepts",
+        "memgen_grpo/gold_errors": "share of rollouts whose gold answer cannot be read: they teach nothing",
         "memgen_grpo/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing",
         "memgen_grpo/visible_tokens": "visible tokens per answer",
         "memgen_grpo/latents": "latents per answer, the prompt's included",

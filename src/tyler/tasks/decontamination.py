@@ -1,4 +1,8 @@
-"""No training problem may be among those that results are reported on: problems compared by their normalised text."""
+"""No training problem may be among those that results are reported on.
+
+Problems are compared by their normalised text; those that are nearly one (`near_duplicates.py`) are named in a warning,
+and left out where overlaps are to be dropped.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from tyler.tasks.grading import find_task
 from tyler.tasks.loading import load_problems
+from tyler.tasks.near_duplicates import NearIndex
 from tyler.tasks.problem import Problem
 from tyler.tasks.same_text import fingerprint
 from tyler.tasks.task import Generated
@@ -109,6 +114,7 @@ class HeldOut:
     name: str
     questions: Mapping[bytes, Twin]
     refusal: str = ""
+    near: NearIndex = field(default_factory=NearIndex, compare=False)
     set_aside: bool = False
     """Whether they are training problems to develop with: they are left out, and nobody is to blame for them."""
 
@@ -128,6 +134,11 @@ def load_training(training: Selection, held_out: Sequence[Selection], on_overlap
     for one in others if on_overlap == "refuse" else ():
         _refuse(problems, _overlap(problems, one.questions))
     kept = without_any(own, others)
+    if near := near_overlaps(kept, others):
+        _warn_of(near, dropped=on_overlap == "drop")
+        if on_overlap == "drop":
+            left_out = {overlap.training_id for overlap in near}
+            kept = [problem for problem in kept if problem.id not in left_out]
     if len(kept) < len(own):
         logger.info("left out %d of %d training problems: held out", len(own) - len(kept), len(problems))
     if not kept:
@@ -139,6 +150,22 @@ def without_any(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Pr
     """The problems that are in none of the sets."""
     asked = ((problem, _question(problem)) for problem in problems)
     return [problem for problem, question in asked if not any(question in one.questions for one in sets)]
+
+
+def near_overlaps(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[Overlap]:
+    """The problems that are nearly one of the sets: a word or two differ, and no number does."""
+    found = ((problem, one.near.nearest(problem.question or problem.prompt)) for one in sets for problem in problems)
+    return [Overlap(problem.id, *twin) for problem, twin in found if twin is not None]
+
+
+def _warn_of(near: Sequence[Overlap], *, dropped: bool) -> None:
+    what = "left out" if dropped else "kept; data.on_overlap=drop leaves them out"
+    logger.warning("%d training problems are nearly held-out ones (%s): %s", len(near), what, _named_pairs(near, "~"))
+
+
+def _named_pairs(overlaps: Sequence[Overlap], sign: str) -> str:
+    named = [f"{one.training_id} {sign} {one.held_out_task} {one.held_out_id}" for one in overlaps[:_SHOWN]]
+    return ", ".join(named) + (f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else "")
 
 
 def load_development(selection: Selection, held_out: Sequence[Selection]) -> list[Problem]:
@@ -186,7 +213,9 @@ def _changed_at(selection: Selection) -> int | None:
 
 def _read(selection: Selection) -> HeldOut:
     try:
-        return HeldOut(selection.name, _questions(selection.load()), set_aside=selection.set_aside is not None)
+        problems = selection.load()
+        near = NearIndex(((one.id, one.task), one.question or one.prompt) for one in problems)
+        return HeldOut(selection.name, _questions(problems), near=near, set_aside=selection.set_aside is not None)
     except ValueError as error:
         if not selection.optional:
             raise
@@ -211,9 +240,7 @@ def _overlap(training: Sequence[Problem], held_out: Mapping[bytes, Twin]) -> lis
 def _refuse(training: Sequence[Problem], overlaps: Sequence[Overlap]) -> None:
     if not overlaps:
         return
-    pairs = [f"{overlap.training_id} = {overlap.held_out_task} {overlap.held_out_id}" for overlap in overlaps[:_SHOWN]]
-    more = f" and {len(overlaps) - _SHOWN} more" if len(overlaps) > _SHOWN else ""
     raise ValueError(
-        f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: {', '.join(pairs)}{more}; "
-        "train on other problems, or set data.on_overlap=drop to train without these"
+        f"{len(overlaps)} of {len(training)} training problems are held out for evaluation: "
+        f"{_named_pairs(overlaps, '=')}; train on other problems, or set data.on_overlap=drop to train without these"
     )

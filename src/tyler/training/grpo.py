@@ -23,7 +23,7 @@ from tyler.engine.request import Request
 from tyler.engine.trajectory import Trajectory
 from tyler.runs.run import Run
 from tyler.tasks import grade
-from tyler.tasks.problem import Problem, Verdict
+from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import distributed
 from tyler.training.command import development_problems, load_problems
 from tyler.training.loop import Saved, batch_at, check_finite, remaining_steps
@@ -214,6 +214,11 @@ def graded(problems: Sequence[Problem], answers: Sequence[Trajectory]) -> list[V
         )
         for problem, answer in zip(problems, answers, strict=True)
     ]
+
+
+def gold_errors(verdicts: Sequence[Verdict]) -> float:
+    """The share of answers whose gold answer cannot be read: their groups get reward 0 and teach nothing."""
+    return sum(verdict.outcome is Outcome.GOLD_ERROR for verdict in verdicts) / len(verdicts)
 
 
 def greedy_metrics(

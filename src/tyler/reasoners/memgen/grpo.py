@@ -264,6 +264,7 @@ def rollout_metrics(rollout: Rollout) -> dict[str, float]:
     decisions = [one.decision for consulted in rollout.consultations for one in consulted]
     means = {
         "memgen_grpo/reward": float(rollout.rewards.mean()),
+        "memgen_grpo/gold_errors": grpo.gold_errors(rollout.verdicts),
         "memgen_grpo/degenerate_groups": float(degenerate_groups(rollout.rewards).float().mean()),
         "memgen_grpo/visible_tokens": sum(answer.num_visible for answer in answers) / len(answers),
         "memgen_grpo/latents": sum(answer.num_latents for answer in answers) / len(answers),
