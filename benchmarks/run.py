@@ -25,8 +25,8 @@ from harness import note, short, tables
 HERE = Path(__file__).parent
 NO_BENCHMARKS = ("harness", "models", "run", "gpu")
 NEED_DATA = ("grading", "real_training")
-ON_REQUEST = ("real_decoding",)
-"""Needs a model that is fetched; runs where --only names it."""
+ON_REQUEST = ("busy_core", "real_decoding")
+"""The first keeps cores busy, the second needs a model that is fetched; they run where --only names them."""
 MINUTES = 15
 """What all of them may take on two quiet cores."""
 

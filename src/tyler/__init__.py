@@ -10,6 +10,7 @@ Heavy libraries are imported when a name is first used, so that `import tyler` a
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from tyler.tasks.grading import grade
 
 __version__ = "0.1.0"
+
+# Before torch loads: threads that wait for each other sleep, so that a program on one of the cores costs little.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 HOMES = {
     "AtBoundaries": "engine.routing",

@@ -40,6 +40,7 @@ from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
 from tyler.cli.train import stage1, stage2, train
+from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
 USAGE_ERROR = 2
@@ -261,7 +262,9 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
-    tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
+    threads.fit()
+    with threads.watched():
+        tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
     return 0
 
 

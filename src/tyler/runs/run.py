@@ -34,6 +34,7 @@ import yaml
 from safetensors import SafetensorError
 
 from tyler.config.files import differences
+from tyler.runs import threads
 from tyler.runs.atomic_files import atomic_write, sync, sync_tree, write_all
 from tyler.runs.checkpoints import (
     BEST_NOTE,
@@ -366,6 +367,8 @@ def open_run(
 def _note_start(path: Path) -> None:
     kept = path / ENVIRONMENT
     starts = parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
+    if starts:
+        threads.keep(starts[0].get("threads"))
     atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
 
 

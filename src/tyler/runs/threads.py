@@ -1,0 +1,126 @@
+"""How many threads fit the cores that are free, and a hint when they no longer do. Without torch.
+
+A loop on several threads is as slow as the slowest of them. On a core that another program uses, a few microseconds of
+work take a time slice of milliseconds. So a command starts with a thread for each core that is free, and threads that
+wait sleep (`tyler/__init__.py`): one that spins keeps the others from running.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "OMP_NUM_THREADS"
+STAT = Path("/proc/stat")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+EVERY = 30.0
+"""Seconds between two looks at the cores while a command runs."""
+NICE, IDLE, IOWAIT = 1, 3, 4
+"""Places in a line of /proc/stat."""
+
+
+def cores() -> int:
+    """Those that this process may use, by its affinity and the quota of its container."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    try:
+        quota, period = QUOTA.read_text().split()
+        return max(1, min(allowed, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return allowed
+
+
+@dataclass(frozen=True)
+class CoreUse:
+    """The machine's clock, and what the cores of this process have been free and it has used so far, in seconds."""
+
+    time: float
+    free: float
+    own: float
+
+    @classmethod
+    def now(cls) -> CoreUse | None:
+        """None where the system does not say. What runs at low priority gives way, and counts as free."""
+        if sys.platform != "linux" or not STAT.exists():
+            return None
+        ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+        low = [] if os.getpriority(os.PRIO_PROCESS, 0) > 0 else [NICE]
+        lines = [line.split() for line in STAT.read_text().splitlines() if line.startswith("cpu")]
+        ticks = sum(int(line[1 + place]) for line in lines if line[0] in ours for place in (IDLE, IOWAIT, *low))
+        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+
+    def busy_until(self, later: CoreUse) -> float:
+        """How many cores other programs have used in the mean from now to `later`."""
+        seconds = later.time - self.time
+        total = len(os.sched_getaffinity(0)) if sys.platform == "linux" else cores()
+        return max(0.0, total - (later.free - self.free + later.own - self.own) / seconds) if seconds > 0 else 0.0
+
+
+_at_start = CoreUse.now()
+_chosen: list[int] = []
+
+
+def fit() -> None:
+    """Let torch, not imported yet, start with a thread for each core that is free since this module was imported.
+
+    Changes nothing where the user or a launcher has set OMP_NUM_THREADS.
+    """
+    now = CoreUse.now()
+    if VARIABLE in os.environ or "torch" in sys.modules or _at_start is None or now is None:
+        return
+    _chosen.append(threads_beside(_at_start.busy_until(now)))
+    os.environ[VARIABLE] = str(_chosen[-1])
+
+
+def threads_beside(busy: float) -> int:
+    """Threads that fit beside programs that use so many cores."""
+    return max(1, int(cores() - busy + 0.5))
+
+
+def keep(threads: object) -> None:
+    """Go on with the threads that a run was started with, whose sums its weights depend on, unless the user chose."""
+    import torch
+
+    if _chosen and isinstance(threads, int) and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+        logger.info("%s threads, as this run was started with; %s sets another number", threads, VARIABLE)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Within it a hint is logged, once, when other programs leave fewer cores than torch has threads."""
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(ended,), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _watch(ended: threading.Event) -> None:
+    before, crowded = CoreUse.now(), 0
+    while before is not None and not ended.wait(EVERY):
+        after = CoreUse.now()
+        assert after is not None
+        busy, torch = before.busy_until(after), sys.modules.get("torch")
+        threads = torch.get_num_threads() if torch is not None and "torch.nn" in sys.modules else 1
+        crowded = crowded + 1 if threads > 1 and threads_beside(busy) < threads else 0
+        if crowded == 2:
+            logger.warning(
+                "other programs use %.1f of %d cores, and %d threads share the rest: steps are slow; start with %s=%d",
+                busy,
+                cores(),
+                threads,
+                VARIABLE,
+                threads_beside(busy),
+            )
+            return
+        before = after
