@@ -223,6 +223,13 @@ def test_eval_compares_two_evaluations(called) -> None:
     comparison = called("evaluation.comparison")
     assert main.main(["eval", "--compare", "a", "b"]) == 0
     assert comparison.arguments == (Path("a"), Path("b"))
+    assert main.main(["eval", "--compare", "a", "b", "c"]) == 0
+    assert comparison.arguments == (Path("a"), Path("b"), Path("c"))
+
+
+def test_eval_compares_no_evaluation_with_itself_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["eval", "--compare", "a"]) == 2
+    assert "--compare needs two or more evaluations, got only a" in capsys.readouterr().err
 
 
 def test_eval_without_a_model_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:

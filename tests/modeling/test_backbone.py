@@ -110,6 +110,12 @@ def test_a_damaged_weights_file_is_refused(folder: Path) -> None:
     assert "damaged or cut off" in refusal(folder)
 
 
+def test_whole_weights_beside_an_index_of_shards_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(ValueError, match=r"two sets of weights, model.safetensors and the shards of .*index.json"):
+        Backbone.load(str(folder))
+
+
 def test_missing_weights_are_not_drawn_at_random(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]

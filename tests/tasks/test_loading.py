@@ -118,7 +118,7 @@ def test_a_path_that_leads_nowhere_is_refused_with_what_was_looked_for(tmp_path,
 
 
 def test_one_s_own_file_must_be_given_and_be_a_file(tmp_path):
-    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; give its path="):
+    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name it with --data-dir"):
         load_problems("jsonl")
     with pytest.raises(ValueError, match="is not a file"):
         load_problems("jsonl", path=tmp_path)
@@ -187,8 +187,8 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, given: Any) -> list[tuple[Any, 
     """Puts rows, or an error, in the place of the Hub; returns what is asked of it."""
     asked = []
 
-    def load_dataset(path: str, name: str | None = None, *, split: str) -> Any:
-        asked.append((path, name, split))
+    def load_dataset(path: str, name: str | None = None, *, split: str, revision: str | None = None) -> Any:
+        asked.append((path, name, split, revision) if revision else (path, name, split))
         if isinstance(given, Exception):
             raise given
         return datasets.Dataset.from_list(given)
@@ -202,6 +202,17 @@ def test_without_a_path_a_split_comes_from_the_hub(monkeypatch, use):
     asked = answer_with(monkeypatch, ROWS)
     assert [problem.id for problem in load_problems("toy", "train")] == ["p0", "p1", "p2"]
     assert asked == [("someone/toy", "main", "train")]
+
+
+def test_a_revision_of_the_hubs_copy_can_be_named_and_is_logged(monkeypatch, use, caplog, tmp_path):
+    use(toy())
+    asked = answer_with(monkeypatch, ROWS)
+    caplog.set_level("INFO")
+    load_problems("toy", "train", revision="abc123")
+    assert asked == [("someone/toy", "main", "train", "abc123")]
+    assert "Toy is read from the Hub (someone/toy), at abc123" in caplog.text
+    with pytest.raises(ValueError, match="revision='abc123' is of the Hub's copy, and path="):
+        load_problems("toy", "train", path=tmp_path, revision="abc123")
 
 
 def test_a_broken_row_of_the_hub_is_named(monkeypatch, use):

@@ -25,7 +25,7 @@ def evaluate(
     grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
     matching: Annotated[Matching, arg(name="")] = DEFAULT.matching,
     output: SomeFolder = None,
-    compare: Annotated[tuple[Path, Path] | None, arg(metavar="DIR DIR", help_behavior_hint="")] = None,
+    compare: Annotated[tuple[Path, ...], arg(metavar="DIR DIR [DIR ...]", help_behavior_hint="")] = (),
     quiet: bool = False,
 ) -> None:
     """Evaluate a model on tasks: accuracy with its interval, failures by kind, visible and latent tokens.
@@ -37,16 +37,18 @@ def evaluate(
             Hub id.
         output: Where reports and answers are kept; by default runs/NAME-eval/TASKS, with
             whatever else is asked in the folder's name.
-        compare: Two directories of earlier evaluations: print their paired difference instead.
+        compare: Two or more directories of earlier evaluations: print the paired difference of each to the first.
         quiet: Show no progress, only the result.
     """
-    if compare is not None:
+    if compare:
+        if len(compare) < 2:
+            raise ValueError(f"--compare needs two or more evaluations, got only {compare[0]}; name another directory")
         from tyler.evaluation import comparison
 
         comparison.run(*compare)
         return
     if not model:
-        raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two evaluations")
+        raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two or more evaluations")
     with quietly(quiet):
         logger.info("loading %s ...", model)
         asked = Asked(questions, answering, grading, matching)

@@ -117,10 +117,17 @@ def table(pairs: Sequence[Pair]) -> Table:
     return result
 
 
-def run(first: Path, second: Path) -> list[Pair]:
-    """`tyler eval --compare FIRST SECOND`: print the paired differences of two evaluations."""
-    pairs = pair(read_records(first), read_records(second))
-    console = Console()
+def run(first: Path, *others: Path) -> list[Pair]:
+    """`tyler eval --compare FIRST OTHER ...`: print the paired difference of each evaluation to the first."""
+    console, answers = Console(), read_records(first)
+    pairs = [_compared(console, first, answers, other) for other in others]
+    if (count := sum(map(len, pairs))) > 1:
+        console.print(f"{count} comparisons: each p is of one alone, and not adjusted for their number")
+    return [one for of_one in pairs for one in of_one]
+
+
+def _compared(console: Console, first: Path, answers: Sequence[Record], second: Path) -> list[Pair]:
+    pairs = pair(answers, read_records(second))
     console.print(f"1st: {first}\n2nd: {second}\n", highlight=False, soft_wrap=True)
     console.print(table(pairs))
     for one in pairs:

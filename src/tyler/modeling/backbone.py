@@ -190,6 +190,7 @@ def read_saved(
     """The model of any id that is no GGUF file, on the CPU, and its tokenizer. Raises as `Backbone.load` does."""
     location = place or located(id)
     check_location(location)
+    check_one_set_of_weights(id, Path(location))
     arguments = {"revision": revision, "trust_remote_code": False}
     with translated_errors(id):
         config = AutoConfig.from_pretrained(location, **arguments)
@@ -212,6 +213,16 @@ def read_saved(
         )
     with translated_errors(id):
         return model, load_tokenizer(location, revision)
+
+
+def check_one_set_of_weights(id: str, folder: Path) -> None:
+    """Raise ValueError for a folder with whole weights beside an index of shards: one of them would be ignored."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() and index.is_file():
+        raise ValueError(
+            f"backbone {id!r} has two sets of weights, {whole.name} and the shards of {index.name}; remove or move "
+            "away the one that is not meant"
+        )
 
 
 def check_supported(id: str, config: PreTrainedConfig) -> None:

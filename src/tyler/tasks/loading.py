@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import logging
+import re
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -21,11 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 def load_problems(
-    task: str, split: str | None = None, *, path: str | Path | None = None, count: int | None = None, seed: int = 0
+    task: str,
+    split: str | None = None,
+    *,
+    path: str | Path | None = None,
+    count: int | None = None,
+    seed: int = 0,
+    revision: str | None = None,
 ) -> list[Problem]:
     """The problems of a task: all of a split (None: the one that is reported), or `count` of them drawn with `seed`.
 
-    `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub.
+    `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub,
+    at the branch, tag or commit that `revision` names (None: the newest; the commit is logged).
     A generated task (mini) reads nothing; `jsonl` reads any file, and `split` only names its ids (None: after the
     file, `traces-3`). A sample keeps the order of the rows, and is the `count` ids whose SHA-256 with the seed is
     smallest: it does not depend on the order of rows or files, and a smaller one is part of a larger one.
@@ -40,12 +48,13 @@ def load_problems(
     if isinstance(chosen, Generated):
         if path is not None:
             raise ValueError(
-                f"task {chosen.name!r} generates its problems and reads no file; leave out path={str(path)!r}"
+                f"task {chosen.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
+                "your own give --task jsonl (task='jsonl') beside --data-dir (path=), or omit the file"
             )
         return chosen.load(split or chosen.splits[0], count, seed)
     if chosen.sources:
         split = split or next(iter(chosen.sources))
-        problems = _published(chosen, split, None if path is None else Path(path))
+        problems = _published(chosen, split, None if path is None else Path(path), revision)
     else:
         file = _given_file(chosen, path)
         split = split or file.name.partition(".")[0]
@@ -53,7 +62,7 @@ def load_problems(
     return list(problems) if count is None else _sample(problems, count, seed)
 
 
-def _published(task: Task, split: str, path: Path | None) -> Iterator[Problem]:
+def _published(task: Task, split: str, path: Path | None, revision: str | None) -> Iterator[Problem]:
     """The problems of a published split, checked: distinct, and as many as there should be."""
     if split not in task.sources:
         raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.sources)}")
@@ -61,7 +70,7 @@ def _published(task: Task, split: str, path: Path | None) -> Iterator[Problem]:
     origin = path or source.hub_id
     seen: set[str] = set()
     repeated = 0
-    for problem in _of_split(task, split, _problems(task, split, _rows(task, source, path))):
+    for problem in _of_split(task, split, _problems(task, split, _rows(task, source, path, revision))):
         if problem.id not in seen:
             seen.add(problem.id)
             yield problem
@@ -87,7 +96,9 @@ def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[P
     return (problem for problem, side in zip(every, task.divide(every), strict=True) if side == split)
 
 
-def _rows(task: Task, source: Source, path: Path | None) -> Iterator[Row]:
+def _rows(task: Task, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
+    if path is not None and revision is not None:
+        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if path is not None:
         return _file_rows(task, source, path)
     if source.hub_id is None:
@@ -95,7 +106,7 @@ def _rows(task: Task, source: Source, path: Path | None) -> Iterator[Row]:
             f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path "
             "(--data-dir, of a config data.path) its folder, or that file"
         )
-    return _hub_rows(task, source)
+    return _hub_rows(task, source, revision)
 
 
 def _problems(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Problem]:
@@ -127,7 +138,10 @@ def _sample(problems: Iterator[Problem], count: int, seed: int) -> list[Problem]
 
 def _given_file(task: Task, path: str | Path | None) -> Path:
     if path is None:
-        raise ValueError(f"task {task.name!r} reads a file; give its path= ({', '.join(ENDINGS)})")
+        raise ValueError(
+            f"task {task.name!r} reads a file; name it with --data-dir (path= in Python, data.path in a config): "
+            f"{', '.join(ENDINGS)}"
+        )
     if not Path(path).is_file():
         raise ValueError(f"task {task.name!r}: {str(path)!r} is not a file; allowed are {', '.join(ENDINGS)}")
     return Path(path)
@@ -177,15 +191,26 @@ def _variants(name: str) -> list[str]:
 # --- the Hub --------------------------------------------------------------------------------------------------------
 
 
-def _hub_rows(task: Task, source: Source) -> Iterator[Row]:
+def _hub_rows(task: Task, source: Source, revision: str | None) -> Iterator[Row]:
     import datasets
 
     try:
-        rows = datasets.load_dataset(source.hub_id, source.hub_subset, split=source.hub_split)
+        rows = datasets.load_dataset(source.hub_id, source.hub_subset, split=source.hub_split, revision=revision)
     except Exception as error:  # the errors of the Hub, of HTTP and of the file system have no nearer ancestor
         raise ValueError(_hub_refusal(task, source, error)) from error
+    logger.info(
+        "%s is read from the Hub (%s), at %s", task.title, source.hub_id, _commit_of(rows) or revision or "main"
+    )
     for number, fields in enumerate(rows, start=1):
         yield Row(fields, f"{source.hub_id} ({source.hub_split}), row {number}", number, task.private)
+
+
+def _commit_of(rows: object) -> str | None:
+    """The commit that rows were downloaded at, as the addresses of their files have it, or None."""
+    info = getattr(rows, "info", None)
+    files = " ".join(getattr(info, "download_checksums", None) or ())
+    found = re.search(r"@([0-9a-f]{40})/", files)
+    return found[1] if found else None
 
 
 def _hub_refusal(task: Task, source: Source, error: Exception) -> str:

@@ -92,7 +92,7 @@ def test_files_of_the_hub_and_the_hub_itself_give_the_same_sample(tmp_path, monk
     for part in (0, 1):
         name = f"train-0000{part}-of-00002.parquet"
         datasets.Dataset.from_list(rows[part * 20 : part * 20 + 20]).to_parquet(tmp_path / "data" / name)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *names, split: datasets.Dataset.from_list(rows))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, split, revision: datasets.Dataset.from_list(rows))
     sample = load_problems("openr1", "train", path=tmp_path, count=15, seed=42)
     assert sample == load_problems("openr1", count=15, seed=42)
     assert len(sample) == 15
