@@ -63,7 +63,7 @@ class Guard:
         try:
             await self._answer(scope, headers, receive, answered)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
+            route = answered.route
             self._metrics.requests.labels(route, str(answered.status)).inc()
             client, key = (scope["client"] or ["-"])[0], scope["state"].get("key", "-")
             line = f'{client} {key} "{scope["method"]} {route}" {answered.status} {time.perf_counter() - started:.3f}s'
@@ -83,10 +83,10 @@ class Guard:
         except ApiError as error:
             await error.response(path)(scope, receive, send)
             return
-        if scope["method"] == "HEAD":
-            scope["method"], send.without_body = "GET", True
+        # HEAD is GET for the application; whoever writes the answer leaves its body out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self._app(scope, receive, send)
+            await self._app(inner, receive, send)
         except Exception as error:
             if isinstance(error.__cause__, ClientGone):
                 return  # in the middle of a stream, which nobody reads any more
@@ -94,6 +94,8 @@ class Guard:
             logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
             if send.status == NO_ANSWER:
                 await ApiError(500, f"the server failed: {type(error).__name__}").response(path)(scope, receive, send)
+        finally:
+            send.route = getattr(inner.get("route"), "path", "other")
 
     # -- who -----------------------------------------------------------------------------------------------------
 
@@ -184,14 +186,12 @@ class Answered:
 
     def __init__(self, send: Send, id: str, headers: Mapping[str, str]) -> None:
         self._send, self._headers, self.status = send, {"x-request-id": id, **headers}, NO_ANSWER
-        self.without_body = False  # of HEAD, which is GET without its answer
+        self.route = "other"
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             MutableHeaders(raw=message["headers"]).update(self._headers)
-        elif self.without_body:
-            message = {**message, "body": b""}
         await self._send(message)
 
 

@@ -1,0 +1,97 @@
+"""What is malformed costs next to nothing: no body takes a fifth of a second, or 64 MB."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import time
+import tracemalloc
+
+import pytest
+from tests.serving.served import NAME, Served, serving
+
+from tyler.model import Tyler
+from tyler.serving.bodies import parse
+from tyler.serving.errors import ApiError
+from tyler.serving.schema import Body, ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest
+
+LIMIT = 4 * 2**20
+FIELDS = {ChatRequest: "messages", CompletionRequest: "prompt", ResponsesRequest: "input", MessagesRequest: "system"}
+UNITS = [
+    '"a",1', "[1]", "[]", "{}", '""', "1", "-9", "1.5", "null", "[[]]", '{"a":1}', '{"role":"user","content":"x"}',
+    '{"type":"text","text":"x"}',
+    '"\\u00e9"', '"\\\\"', '"\\""', '{"role":"user","content":[{"type":"text","text":1}]}',
+    "12345", '"ab"', "[1,2]", '{"type":"message"}', "true", '[["a"],1]', '{"":[]}',
+]  # fmt: skip
+
+
+def bodies(count: int) -> list[tuple[type[Body], bytes]]:
+    """Bodies up to the limit: one part again and again, at some field, some of them broken off."""
+    luck, found = random.Random(0), []
+    for _ in range(count):
+        kind = luck.choice(list(FIELDS))
+        unit = ",".join(luck.choices(UNITS, k=luck.choice([1, 1, 2, 5])))
+        size = luck.choice([LIMIT, LIMIT // 4, LIMIT // 64])
+        field = luck.choice([FIELDS[kind], "stop", "metadata", "tyler", "user", "unknown"])
+        opening = luck.choice([f'{{"model":"m","{field}":[', '{"a":1,', "[", f'{{"{field}":'])
+        text = opening + ",".join([unit] * ((size - 100) // (len(unit) + 1)))
+        found.append((kind, (text + luck.choice(["]}", "", "}"])).encode()))
+    return found
+
+
+def cost(kind: type[Body], body: bytes) -> float:
+    """Seconds until a body is parsed or refused."""
+    started = time.process_time()
+    try:
+        parse(kind, body, "refuse")
+    except ApiError as error:
+        assert error.status == 400 and len(error.message) < 2000
+    return time.process_time() - started
+
+
+def test_no_body_takes_long() -> None:
+    taken = [(cost(kind, body), body[:80]) for kind, body in bodies(500)]
+    slow = [one for one in taken if one[0] > 0.2]
+    assert not slow, slow[:5]
+
+
+def test_no_body_takes_much_memory() -> None:
+    large = []
+    for kind, body in [one for one in bodies(500) if len(one[1]) > LIMIT // 2][:60]:
+        gc.collect()
+        tracemalloc.start()
+        cost(kind, body)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        if peak > 64 * 2**20:
+            large.append((peak / 2**20, body[:80]))
+    assert not large, large[:5]
+
+
+def test_a_large_text_full_of_brackets_and_quotes_is_a_text() -> None:
+    text = '[{"x\\": [1, 2]}, "' * 100_000
+    body = json.dumps({"model": "m", "prompt": text[: 10**6]}).encode()
+    assert parse(CompletionRequest, body, "refuse").prompt == text[: 10**6]
+
+
+def test_unknown_fields_can_be_ignored(model: Tyler) -> None:
+    body = {"model": NAME, "messages": [{"role": "user", "content": "x", "mood": 1}], "max_tokens": 2, "depth": 3}
+    with serving(model, unknown_fields="ignore") as lenient:
+        assert lenient.post("/v1/chat/completions", body).status_code == 200
+        refused = lenient.post("/v1/chat/completions", body | {"temperature": "hot"})
+        assert refused.status_code == 400, "a known field is still honoured or refused"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"model": NaN}', '{"model": "\\ud800"}', '{"a": 1e999}', "[]", '{"a": ' + "9" * 5000 + "}"]
+)
+def test_what_is_not_json_as_clients_mean_it_is_refused(text: str) -> None:
+    with pytest.raises(ApiError):
+        parse(CompletionRequest, text.encode(), "refuse")
+
+
+def test_a_large_body_does_not_hold_up_the_event_loop(served: Served) -> None:
+    answer = served.post("/v1/completions", {"model": NAME, "prompt": ["a", 1] * 400_000})
+    assert answer.status_code == 400
+    assert served.get("/health/live").status_code == 200
