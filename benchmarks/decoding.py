@@ -26,9 +26,9 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.engine.context import position_bytes
-from tyler.engine.engine import Engine
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.context import position_bytes
+from tyler.engine.native.engine import Engine
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.planning.device_benchmark import best_clock

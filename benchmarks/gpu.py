@@ -29,8 +29,8 @@ from harness import Contest, Figure, Report, Timing, Work, compete, note, option
 from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.engine.cuda_graphs import PATIENCE
-from tyler.engine.engine import Engine
+from tyler.engine.native.cuda_graphs import PATIENCE
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import InvocationEvent, TokenEvent
 from tyler.engine.timings import Timings
 from tyler.modeling.backbone import dtype_name, resolve_dtype

@@ -26,7 +26,7 @@ import torch
 from decoding import Times, Tokens, clocked, endless, generated, never
 from harness import Contest, Figure, Report, Timing, compete, options, read
 from tyler import Tyler
-from tyler.engine.packing import packed_weight
+from tyler.engine.native.packing import packed_weight
 from tyler.modeling.backbone import Backbone
 
 PROMPT = 64

@@ -26,7 +26,8 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler.engine import batch, paged, scheduler, sizes
+from tyler.engine import sizes
+from tyler.engine.native import batch, paged, scheduler
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, lora_layers

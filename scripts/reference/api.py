@@ -25,7 +25,15 @@ trajectory = model.solve("Find x when $5x - 28 = 47$.", budget=2, max_new_tokens
 GROUPS = {
     "The model": ["Tyler", "Backbone", "CheckpointError"],
     "What an answer is": ["Trajectory", "Invocation", "TokenEvent", "InvocationEvent", "FinishEvent", "grade"],
-    "How it is decoded": ["Sampling", "Learned", "Never", "AtBoundaries", "Forced", "Request", "engine.engine.Engine"],
+    "How it is decoded": [
+        "Sampling",
+        "Learned",
+        "Never",
+        "AtBoundaries",
+        "Forced",
+        "Request",
+        "engine.native.engine.Engine",
+    ],
     "Operators and boundaries": ["Operator", "GLOBAL", "STATE", "PROCEDURE", "Boundary", "find_boundaries"],
     "Problems and evaluation": [
         "tasks.load_problems", "tasks.grade", "tasks.Problem", "tasks.Verdict",

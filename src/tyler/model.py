@@ -14,7 +14,7 @@ import torch
 from tyler.boundaries.rules import check_rules
 from tyler.engine.checks import check_whole
 from tyler.engine.choice import NATIVE, EngineChoice, EngineName
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import A_SAMPLING, Event, PromptTooLong, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named
 from tyler.engine.sampling import Sampling, seed_of

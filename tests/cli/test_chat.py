@@ -11,7 +11,7 @@ from tests import tiny
 from tyler.cli import main
 from tyler.cli.answers import print_answer
 from tyler.cli.conversation import HELP, Conversation, run
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import TokenEvent
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling

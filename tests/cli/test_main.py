@@ -280,14 +280,24 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize(
     ("where", "argv", "phase", "advice"),
     [
-        ("tyler.engine.batch.Batch.join", ["solve", "mini", "?"], "while answers were decoded", "--memory"),
-        ("tyler.engine.batch.Batch.join", ["eval", "mini", "--count", "2"], "while answers were decoded", "--slots"),
+        ("tyler.engine.native.batch.Batch.join", ["solve", "mini", "?"], "while answers were decoded", "--memory"),
+        (
+            "tyler.engine.native.batch.Batch.join",
+            ["eval", "mini", "--count", "2"],
+            "while answers were decoded",
+            "--slots",
+        ),
         ("tyler.modeling.backbone.align", ["solve", "mini", "?"], "while the model was loaded", "--dtype bfloat16"),
         ("tyler.modeling.backbone.align", ["stage1", "mini"], "while the model was loaded", "backbone.dtype"),
         ("tyler.training.stage1.batch_loss", ["stage1", "mini"], "in a training step", "micro_batch_tokens"),
         ("tyler.modeling.backbone.Backbone.embed", ["stage1", "mini"], "in a training step", "micro_batch_size"),
         ("tyler.modeling.lora.view", ["solve", "mini-tyler", "?"], "while the model was loaded", "smaller model"),
-        ("tyler.engine.batch.Batch.join", ["train", "grpo", "mini"], "while answers were decoded", "decoding.memory"),
+        (
+            "tyler.engine.native.batch.Batch.join",
+            ["train", "grpo", "mini"],
+            "while answers were decoded",
+            "decoding.memory",
+        ),
         ("tyler.training.supervised.accumulate", ["train", "sft", "mini"], "in a training step", "micro_batch_size"),
     ],
 )

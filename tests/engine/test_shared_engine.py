@@ -12,8 +12,8 @@ import torch
 from tests import tiny
 from tests.asking import CASES, ask, same
 
-from tyler.engine.engine import Engine
 from tyler.engine.fair_lock import FairLock
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling

@@ -9,8 +9,8 @@ import pytest
 from tests import tiny
 from tests.asking import CASES
 
-from tyler.engine.context import Reader
-from tyler.engine.engine import Engine
+from tyler.engine.native.context import Reader
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling

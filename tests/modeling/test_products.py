@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import tiny
-from tyler.engine.fused_decoder import FusedLinear
+from tyler.engine.native.fused_decoder import FusedLinear
 from tyler.modeling.lora import HALF, LoraSettings, OnceRounded, add_lora, lora_layers, low_rank
 from tyler.modeling.products import adapted_product, wide_product
 

@@ -11,8 +11,8 @@ from allocations import Allocations
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.engine.fused_decoder import FusedDecoder, is_adapted
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.fused_decoder import FusedDecoder, is_adapted
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.model import Tyler
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone

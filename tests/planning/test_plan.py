@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tiny
 from tyler.cli import main
 from tyler.config.files import load_config
-from tyler.engine.engine import patience
+from tyler.engine.native.engine import patience
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan, roofline

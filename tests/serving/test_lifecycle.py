@@ -23,7 +23,7 @@ from tests import tiny
 from tests.processes import Started
 from tests.serving.served import NAME, Served, serving
 
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling

@@ -354,7 +354,7 @@ CHOICE = 40
 
 
 def cache_capacity(prompt: int, context: int) -> int:
-    """Positions a row of a cache has room for: it grows by a quarter (`tyler.engine.ragged.RaggedContext.reserve`)."""
+    """Positions a row of a cache has room for: it grows by a quarter (`RaggedContext.reserve`)."""
     capacity = round_up(prompt)
     while capacity < context:
         capacity = grown(capacity, capacity + 1)

@@ -7,7 +7,7 @@ number, and 4 L a n m in attention. The weights are frozen, so a backward pass c
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies
 between them (norms, activations, masks, logits, caches) is read and written at the device's bandwidth; and every
 layer must be started. A GPU starts work while it does other work, so there the longer of the two counts; the layers of
-its decoding steps and of short passes are replayed from a graph (`tyler.engine.cuda_graphs`), and only wait for
+its decoding steps and of short passes are replayed from a graph (`tyler.engine.native.cuda_graphs`), and only wait for
 each other.
 """
 
@@ -199,7 +199,7 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
 
 
 def together(config: Config, slots: int, lengths: Lengths) -> float:
-    """How many operator calls share a pass: those that come while one waits (`tyler.engine.engine.patience`)."""
+    """How many operator calls share a pass: those that come while one waits (`tyler.engine.native.engine.patience`)."""
     waiting = (0 if slots <= 8 else 16) if config.decoding.coalesce is None else config.decoding.coalesce
     return min(slots, 1 + (slots - 1) * min(1.0, waiting * lengths.calls / lengths.answer))
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tyler.engine.detokenizer import IncrementalDetokenizer
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.sampling import masked_logits
 from tyler.engine.sizes import positions_at_once
 from tyler.engine.trajectory import Trajectory, replay_context

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tyler.config.loops import GrpoConfig
 from tyler.config.schema import Config
-from tyler.engine.engine import longest_prompt
+from tyler.engine.native.engine import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of

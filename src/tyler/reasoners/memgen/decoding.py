@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.engine.engine import Engine
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.engine import Engine
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.engine.request_state import RequestState
 from tyler.engine.weight_watch import Adaptable
 from tyler.modeling.backbone import Backbone

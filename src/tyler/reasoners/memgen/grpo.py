@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
-from tyler.engine.engine import longest_prompt
+from tyler.engine.native.engine import longest_prompt
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings

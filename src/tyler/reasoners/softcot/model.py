@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event, Request, SoftPrompt
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling

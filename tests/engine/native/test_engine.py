@@ -10,7 +10,7 @@ import torch
 from tests import reference, tiny
 from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
 
-from tyler.engine.engine import Engine, patience
+from tyler.engine.native.engine import Engine, patience
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling

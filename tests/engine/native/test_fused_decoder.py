@@ -8,9 +8,9 @@ from tests import tiny
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
-from tyler.engine import fused_decoder
-from tyler.engine.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours, has_fixed_angles
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native import fused_decoder
+from tyler.engine.native.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours, has_fixed_angles
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.modeling import products
 from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.packing import fits_twice, packed_weight
+from tyler.engine.native.packing import fits_twice, packed_weight
 from tyler.engine.request_state import RequestState
 from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
 from tyler.modeling.policy import Policy

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
-from tyler.engine.paged import PagedAttentionMetadata, PagedReader
+from tyler.engine.native.cuda_graphs import CudaGraphDispatcher, Recorder
+from tyler.engine.native.paged import PagedAttentionMetadata, PagedReader
 from tyler.engine.request_state import RequestState
 from tyler.engine.sampling import filtered, float64_device, invert, limits, logprobs_of, masked_logits, operator_probs
 from tyler.engine.sizes import bucket, doubled, pages_for

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import tiny
-from tyler.engine import paged
-from tyler.engine.engine import Engine
+from tyler.engine.native import paged
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import FinishEvent, Request, SoftPrompt
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling

@@ -8,9 +8,9 @@ import pytest
 import torch
 from tests import tiny
 
-from tyler.engine import packing
-from tyler.engine.fused_decoder import FusedDecoder, FusedLinear
-from tyler.engine.packing import PackedWeight, can_pack, packed_weight
+from tyler.engine.native import packing
+from tyler.engine.native.fused_decoder import FusedDecoder, FusedLinear
+from tyler.engine.native.packing import PackedWeight, can_pack, packed_weight
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.trajectory import Trajectory

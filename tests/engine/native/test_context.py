@@ -9,10 +9,10 @@ import torch
 from tests import tiny
 from torch import Tensor, nn
 
-from tyler.engine.context import Context, Reader
-from tyler.engine.cuda_graphs import Unrecorded
-from tyler.engine.paged import PagedContext, PagedReader
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.context import Context, Reader
+from tyler.engine.native.cuda_graphs import Unrecorded
+from tyler.engine.native.paged import PagedContext, PagedReader
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.engine.sizes import BLOCK, round_up
 
 ROWS = 4
@@ -257,7 +257,7 @@ def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch
         return inputs(rows, positions)
 
     monkeypatch.setattr(reader, "inputs", counted)
-    monkeypatch.setattr("tyler.engine.context.CHUNK", 60)
+    monkeypatch.setattr("tyler.engine.native.context.CHUNK", 60)
     for states, whole in zip(read(reader, range(3)), wholes, strict=True):
         assert close(states, full_pass(decoder, whole))
     packed = [20 + 9 + 20, 20 + 1 + 13, 20 + 1 + 1, 10 + 1 + 1]  # nothing is repeated for the longest row

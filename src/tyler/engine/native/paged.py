@@ -18,8 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tyler.engine.context import CHUNK, Context, Reader
-from tyler.engine.cuda_graphs import CudaGraphDispatcher, Recorder
+from tyler.engine.native.context import CHUNK, Context, Reader
+from tyler.engine.native.cuda_graphs import CudaGraphDispatcher, Recorder
 from tyler.engine.sizes import PAGE, RECORDED, bucket, doubled, grown_pages, pages_for
 
 NULL_PAGE = 0

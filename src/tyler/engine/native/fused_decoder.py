@@ -19,7 +19,7 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tyler.engine.packing import PackedWeight, fits_twice, packed_weight
+from tyler.engine.native.packing import PackedWeight, fits_twice, packed_weight
 from tyler.modeling.lora import HALF, folded_weight, low_rank
 from tyler.modeling.products import WIDE, adapted_product, lacks_instructions
 

@@ -13,8 +13,8 @@ import torch
 from tests import tiny
 from torch import Tensor
 
-from tyler.engine import paged
-from tyler.engine.paged import PAGE, PagedAttentionMetadata, PagedContext, attention_for, flash, gathered
+from tyler.engine.native import paged
+from tyler.engine.native.paged import PAGE, PagedAttentionMetadata, PagedContext, attention_for, flash, gathered
 from tyler.engine.sizes import doubled, grown_pages, pages_for
 
 CPU = torch.device("cpu")

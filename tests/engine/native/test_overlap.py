@@ -17,10 +17,10 @@ from tests import tiny
 from tests.asking import CASES, ask, differences, distance, expected, same
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tyler.engine import batch, cuda_graphs, overlap
-from tyler.engine.cuda_graphs import Program
-from tyler.engine.overlap import InFlightStep
-from tyler.engine.paged import PagedReader
+from tyler.engine.native import batch, cuda_graphs, overlap
+from tyler.engine.native.cuda_graphs import Program
+from tyler.engine.native.overlap import InFlightStep
+from tyler.engine.native.paged import PagedReader
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling

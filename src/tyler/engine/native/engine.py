@@ -19,18 +19,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.batch import Batch
 from tyler.engine.branch import Branch, check_branch
 from tyler.engine.checks import check_sizes
-from tyler.engine.decisions import LmHead, decide, logits_of
 from tyler.engine.fair_lock import SoleUser
-from tyler.engine.fused_decoder import has_fixed_angles
-from tyler.engine.overlap import InFlightStep
+from tyler.engine.native.batch import Batch
+from tyler.engine.native.decisions import LmHead, decide, logits_of
+from tyler.engine.native.fused_decoder import has_fixed_angles
+from tyler.engine.native.overlap import InFlightStep
+from tyler.engine.native.scheduler import Scheduler
 from tyler.engine.protocol import Load
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
-from tyler.engine.scheduler import Scheduler
 from tyler.engine.soft_sampling import Sampler
 from tyler.engine.timings import Timings
 from tyler.engine.trajectory import Invocation, Trajectory

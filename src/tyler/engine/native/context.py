@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tyler.engine.fused_decoder import FusedDecoder, head_dim
+from tyler.engine.native.fused_decoder import FusedDecoder, head_dim
 
 CHUNK = 2048
 """Positions, over all rows, that go through a decoder at once: what is longer is read in pieces, in bounded memory."""

@@ -8,8 +8,8 @@ import pytest
 from tests import tiny
 from tests.asking import ACTIONS, CASES, ask, run, same
 
-from tyler.engine.engine import Engine
-from tyler.engine.paged import PagedContext, PagedReader
+from tyler.engine.native.engine import Engine
+from tyler.engine.native.paged import PagedContext, PagedReader
 from tyler.engine.request import FinishEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling

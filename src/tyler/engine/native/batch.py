@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tyler.engine.context import Context, Reader, position_bytes
-from tyler.engine.cuda_graphs import recorder_for
-from tyler.engine.fused_decoder import has_fixed_angles
-from tyler.engine.overlap import OverlapScheduler
-from tyler.engine.paged import PagedContext, PagedReader
-from tyler.engine.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.context import Context, Reader, position_bytes
+from tyler.engine.native.cuda_graphs import recorder_for
+from tyler.engine.native.fused_decoder import has_fixed_angles
+from tyler.engine.native.overlap import OverlapScheduler
+from tyler.engine.native.paged import PagedContext, PagedReader
+from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.engine.request import Request
 from tyler.engine.request_state import RequestState
 from tyler.engine.sizes import PAGE

@@ -10,7 +10,7 @@ from tests import reference, tiny
 from tests.asking import ask, differences, distance, run, same
 from torch import Tensor
 
-from tyler.engine.engine import Engine
+from tyler.engine.native.engine import Engine
 from tyler.engine.request import SoftPrompt
 from tyler.engine.routing import Forced, Never
 from tyler.engine.sampling import Sampling

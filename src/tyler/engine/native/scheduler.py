@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tyler.engine.batch import Batch
-from tyler.engine.paged import PagedContext
-from tyler.engine.ragged import RaggedContext
+from tyler.engine.native.batch import Batch
+from tyler.engine.native.paged import PagedContext
+from tyler.engine.native.ragged import RaggedContext
 from tyler.engine.request import Request
 from tyler.engine.request_state import RequestState
 from tyler.engine.sizes import PAGE

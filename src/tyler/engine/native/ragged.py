@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tyler.engine.context import Context, Reader
-from tyler.engine.fused_decoder import head_dim
+from tyler.engine.native.context import Context, Reader
+from tyler.engine.native.fused_decoder import head_dim
 from tyler.engine.sizes import grown, round_up
 from tyler.modeling.attention import attend, cache_dtype
 
