@@ -23,6 +23,7 @@ def run(config: Config) -> Prepared[Tyler]:
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("grpo")
+    model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
     model.policy.add_lora(lora)
     room = longest_prompt(backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)

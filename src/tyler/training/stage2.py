@@ -328,6 +328,6 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     problems, development = load_askable(config, config.stage2, model.request, room)
     origin = origin_of(model.fingerprint(), map(Problem.content, problems)) | model.backbone.text_origin()
     torch.manual_seed(config.stage2.seed)
-    model = model.at_stage("stage2")
+    model = model.at_stage("stage2").with_engine(config.decoding.engine, **config.decoding.engine_args)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
     return Prepared(model, origin, partial(train, model, problems, development, config))

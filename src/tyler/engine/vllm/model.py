@@ -48,7 +48,7 @@ class Latents(nn.Module):
         self.ids = ids
         self.operator_of = [k for k, count in enumerate(ids.num_latents) for _ in range(count)]
         for name, shape in {
-            "queries": (ids.num_queries, dim),
+            "queries": (max(1, ids.num_queries), dim),  # looked up in any batch, even without operators
             "weight": (ids.num_operators, dim, dim),
             "bias": (ids.num_queries, dim),
             "psi": (ids.num_operators, dim),

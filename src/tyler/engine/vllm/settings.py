@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import vllm
+from packaging.specifiers import SpecifierSet
 from vllm.engine.arg_utils import EngineArgs
 
 from tyler.engine.vllm.decisions import TURN
@@ -29,8 +31,16 @@ OURS = (
     "disable_log_stats",
 )
 """What Tyler needs to be as it is."""
+VERSIONS = ">=0.32,<0.33"
+"""Of vLLM: `tests/engine/vllm/test_interfaces.py` names what is used of it."""
 PLAIN_ROTATIONS = ("default", "llama3", "linear")
 """Rotary embeddings whose angles do not depend on how long a context may be."""
+
+
+def check_version() -> None:
+    """Raise ValueError for a vLLM on which this is not tested."""
+    if not SpecifierSet(VERSIONS).contains(found := vllm.__version__.partition("+")[0]):
+        raise ValueError(f"vLLM {found} is installed, and Tyler is tested on {VERSIONS}: pip install 'vllm{VERSIONS}'")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -57,6 +67,7 @@ def engine_args(
 
     `latents` among the arguments is the size of the table of latents: at least what one context holds.
     """
+    check_version()
     check_arguments(arguments)
     given, config = dict(arguments), backbone.model.config
     rotation = (config.rope_parameters or {}).get("rope_type", "default")

@@ -1,0 +1,79 @@
+"""`model.with_engine("vllm")`: one object on either engine, for users, evaluations, servers and rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+from tests import tiny
+
+from tyler.engine.request import Request
+from tyler.engine.sampling import Sampling
+from tyler.model import Tyler
+
+PROBLEMS = [
+    "Ben has 99 books. He sells 10. How many are left?",
+    "Find x when $5x - 2 = 433$.",
+    "Mia has 12 pens and buys 7 more. How many pens has she?",
+]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Iterator[tuple[Tyler, Tyler]]:
+    """The Tyler that ships, on both engines."""
+    native = Tyler.from_pretrained("mini-tyler", dtype="float32")
+    model = native.with_engine("vllm", enforce_eager=True, kv_cache_memory_bytes=2**26)
+    yield native, model
+    model.shared_engine.close()
+
+
+def test_the_shipped_model_answers_alike_on_both_engines(shipped: tuple[Tyler, Tyler]) -> None:
+    native, model = shipped
+    for budget in range(9):
+        settings = {"budget": budget, "max_new_tokens": 120}
+        for router in ("learned", "boundaries", "boundaries:0.5", "never"):
+            one, other = (m.solve(PROBLEMS, router=router, **settings) for m in (native, model))
+            assert [t.actions for t in one] == [t.actions for t in other]
+            assert [t.text for t in one] == [t.text for t in other]
+
+
+def test_samples_of_one_seed_are_the_same_on_both_engines(shipped: tuple[Tyler, Tyler]) -> None:
+    sampling = Sampling(1.0, seed=7)
+    one, other = (m.solve(PROBLEMS[0], sampling=sampling, num_samples=8, max_new_tokens=80) for m in shipped)
+    assert [t.actions for t in one] == [t.actions for t in other]
+    assert len({tuple(t.actions) for t in one}) > 4
+
+
+def test_the_engine_sees_what_an_optimizer_wrote(models: Mapping[str, Tyler]) -> None:
+    native = models["qwen2"]
+    model = native.with_engine("vllm", enforce_eager=True, kv_cache_memory_bytes=2**26)
+    asked = [Request(tiny.ids(text), sampling=Sampling(1.0, seed=1), max_new_tokens=20) for text in tiny.PROMPTS]
+    before = model.shared_engine.run(asked)
+    kept = native.policy.psi.detach().clone()
+    with torch.no_grad():
+        native.policy.psi.add_(torch.randn_like(kept))
+    after = model.shared_engine.run(asked)
+    assert [t.actions for t in after] == [t.actions for t in native.engine().run(asked)]
+    assert [t.actions for t in after] != [t.actions for t in before]
+    model.shared_engine.release()
+    with torch.no_grad():
+        native.policy.psi.copy_(kept)
+    assert [t.actions for t in model.shared_engine.run(asked)] == [t.actions for t in before]
+    model.shared_engine.close()
+
+
+def test_an_engine_or_an_argument_that_is_not_there_is_refused_by_name(models: Mapping[str, Tyler]) -> None:
+    with pytest.raises(ValueError, match="none of: native, vllm"):
+        models["qwen2"].with_engine("sglang")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="native engine has no argument 'quantization'"):
+        models["qwen2"].with_engine("native", quantization="fp8")
+
+
+def test_a_plain_backbone_answers_without_operators() -> None:
+    """As SFT, GRPO and chains of thought do."""
+    native = Tyler.from_pretrained("mini", dtype="float32")
+    model = native.with_engine("vllm", enforce_eager=True, kv_cache_memory_bytes=2**26)
+    one, other = (m.solve(PROBLEMS, max_new_tokens=80) for m in (native, model))
+    assert [t.actions for t in one] == [t.actions for t in other]
+    model.shared_engine.close()
