@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +26,7 @@ import tiny
 from tyler.modeling import backbone
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
-from tyler.tasks.prompts import Prompt, prompt_ids
+from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 
 
 @pytest.fixture
@@ -229,3 +231,18 @@ def test_weights_are_read_without_transformers_bar_and_downloads_keep_theirs(fol
     Backbone.load(str(folder))
     assert shown == [(False, False)]
     assert is_progress_bar_enabled()
+
+
+def test_an_answer_ends_where_the_chat_template_ends_a_turn() -> None:
+    """A base model's folder may know `<|endoftext|>` alone, while its chat template ends turns with `<|im_end|>`."""
+    plain = tiny.build_backbone("qwen2")
+    tokenizer = copy.deepcopy(plain.tokenizer)
+    end = next(id for id in range(len(tokenizer)) if id not in plain.eos_ids)
+    word = str(tokenizer.convert_ids_to_tokens(end))
+    tokenizer.add_special_tokens({"additional_special_tokens": [word]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}" + word + "\n{% endfor %}"
+    found = replace(plain, tokenizer=tokenizer)
+    assert found.eos_ids == plain.eos_ids | {end}
+    assert target_ids(tokenizer, "5")[-1] == end
+    assert word in found.text_settings["end_tokens"]
+    assert found.text_origin()["the end tokens"] != plain.text_origin()["the end tokens"]

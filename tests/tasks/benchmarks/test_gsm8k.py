@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 from fractions import Fraction
 from itertools import pairwise
@@ -377,3 +379,15 @@ def test_the_next_gold_is_wrong_except_where_it_is_the_same_number(golds):
         same = gold.replace(",", "") == other.replace(",", "")
         assert outcome(other, gold) is (Outcome.CORRECT if same else Outcome.WRONG)
     assert len(pairs) == 1318
+
+
+LABELLED = Path(__file__).with_name("gsm8k_labelled.json.gz")
+"""Final answer, gold answer and label of the 5,276 solutions of four models that Cobbe et al. (2021) published with
+GSM8K (`example_model_solutions.jsonl`, MIT licence); texts are left out."""
+
+
+def test_the_labels_of_published_solutions_are_the_graders() -> None:
+    rows = json.loads(gzip.decompress(LABELLED.read_bytes()))
+    assert (len(rows), sum(label for _, _, label in rows)) == (5276, 2001)
+    verdicts = {pair: outcome(*pair) is Outcome.CORRECT for pair in {(answer, gold) for answer, gold, _ in rows}}
+    assert [row for row in rows if verdicts[row[0], row[1]] != bool(row[2])] == []
