@@ -273,3 +273,11 @@ def test_any_loop_that_watches_has_development_problems(loop: str) -> None:
     quiet = [f"{one}.eval_every=null" for one in LOOPS]
     assert load_config("mini", quiet).development_set is None
     assert load_config("mini", [*quiet, f"{loop}.eval_every=5"]).development_set is not None
+
+
+def test_development_problems_may_be_of_another_task_than_the_training_problems() -> None:
+    given = ["data.task=mawpsvaried", "data.path=files", "data.development.task=mawps"]
+    watched = load_config("smollm2-135m", given).development_set
+    assert watched is not None and (watched.task, watched.split, watched.set_aside) == ("mawps", "dev", None)
+    own = load_config("smollm2-135m", given[:2]).development_set
+    assert own is not None and own.task == "mawpsvaried" and own.set_aside == 100

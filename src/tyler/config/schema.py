@@ -91,10 +91,11 @@ class Config(Loops, Trained):
         data, development = self.data, self.data.development
         if development is None or all(loop.eval_every is None for loop in self.loops.values()):
             return None
-        if development.path is None and development.split not in splits_of(data.task):
+        task = development.task or data.task
+        if development.path is None and development.split not in splits_of(task):
             return replace(self.training_set, set_aside=sys.maxsize if development.count is None else development.count)
         beside = () if data.path is None else (data.path, _folder(data.path))
-        return Selection(data.task, development.split, development.path, development.count, data.seed, beside=beside)
+        return Selection(task, development.split, development.path, development.count, data.seed, beside=beside)
 
     @property
     def held_out_sets(self) -> list[Selection]:

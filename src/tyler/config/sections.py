@@ -74,8 +74,10 @@ class LoraConfig(Section):
 class DevelopmentConfig(Section):
     """Problems to watch while training, and to choose by; never those that results are reported on."""
 
+    task: TaskName | None = None
+    """null for the training task."""
     split: str = "dev"
-    """A split of the training task; where it has none of this name and no path is given, training problems are set
+    """A split of the task; where it has none of this name and no path is given, training problems are set
     aside instead."""
     path: str | None = None
     """The file, or the folder that holds it; null for the folder of the data, else the Hub."""

@@ -34,9 +34,10 @@ def load_problems(
 
     `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub,
     at the branch, tag or commit that `revision` names (None: the newest; the commit is logged).
-    A generated task (mini) reads nothing; `jsonl` reads any file, and `split` only names its ids (None: after the
-    file, `traces-3`). A sample keeps the order of the rows, and is the `count` ids whose SHA-256 with the seed is
-    smallest: it does not depend on the order of rows or files, and a smaller one is part of a larger one.
+    A generated task reads nothing (mini), or what its problems are made from; `jsonl` reads any file, and `split` only
+    names its ids (None: after the file, `traces-3`). A sample keeps the order of the rows, and is the `count` ids whose
+    SHA-256 with the seed is smallest: it does not depend on the order of rows or files, and a smaller one is part of a
+    larger one.
 
     Raises ValueError, saying what to do, for an unknown task or split, a missing or needless `path`, a broken row (by
     file, line and field), a split that has not its published number of problems, a `count` out of range, or a Hub that
@@ -46,12 +47,7 @@ def load_problems(
     if count is not None and count < 1:
         raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
     if isinstance(chosen, Generated):
-        if path is not None:
-            raise ValueError(
-                f"task {chosen.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
-                "your own give --task jsonl (task='jsonl') beside --data-dir (path=), or omit the file"
-            )
-        return chosen.load(split or chosen.splits[0], count, seed)
+        return _generated(chosen, split, None if path is None else Path(path), count, seed)
     if chosen.sources:
         split = split or next(iter(chosen.sources))
         problems = _published(chosen, split, None if path is None else Path(path), revision)
@@ -60,6 +56,20 @@ def load_problems(
         split = split or file.name.partition(".")[0]
         problems = _problems(chosen, split, read_rows(file, private=chosen.private))
     return list(problems) if count is None else _sample(problems, count, seed)
+
+
+def _generated(task: Generated, split: str | None, path: Path | None, count: int | None, seed: int) -> list[Problem]:
+    """The problems that a task makes, from the rows of its source where it has one."""
+    if task.source is None and path is not None:
+        raise ValueError(
+            f"task {task.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
+            "your own give --task jsonl (task='jsonl') beside --data-dir (path=), or omit the file"
+        )
+    split = split or task.splits[0]
+    if split not in task.splits:
+        raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.splits)}")
+    rows = [] if task.source is None else list(_rows(task, task.source, path, None))
+    return task.load(split, count, seed, rows)
 
 
 def _published(task: Task, split: str, path: Path | None, revision: str | None) -> Iterator[Problem]:
@@ -96,7 +106,7 @@ def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[P
     return (problem for problem, side in zip(every, task.divide(every), strict=True) if side == split)
 
 
-def _rows(task: Task, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
+def _rows(task: Task | Generated, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
     if path is not None and revision is not None:
         raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if path is not None:
@@ -147,12 +157,12 @@ def _given_file(task: Task, path: str | Path | None) -> Path:
     return Path(path)
 
 
-def _file_rows(task: Task, source: Source, path: Path) -> Iterator[Row]:
+def _file_rows(task: Task | Generated, source: Source, path: Path) -> Iterator[Row]:
     for file in [path] if path.is_file() else _official_files(task, source, path):
         yield from read_rows(file, private=task.private)
 
 
-def _official_files(task: Task, source: Source, folder: Path) -> list[Path]:
+def _official_files(task: Task | Generated, source: Source, folder: Path) -> list[Path]:
     """What a data folder holds of a source: the first official name, or the same with another ending."""
     if not folder.is_dir():
         raise ValueError(f"task {task.name!r}: {str(folder)!r} is neither a file nor a folder; give the split's file")
@@ -169,9 +179,8 @@ def _official_files(task: Task, source: Source, folder: Path) -> list[Path]:
 def has_files(task: str, folder: Path) -> bool:
     """Whether a folder holds the official files of any split of a task."""
     chosen = find_task(task)
-    if isinstance(chosen, Generated):
-        return False
-    names = (name for source in chosen.sources.values() for name in source.files)
+    sources = [chosen.source] if isinstance(chosen, Generated) else chosen.sources.values()
+    names = (name for source in sources if source is not None for name in source.files)
     return any(next(folder.glob(variant), None) is not None for name in names for variant in _variants(name))
 
 
@@ -191,7 +200,7 @@ def _variants(name: str) -> list[str]:
 # --- the Hub --------------------------------------------------------------------------------------------------------
 
 
-def _hub_rows(task: Task, source: Source, revision: str | None) -> Iterator[Row]:
+def _hub_rows(task: Task | Generated, source: Source, revision: str | None) -> Iterator[Row]:
     import datasets
 
     try:
@@ -213,7 +222,7 @@ def _commit_of(rows: object) -> str | None:
     return found[1] if found else None
 
 
-def _hub_refusal(task: Task, source: Source, error: Exception) -> str:
+def _hub_refusal(task: Task | Generated, source: Source, error: Exception) -> str:
     """Why the Hub did not give the rows, and what to do."""
     from huggingface_hub.constants import HF_HUB_OFFLINE
 

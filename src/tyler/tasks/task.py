@@ -94,10 +94,12 @@ class Generated:
     title: str
     splits: tuple[str, ...]
     """The first is the one evaluations report."""
-    load: Callable[[str, int | None, int], list[Problem]]
-    """The problems of a split: `count` of them (None: its default), drawn with a seed."""
+    load: Callable[[str, int | None, int, Sequence[Row]], list[Problem]]
+    """The problems of a split: `count` of them (None: its default), drawn with a seed, from the rows of `source`."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     same: Same = same_text
+    source: Source | None = None
+    """Whose rows the problems are made from; None for a task that reads nothing."""
     private: bool = False
     latex: Callable[[str], str | None] | None = None
     """The gold answer as LaTeX, for math-verify: None for one that is no mathematics. None where no answer is."""

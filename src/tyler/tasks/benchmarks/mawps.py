@@ -109,8 +109,13 @@ def _ready(row: Row, waiting: Sequence[str | Fraction]) -> Step | None:
         case [str(operation), Fraction() as left, Fraction() as right]:
             if operation == "/" and right == 0:
                 raise row.error("Equation", f"divides by zero:{row.shown(row.fields['Equation'])}")
-            return Step(left, operation, right, _COMPUTE[operation](left, right))
+            return step(left, operation, right)
     return None
+
+
+def step(left: Fraction, operation: str, right: Fraction) -> Step:
+    """One operation, computed."""
+    return Step(left, operation, right, _COMPUTE[operation](left, right))
 
 
 def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:

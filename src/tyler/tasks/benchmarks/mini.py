@@ -9,7 +9,7 @@ TASK = Generated(
     name="mini",
     title="mini",
     splits=tuple(SPLITS),
-    load=lambda split, count, seed: load(split, count=count, seed=seed),
+    load=lambda split, count, seed, rows: load(split, count=count, seed=seed),
     verdict=boxed(lambda answer, gold, options: equal(answer, gold)),
     same=equal,
 )

@@ -1,0 +1,229 @@
+r"""Problems without end for training: MAWPS and ASDiv-A (`mawps`) with other numbers and names, some longer by a step.
+
+They are made from the training problems of `mawps` alone, so they share no template with its development and test
+problems; one more step is added only where the longer text is like none of these either. From the row
+
+    Question: "Josh had number0 pencils . He gave number1 pencils to Dorothy . How many pencils does Josh have left ?"
+
+becomes, for one, "Marvin had 96 pencils. He gave 24 pencils to Julia. Then Marvin shares all of the pencils equally
+among 9 friends. How many pencils does each friend get?".
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import count as counting
+from itertools import islice
+
+from tyler.tasks.benchmarks import mawps
+from tyler.tasks.benchmarks.gsm8k import equal
+from tyler.tasks.benchmarks.mawps import Step
+from tyler.tasks.data_files import Row
+from tyler.tasks.problem import Problem
+from tyler.tasks.task import Generated, as_written, boxed
+from tyler.tasks.templates import alike, template
+from tyler.tasks.variation import NAMES, fixed, other_names, other_numbers, same_kind
+from tyler.tasks.word_problems import published_number, readable, written
+
+COUNT = 20_000
+"""Problems of the split, where no count is given."""
+LONGER = 0.25
+"""The share of problems to which a step is added, of those that allow it."""
+ATTEMPTS = 300
+"""Draws of numbers until their results are of the kind that the published ones are of."""
+LARGEST = 10**6
+REPEATS = 5_000
+"""Texts in a row that have been, after which no new ones are expected."""
+
+_PLACEHOLDER = re.compile(r"number([0-9]+)")
+_OWNED = re.compile(
+    r"(?<=\. )How many (?P<things>(?:[a-z]+ ){0,2}[a-z]+s) (?:does|will) (?P<who>[A-Z][a-z]+) (?:now )?have"
+    r"(?: now| left| in all| in total| altogether| then)*\?$"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published training problem: its row, its numbers, which of them stay, and the results of its steps."""
+
+    row: Row
+    numbers: tuple[Fraction, ...]
+    stay: tuple[bool, ...]
+    results: tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A problem as text, with its steps."""
+
+    text: str
+    steps: tuple[Step, ...]
+
+
+def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> list[Problem]:
+    """`count` different problems drawn with `seed`: templates alike often; a smaller number begins a larger one."""
+    published = [(row, mawps.problem(row, "train")) for row in rows]
+    known = [(row, problem) for row, problem in published if problem is not None]
+    sides = mawps.divide([problem for _, problem in known])
+    by_template: dict[str, list[Source]] = {}
+    for (row, problem), side in zip(known, sides, strict=True):
+        if side == "train" and (source := _source(row)) is not None:
+            by_template.setdefault(template(problem.prompt), []).append(source)
+    held_out = {template(one.prompt) for (_, one), side in zip(known, sides, strict=True) if side in ("dev", "test")}
+    if not by_template:
+        raise ValueError(f"none of the {len(rows)} rows is a training problem whose numbers may vary")
+    longer = partial(_longer, allowed=_Allowed(sorted(held_out)))
+    return list(islice(_distinct(list(by_template.values()), longer, seed), COUNT if count is None else count))
+
+
+def _source(row: Row) -> Source | None:
+    """A row whose numbers may vary; None where its results are no exact decimals."""
+    numbers = tuple(published_number(row, "Numbers", number) for number in row.text("Numbers").split())
+    results = tuple(step.result for step in mawps.computed(row, numbers))
+    if not all(same_kind(result, result) for result in results):
+        return None
+    used = set(_PLACEHOLDER.findall(row.text("Equation")))
+    stay = fixed(row.text("Question"), numbers)
+    kept = tuple(stays or str(place) not in used for place, stays in enumerate(stay))
+    return None if all(kept) else Source(row, numbers, kept, results)
+
+
+def _distinct(
+    sources: Sequence[Sequence[Source]], longer: Callable[[Told, random.Random], Told], seed: int
+) -> Iterator[Problem]:
+    """Problems without end, no text twice. Raises ValueError where only texts turn up that have been."""
+    rng, seen, latest = random.Random(seed), set[str](), 0
+    for number in counting():
+        source = rng.choice(rng.choice(sources))
+        told = _varied(source, rng)
+        if told is not None and (told := longer(told, rng)).text not in seen:
+            seen.add(told.text)
+            latest = number
+            yield _problem(f"line-{source.row.number}-{number}", told)
+        if number - latest > REPEATS:
+            raise ValueError(f"the rows make no more than about {len(seen)} different problems; ask for fewer")
+
+
+def _varied(source: Source, rng: random.Random) -> Told | None:
+    """The problem with other numbers and names; None where no numbers of its kind turn up."""
+    for numbers in other_numbers(source.numbers, source.stay, ATTEMPTS, rng):
+        try:
+            steps = tuple(mawps.computed(source.row, numbers))
+        except ValueError:  # a division by zero
+            continue
+        kept = all(same_kind(old, step.result) for old, step in zip(source.results, steps, strict=True))
+        if kept and steps[-1].result <= LARGEST:
+            return Told(_told(source.row, numbers, rng), steps)
+    return None
+
+
+def _told(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
+    """The row's question with these numbers and other names."""
+    named = other_names(row.text("Question"), rng)
+    return readable(_PLACEHOLDER.sub(lambda place: written(numbers[int(place[1])]), named))
+
+
+def _problem(name: str, told: Told) -> Problem:
+    answer = told.steps[-1].result
+    return Problem(
+        id=name,
+        task="mawpsvaried",
+        prompt=told.text,
+        answer=written(answer),
+        solution=mawps.trace(told.steps, answer),
+        family=mawps.OPERATIONS[told.steps[-1].operation],
+        level=len(told.steps),
+    )
+
+
+# --- one more step ---------------------------------------------------------------------------------------------------
+
+
+def _give(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
+    if left < 4:
+        return None
+    given, other = Fraction(rng.randint(2, int(left) - 2)), _somebody_else(who, rng)
+    text = f"Then {who} gives {given} of the {things} to {other}. How many {things} does {who} have left?"
+    return text, "-", given
+
+
+def _get(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
+    more, other = Fraction(rng.randint(2, max(12, int(left)))), _somebody_else(who, rng)
+    text = f"Then {other} gives {who} {more} more {things}. How many {things} does {who} have now?"
+    return text, "+", more
+
+
+def _share(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
+    if not (among := _divisors(left)):
+        return None
+    friends = rng.choice(among)
+    text = f"Then {who} shares all of the {things} equally among {friends} friends. "
+    return text + f"How many {things} does each friend get?", "/", Fraction(friends)
+
+
+def _pack(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
+    if not (sizes := _divisors(left)):
+        return None
+    size = rng.choice(sizes)
+    text = f"Then {who} packs all of the {things} into boxes, {size} in each box. How many boxes does {who} fill?"
+    return text, "/", Fraction(size)
+
+
+def _sell(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
+    price = Fraction(rng.randint(2, 12))
+    text = f"Then {who} sells all of the {things} for ${price} each. How many dollars does {who} get for them?"
+    return text, "*", price
+
+
+_MORE = (_give, _get, _share, _pack, _sell)
+
+
+def _divisors(number: Fraction) -> list[int]:
+    """What a whole number may be divided by so that each part has two or more."""
+    return [size for size in range(2, 13) if number % size == 0 and number > size]
+
+
+def _somebody_else(who: str, rng: random.Random) -> str:
+    return rng.choice(sorted(name for names in NAMES for name in names if name != who.lower())).title()
+
+
+class _Allowed:
+    """Whether a text is like no held-out problem; remembered for each template."""
+
+    def __init__(self, held_out: Sequence[str]) -> None:
+        self._held_out, self._known = held_out, dict[str, bool]()
+
+    def __call__(self, text: str) -> bool:
+        one = template(text)
+        if one not in self._known:
+            self._known[one] = not any(alike([one, other]) for other in self._held_out)
+        return self._known[one]
+
+
+def _longer(told: Told, rng: random.Random, allowed: Callable[[str], bool]) -> Told:
+    """The problem with one more step, by chance and where it asks how many things somebody has; else as it is."""
+    asked, left = _OWNED.search(told.text), told.steps[-1].result
+    if asked is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
+        return told
+    more = rng.choice(_MORE)(asked["who"], asked["things"], left, rng)
+    if more is None:
+        return told
+    question, operation, number = more
+    text = told.text[: asked.start()] + question
+    return Told(text, (*told.steps, mawps.step(left, operation, number))) if allowed(text) else told
+
+
+TASK = Generated(
+    name="mawpsvaried",
+    title="MAWPS and ASDiv-A with other numbers and names",
+    splits=("train",),
+    load=problems,
+    source=mawps.TASK.sources["train"],
+    verdict=boxed(equal),
+    latex=as_written,
+)
