@@ -53,12 +53,11 @@ def test_the_installed_version_is_in_the_stated_range() -> None:
 
 
 def test_arguments_are_what_they_were() -> None:
+    from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
     from vllm.inputs import TokensPrompt
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
-
-    from vllm import SamplingParams
 
     ours = {
         "model", "dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes", "seed", "hf_overrides", "revision",

@@ -113,7 +113,7 @@ class VllmEngine:
         self._failure: str | None = None
         self._eos_ids = backbone.eos_ids
         self._longest_action = max((operator.num_latents for operator in self.operators), default=1)
-        self._asleep, self._written = False, list[int]()
+        self._asleep, self._stale, self._written = False, False, list[int]()
         self._load_weights()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -471,12 +471,14 @@ class VllmEngine:
             return False
         self._wake()
         self._load_weights()
-        self._version += 1
-        self._guarded(self._llm.reset_prefix_cache)
         return True
 
     def release(self) -> bool:
-        """Lend the device memory of weights and caches to others, where the engine has `enable_sleep_mode`."""
+        """Lend the device memory of weights and caches to others, where the engine has `enable_sleep_mode`.
+
+        What is written to the weights meanwhile, even past torch's counters, is there when the engine goes on.
+        """
+        self._stale = True
         if self._llm.vllm_config.model_config.enable_sleep_mode and not self._asleep:
             self._guarded(self._llm.sleep)
             self._asleep = True
@@ -486,6 +488,9 @@ class VllmEngine:
         if self._asleep:
             self._guarded(self._llm.wake_up)
             self._asleep = False
+        if self._stale and not self.running:
+            self._written = []
+            self._load_weights()
 
     def close(self) -> None:
         """End vLLM and its workers."""
@@ -495,12 +500,15 @@ class VllmEngine:
         self._llm.engine_core.shutdown()
 
     def _load_weights(self) -> None:
-        """Send eta and psi; phi and the heads too where they were written since."""
+        """Send eta and psi, phi and the heads too where they were written since, and drop what older ones computed."""
         written = writes(list(self.synthesizer.parameters()))
         if written != self._written:
             self._apply(partial(load, synthesizer_weights(self.synthesizer, self.operators)))
             self._written = written
         self._apply(partial(load, policy_weights(self.policy)))
+        self._stale = False
+        self._version += 1
+        self._guarded(self._llm.reset_prefix_cache)
 
     def _apply(self, work: Callable[[nn.Module], Found]) -> list[Found]:
         """What `work` returns for the model of each worker."""

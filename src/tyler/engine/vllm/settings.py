@@ -9,10 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import vllm
 from packaging.specifiers import SpecifierSet
 from vllm.engine.arg_utils import EngineArgs
 
-import vllm
 from tyler.engine.vllm.decisions import TURN
 from tyler.engine.vllm.ids import Ids
 from tyler.modeling.architectures import located
