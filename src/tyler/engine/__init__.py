@@ -11,5 +11,8 @@ request_state.py  a request in flight
 shared_engine.py  one engine for many callers
 checks.py         what settings may be
 sizes.py          how much is held or computed at once
+protocol.py       what an engine is
+choice.py         which engine decodes, and with which arguments
 native/           the exact reference, on any device
+vllm/             the same on vLLM, for scale
 """

@@ -6,5 +6,6 @@ model.py      the plugin: a decoder class of vLLM that knows operators
 low_rank.py   both adapters as a path beside a frozen, perhaps quantised, linear map
 decisions.py  the shared rule of choosing actions, as a logits processor of vLLM
 weights.py    what a Tyler adds to its backbone, and how it reaches vLLM's workers
-rollouts.py   answers for the learner, under its newest weights
+settings.py   what vLLM is started with
+plugin.py     what vLLM calls to learn of our classes
 """
