@@ -3,6 +3,7 @@
 python scripts/study_smollm2.py run --data path/to/files          # everything; a killed study resumes
 python scripts/study_smollm2.py run --data path/to/files --rows "Stage 2" --seeds 43    # and what it starts from
 python scripts/study_smollm2.py keep --data path/to/files --rows SFT --seeds 42    # beside the records, for later cells
+python scripts/study_smollm2.py run --study growth --data path/to/files      # what more training does
 python scripts/study_smollm2.py status                             # which cells have records
 python scripts/study_smollm2.py report                             # docs/results/smollm2-tables.md from the records
 """
@@ -25,7 +26,7 @@ import torch
 from study_figures import draw_shares
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import PairedShares, clustered
-from tyler.experiments import records
+from tyler.experiments import records, smollm2_growth
 from tyler.experiments import smollm2_study as smollm2
 from tyler.experiments.cells import Cell, Questions, Sources
 from tyler.experiments.grid import Grid
@@ -37,7 +38,9 @@ MODELS = "models"
 """Beside the records: trained models in half precision, whose cells need no training."""
 SLOTS = 96
 """Answers decoded at once: rows that wait for a call leave fuller steps to the others than with 32 (13% faster)."""
-TASKS = ("mawps", "svamp", "gsm8k")
+STUDIES = {"first": smollm2, "growth": smollm2_growth}
+"""What is declared. The tables are of the first, which alone has been run."""
+TASKS = ("mawps", "mawpsvaried", "svamp", "gsm8k")
 ASKED = {
     "MAWPS, test: 500 problems": smollm2.TEST,
     "SVAMP: 500 problems": smollm2.HARDER,
@@ -178,11 +181,12 @@ def sources(args: argparse.Namespace) -> Sources:
 
 def chosen(args: argparse.Namespace) -> list[Cell]:
     """The cells of the rows and seeds that were asked for; what is not trained has no seed, and is of all."""
-    seeds = {0, *(args.seeds or smollm2.SEEDS)}
-    cells = [cell for cell in smollm2.cells() if cell.unseeded.seed in seeds]
+    study = STUDIES[args.study]
+    seeds = {0, *(args.seeds or study.SEEDS)}
+    cells = [cell for cell in study.cells() if cell.unseeded.seed in seeds]
     found = [cell for cell in cells if not args.rows or cell.row in args.rows]
-    if unknown := sorted({*args.rows} - {cell.row for cell in smollm2.cells()}):
-        raise SystemExit(f"there is no row {unknown[0]!r}; allowed: {', '.join(map(repr, smollm2.ROWS))}")
+    if unknown := sorted({*args.rows} - {cell.row for cell in study.cells()}):
+        raise SystemExit(f"there is no row {unknown[0]!r}; allowed: {', '.join(map(repr, study.ROWS))}")
     if not found:
         raise SystemExit(f"no cell of {', '.join(map(repr, args.rows))} has one of the seeds {args.seeds}")
     return found
@@ -349,6 +353,7 @@ def main() -> None:
     keeping = commands.add_parser("keep", help="put finished models beside the records, for later cells")
     keeping.add_argument("--location", default="", help="where the model is published, instead of a copy")
     for command in (running, keeping):
+        command.add_argument("--study", choices=STUDIES, default="first", help="give the second its own --records")
         command.add_argument("--data", type=Path, required=True, help="the folder with the tasks' official files")
         command.add_argument("--work", type=Path, default=Path("runs/smollm2"), help="where models are trained")
         command.add_argument("--rows", nargs="+", default=[], metavar="ROW", required=command is keeping)

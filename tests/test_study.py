@@ -133,7 +133,7 @@ def test_rows_and_seeds_choose_among_the_cells_of_the_study(root: Path, monkeypa
     study = importlib.import_module("study_smollm2")
 
     def chosen(*seeds: int, row: str) -> set[tuple[int, str, str, str]]:
-        cells = study.chosen(argparse.Namespace(seeds=list(seeds), rows=[row]))
+        cells = study.chosen(argparse.Namespace(study="first", seeds=list(seeds), rows=[row]))
         return {(one.seed, one.questions.task, one.questions.split, one.measure) for one in cells}
 
     tests = {(43, task, "test", ACCURACY) for task in ("mawps", "svamp")}
@@ -144,7 +144,7 @@ def test_rows_and_seeds_choose_among_the_cells_of_the_study(root: Path, monkeypa
         chosen(43, row="SoftCoT")
     with pytest.raises(SystemExit, match="there is no row 'Stage2'; allowed: 'CoT'"):
         chosen(43, row="Stage2")
-    assert len(study.chosen(argparse.Namespace(seeds=None, rows=[]))) == len(smollm2.cells())
+    assert len(study.chosen(argparse.Namespace(study="first", seeds=None, rows=[]))) == len(smollm2.cells())
 
 
 def test_a_figure_of_one_panel_and_of_none(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

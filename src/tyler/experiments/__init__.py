@@ -6,6 +6,7 @@ records.py        a finished cell on disk, as short as it can be and still recou
 grid.py           cells that have no record yet are run; a killed grid resumes
 mini_study.py     which cells the studies on mini have
 smollm2_study.py  and that on SmolLM2
+smollm2_growth.py what more training does there: declared, not run yet
 scales.py         backbones, problems, seeds and chosen settings of each scale
 methods.py        the methods of the tables as trainings and decodings, and their colours
 experiment.py     an experiment: entries, findings, tables and figures

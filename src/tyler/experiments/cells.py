@@ -137,7 +137,8 @@ class Sources:
         if path := self.path(config.data.task, config.data.split):
             found.append(f"data.path={path}")
             if config.data.development is not None:
-                found.append(f"data.development.path={self.path(config.data.task, config.data.development.split)}")
+                task = config.data.development.task or config.data.task
+                found.append(f"data.development.path={self.path(task, config.data.development.split)}")
         if path := self.path(config.evaluation.task, config.evaluation.split):
             found.append(f"evaluation.path={path}")
         return found

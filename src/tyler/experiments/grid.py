@@ -160,10 +160,10 @@ class Grid:
 
     def observed(self, cell: Cell) -> list[Problem]:
         """Development problems, for interventions that need the model's own latents."""
-        config = cell.training.config(cell.preset, cell.seed)
-        assert config.data.development is not None, "a study's preset has development problems"
-        data = config.data
-        return self.sources.problems(Questions(data.task, config.data.development.split, NUM_OBSERVED, 0))
+        data = cell.training.config(cell.preset, cell.seed).data
+        assert data.development is not None, "a study's preset has development problems"
+        task = data.development.task or data.task
+        return self.sources.problems(Questions(task, data.development.split, NUM_OBSERVED, 0))
 
 
 def routed(router: str, only: tuple[str, ...]) -> Router | None:

@@ -1,0 +1,121 @@
+"""What more training does on SmolLM2-135M-Instruct: declared before any of its answers, and reported whole.
+
+Two questions that the first study (`smollm2_study.py`) left, with problems without end (`mawpsvaried`), so that no
+example is read twice:
+
+1. *Do latents begin to say something of the problem?* On the unmodified backbone Stage 1, SFT and pause tokens learn
+   for 250, 1,000 and 2,500 steps of 16, and Stage 1 answers with its own latents and with their means. The answer is
+   the difference of the two after 1,000 steps, over three seeds and 500 test problems of MAWPS: latents say something
+   of the problem where its 95% interval, clustered by problem, is above zero, and not where it is not. The curve of
+   that difference over steps, and of Stage 1 against pause tokens, is reported beside it whatever it shows.
+2. *Do operators help a model that has the skill?* SFT learns problems without end, its adapter becomes part of the
+   backbone, and both stages are trained on top, with the same controls.
+
+What is changed of this is changed by the 300 development problems alone, before a test problem is answered, and said
+here. Every setting that is not named is the preset's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Training
+from tyler.experiments.smollm2_study import DEVELOPMENT, EVERY_MAP, GLOBAL_ALONE, PRESET, SPREAD_OVER, TEST
+
+SEEDS = (42, 43, 44)
+STEPS = (250, 1_000, 2_500)
+REPEATED = (250, 1_000)
+"""Steps that three seeds take; more take the first alone."""
+WITHOUT_END = (
+    "data.task=mawpsvaried",
+    "data.count=40000",
+    "data.development.task=mawps",
+)
+"""As many examples as 2,500 steps of 16 read."""
+MEANS = Decoding(intervention="means")
+
+Rows = Mapping[str, tuple[Training, Decoding]]
+
+
+def grown(steps: int) -> dict[str, tuple[Training, Decoding]]:
+    """The rows of the curve at one number of steps."""
+    stage1 = Training("stage1", (*WITHOUT_END, f"stage1.steps={steps}"))
+    pause = ("stage1.latents=constant", "stage1.learning_rate=0.1")  # the first study chose it on development problems
+    return {
+        f"Stage 1, {steps} steps": (stage1, Decoding()),
+        f"Stage 1, {steps} steps, means": (stage1, MEANS),
+        f"Pause tokens, {steps} steps": (Training("stage1", (*stage1.overrides, *pause)), Decoding()),
+        f"SFT, {steps} steps": (Training("sft", (*WITHOUT_END, f"sft.steps={steps}")), Decoding()),
+    }
+
+
+CURVE: dict[int, Rows] = {steps: grown(steps) for steps in STEPS}
+
+SKILL = Training(
+    "sft",
+    (
+        *WITHOUT_END,
+        "sft.steps=2500",
+        "sft.autocast=true",
+        "lora.rank=8",
+        "lora.alpha=32",
+        "lora.dropout=0",
+        f"lora.target_modules={EVERY_MAP}",
+    ),
+)
+"""An adapter of 5 MB in half precision. Products are in bfloat16: no comparison rests on how the skill is learned."""
+MERGED = Training("merge", start=SKILL)
+STAGE1 = Training("stage1", WITHOUT_END, start=MERGED)
+PAUSE = Training("stage1", (*WITHOUT_END, "stage1.latents=constant", "stage1.learning_rate=0.1"), start=MERGED)
+STAGE2 = Training("stage2", WITHOUT_END, start=STAGE1)
+CONTROLS = ("means", "zeros", "shuffled")
+
+ON_SKILL: Rows = {
+    "Skill alone": (MERGED, Decoding(router="never")),
+    "Skill: Stage 1": (STAGE1, Decoding()),
+    "Skill: Stage 2": (STAGE2, Decoding()),
+}
+"""The main rows, with three seeds of both stages on one adapter's recipe."""
+CONTROLLED: Rows = {
+    **{f"Skill: Stage 1, {control}": (STAGE1, Decoding(intervention=control)) for control in CONTROLS},
+    "Skill: Stage 1, random 50%": (STAGE1, Decoding(router="boundaries:0.5")),
+    "Skill: Stage 1, global alone": (STAGE1, GLOBAL_ALONE),
+    "Skill: pause tokens": (PAUSE, Decoding()),
+}
+"""What tells whether a gain is of latents; of the first seed."""
+
+PAIRS = (
+    *((f"Stage 1, {steps} steps", f"Stage 1, {steps} steps, means") for steps in STEPS),
+    *((f"Stage 1, {steps} steps", f"Pause tokens, {steps} steps") for steps in STEPS),
+    *((f"Stage 1, {steps} steps", f"SFT, {steps} steps") for steps in STEPS),
+    ("Skill: Stage 1", "Skill alone"),
+    ("Skill: Stage 2", "Skill alone"),
+    ("Skill: Stage 2", "Skill: Stage 1"),
+    *(("Skill: Stage 1", row) for row in CONTROLLED),
+)
+"""The comparisons: paired, over the seeds that both sides have. The first that counts is the one at 1,000 steps."""
+
+ROWS = tuple(dict.fromkeys([*(row for rows in CURVE.values() for row in rows), *ON_SKILL, *CONTROLLED]))
+"""In the order of tables."""
+
+
+def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
+    """All cells in the order in which they are worth running: what ships, the curve by steps, then what controls it."""
+    first, more = seeds[:1], seeds[1:]
+    skill = [*_cells(ON_SKILL, first, DEVELOPMENT), *_cells(ON_SKILL, first, TEST)]
+    curve = [cell for steps in STEPS for cell in _cells(CURVE[steps], first, TEST)]
+    spread = [
+        cell for steps in STEPS for cell in _cells(_stage1_alone(CURVE[steps], steps), first, SPREAD_OVER, SPREAD)
+    ]
+    repeated = [cell for steps in REPEATED for cell in _cells(CURVE[steps], more, TEST)]
+    return [*skill, *curve, *spread, *repeated, *_cells(CONTROLLED, first, TEST), *_cells(ON_SKILL, more, TEST)]
+
+
+def _stage1_alone(rows: Rows, steps: int) -> Rows:
+    return {row: made for row, made in rows.items() if row == f"Stage 1, {steps} steps"}
+
+
+def _cells(rows: Rows, seeds: Sequence[int], asked: Questions, measure: str = ACCURACY) -> Iterator[Cell]:
+    for seed in seeds:
+        for row, (training, decoding) in rows.items():
+            yield Cell(row, PRESET, training, decoding, asked, seed, measure)
