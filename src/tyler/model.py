@@ -313,7 +313,7 @@ class Tyler(Independent):
         memory: int | None = None,
         num_samples: int | None = None,
     ) -> Trajectory | list[Trajectory] | list[list[Trajectory]]:
-        """Answer one problem, or a list in one batch; an answer does not depend on what is answered beside it.
+        """Answer one problem, or a list in one batch; in float32 no answer depends on what is answered beside it.
 
         A problem is a text, a task's problem, or a conversation: a list of messages.
         `budget` caps the operator calls of each answer; `router` decides about them (by default the policy after Stage

@@ -278,7 +278,7 @@ class MemGen(Independent):
         slots: int = 32,
         coalesce: int | None = None,
     ) -> list[Trajectory]:
-        """Answer problems in one batch; an answer does not depend on what is answered beside it.
+        """Answer problems in one batch; in float32 an answer does not depend on what is answered beside it.
 
         The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
         """
