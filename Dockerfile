@@ -11,9 +11,12 @@ ENV PYTHONUNBUFFERED=1 \
 RUN useradd --create-home --uid 1000 tyler
 
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY src ./src
+# What is large and changes rarely comes first: a change of the source alone builds in seconds.
+COPY constraints.txt ./
 # The local version of the CPU index, 2.x+cpu, is the newer one to pip, so it comes before PyPI's with CUDA.
+RUN pip install --no-cache-dir -c constraints.txt --extra-index-url "$TORCH_INDEX" torch transformers peft fastapi uvicorn
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
 RUN pip install --no-cache-dir -c constraints.txt --extra-index-url "$TORCH_INDEX" '.[serve,gguf]'
 
 USER tyler

@@ -42,7 +42,10 @@ def test_what_is_copied_is_there_and_is_not_ignored(root: Path, instructions: li
 
 def test_what_is_installed_exists(root: Path, instructions: list[tuple[str, str]]) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    (install,) = [run for run in arguments(instructions, "RUN") if "pip install" in run]
+    first, install = [run for run in arguments(instructions, "RUN") if "pip install" in run]
+    assert "torch" in first and "-c constraints.txt" in first, "what is large is a layer before the source"
+    before = [rest for _, rest in instructions[: instructions.index(("RUN", first))]]
+    assert not any("src" in rest.split() for rest in before)
     extras = re.search(r"\.\[([\w,-]+)\]", install)
     assert extras and "serve" in extras[1] and set(extras[1].split(",")) <= set(project["optional-dependencies"])
     assert "-c constraints.txt" in install

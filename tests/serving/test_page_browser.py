@@ -97,7 +97,12 @@ def finished(page: Page, count: int = 1) -> None:
 
 def visible_text(page: Page, number: int = 0) -> str:
     """An answer's text without its blocks."""
-    return "".join(page.locator(".answer").nth(number).locator(".text .token").all_text_contents())
+    written = """all => all.map(one => {
+      const copy = one.cloneNode(true);
+      copy.querySelectorAll(".math").forEach(formula => formula.replaceWith(formula.title));
+      return copy.textContent;
+    }).join("")"""
+    return str(page.locator(".answer").nth(number).locator(".text .token").evaluate_all(written))
 
 
 def test_a_question_is_answered_with_its_operators_in_place(mini: Served, opened: Open) -> None:
@@ -106,6 +111,7 @@ def test_a_question_is_answered_with_its_operators_in_place(mini: Served, opened
     ask(page)
     finished(page)
     assert visible_text(page) == ANSWER + " $\\boxed{59}$"
+    assert page.locator(".text math").count() == 3, "its formulas are typeset"
     blocks = page.locator(".text > *").evaluate_all("all => all.map(one => one.className)")
     assert [place for place, kind in enumerate(blocks) if kind == "chip"][:1] == [0]
     first, last = page.locator(".chip").all()
@@ -181,7 +187,9 @@ def test_the_budget_can_be_what_the_server_is_asked_for(budget: int | None, last
     with serving(TylerReasoner(NAME, Tyler.from_pretrained("mini-tyler"), budget=budget)) as served:
         page = opened(served.url)
         page.get_by_label("Ask twice").check()
-        slider = page.get_by_role("group", name="B").get_by_label("Budget")
+        other = page.get_by_role("group", name="B").get_by_label("Budget")
+        expect(other).to_have_attribute("aria-valuetext", "0 calls")
+        slider = page.get_by_role("group", name="A").get_by_label("Budget")
         expect(slider).to_have_attribute("aria-valuetext", last)
         slider.focus()
         page.keyboard.press("End")
@@ -189,7 +197,7 @@ def test_the_budget_can_be_what_the_server_is_asked_for(budget: int | None, last
         ask(page)
         finished(page, 2)
         told = re.compile(r"^\d calls?$" if budget is None else rf"^\d of {most}$")
-        expect(page.get_by_role("meter").nth(1)).to_have_attribute("aria-valuetext", told)
+        expect(page.get_by_role("meter").nth(0)).to_have_attribute("aria-valuetext", told)
 
 
 def test_an_answer_is_replayed_without_one_call(mini: Served, opened: Open) -> None:
@@ -344,3 +352,17 @@ def check(page: Page) -> None:
     serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
     assert serious == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_question_follows_up_on_the_answer_before(mini: Served, opened: Open) -> None:
+    page = opened(mini.url)
+    ask(page)
+    finished(page)
+    page.get_by_label("Follow up").check()
+    page.get_by_label("Ask a question").fill("And $1 + 1$?")
+    with page.expect_request("**/api/answers") as asked:
+        page.get_by_role("button", name="Ask", exact=True).click()
+    finished(page)
+    roles = [turn["role"] for turn in asked.value.post_data_json["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    expect(page.locator("#turns .turn")).to_have_count(2)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import constants
 from peft import PeftModel
 from tests import tiny
@@ -176,6 +177,8 @@ def test_the_card_tells_how_it_was_made_and_measured_and_nothing_private(publish
     files = published.repos[REPO].files()
     card = files["README.md"].decode()
     assert "base_model: base/model" in card and "after step 3" in card
+    indexed = yaml.safe_load(card.split("---")[1])
+    assert indexed["license"] == "other" and indexed["model-index"][0]["results"][0]["metrics"][0]["value"] == 75.0
     assert "| grpo.budget | 5 |" in card and "| lora.target_modules | q_proj, v_proj |" in card
     assert "Problems of the author's own: all problems." in card and "`0123456789abcdef`" in card
     assert "| GSM8K | 3/4 | 75.0% | 30.1–95.4 | 10.0 | 5.0 | 1.00 | `Learned()` | 5 |" in card

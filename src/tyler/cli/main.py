@@ -125,6 +125,7 @@ def merge(
 def push(
     model: ModelName,
     repo: Annotated[Positional[str], arg(metavar="REPO")],
+    license: Annotated[str, arg(metavar="NAME")] = "other",
     private: bool = False,
     dry_run: bool = False,
     backbone: Annotated[str | None, arg(metavar="USER/NAME", help_behavior_hint="")] = None,
@@ -136,6 +137,7 @@ def push(
     Args:
         model: A run, of which the newest checkpoint is taken, or a checkpoint.
         repo: Where, as USER/NAME; it is made if it is not there.
+        license: The licence of the model, by the Hub's name, as apache-2.0; the backbone's licence may decide it.
         private: Only its owner may read it. One that exists and is public is refused.
         dry_run: Check everything, print the files and the card, and send nothing.
         backbone: The Hub id of a backbone that was a folder here; it must have the same weights.
@@ -148,6 +150,7 @@ def push(
     push.run(
         model,
         repo,
+        licence=license,
         private=private,
         dry_run=dry_run,
         backbone=backbone,

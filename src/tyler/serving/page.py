@@ -21,7 +21,7 @@ from starlette.responses import Response
 from tyler.serving.errors import ApiError
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-VIEW = ("dom.js", "operators.js", "ribbon.js", "lens.js", "answer.js")
+VIEW = ("temml.js", "dom.js", "math.js", "operators.js", "ribbon.js", "lens.js", "answer.js")
 """The modules that show an answer, each before those that import it."""
 IMPORT = re.compile(r"^import .*?;\n", re.MULTILINE | re.DOTALL)
 
@@ -79,7 +79,7 @@ def standalone(answer: dict[str, Any]) -> str:
 
     What a model said is data in it: `<` is written as an escape, so no text ends the element that holds it.
     """
-    script, style = bundle(), contents()["page.css"]
+    script, style = bundle(), contents()["temml.css"] + contents()["page.css"]
     policy = f"default-src 'none'; img-src data:; style-src '{digest(style)}'; script-src '{digest(script)}'"
     data = json.dumps(answer, ensure_ascii=False).replace("<", "\\u003c")
     title = escape(str(answer.get("question") or "An answer")[:80])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
 
 from tyler.evaluation.reports import interval, percent
 from tyler.modeling.checkpoint import Manifest
@@ -29,10 +32,12 @@ LIMITS = (
 )
 
 
-def model_card(manifest: Manifest, repo: str, training: Training | None, results: Sequence[Result]) -> str:
-    """The README of a repository on the Hub, from records alone."""
+def model_card(
+    manifest: Manifest, repo: str, licence: str, training: Training | None, results: Sequence[Result]
+) -> str:
+    """The README of a repository on the Hub, from records alone. `licence` is the Hub's name of one."""
     parts = [
-        front_matter(manifest),
+        front_matter(manifest, repo, licence, results),
         f"# {repo.rpartition('/')[2]}\n\nTyler on `{manifest.backbone.id}`: {WHAT[manifest.stage]}.",
         operators(manifest),
         f"## Use\n{usage(manifest, repo)}",
@@ -43,12 +48,27 @@ def model_card(manifest: Manifest, repo: str, training: Training | None, results
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def front_matter(manifest: Manifest) -> str:
-    """What the Hub indexes."""
+def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[Result]) -> str:
+    """What the Hub indexes: its keys are the Hub's."""
     backbone = manifest.backbone.id
-    base = [] if backbone in NAMES else [f"base_model: {backbone}", "base_model_relation: adapter"]
-    tags = ["tags:", *(f"- {tag}" for tag in ("latent-reasoning", "tyler", "peft", "lora"))]
-    return "\n".join(["---", "library_name: tyler-reasoning", "pipeline_tag: text-generation", *base, *tags, "---"])
+    found: dict[str, Any] = {"license": licence, "library_name": "tyler-reasoning", "pipeline_tag": "text-generation"}
+    if backbone not in NAMES:
+        found |= {"base_model": backbone, "base_model_relation": "adapter"}
+    found["tags"] = ["latent-reasoning", "tyler", "peft", "lora"]
+    if results:
+        indexed = [model_index_entry(result) for result in results]
+        found["model-index"] = [{"name": repo.rpartition("/")[2], "results": indexed}]
+    return f"---\n{yaml.safe_dump(found, sort_keys=False, allow_unicode=True)}---"
+
+
+def model_index_entry(result: Result) -> dict[str, Any]:
+    """One evaluation as the Hub's index of results has it."""
+    accuracy = round(100 * result.report.accuracy, 2)
+    return {
+        "task": {"type": "text-generation"},
+        "dataset": {"type": result.report.name.lower().replace(" ", "-"), "name": result.report.name},
+        "metrics": [{"type": "accuracy", "name": "Pass@1, %", "value": accuracy}],
+    }
 
 
 def operators(manifest: Manifest) -> str:

@@ -44,6 +44,7 @@ def run(
     model: str,
     repo: str,
     *,
+    licence: str = "other",
     private: bool = False,
     dry_run: bool = False,
     backbone: str | None = None,
@@ -52,6 +53,7 @@ def run(
 ) -> None:
     """Publish the checkpoint at `model` as `repo`, or with `dry_run` show all that would be sent.
 
+    `licence` is the Hub's name of the model's licence, as apache-2.0.
     `backbone` is the Hub id of a backbone that was a folder while training, `evaluations` folders of `tyler eval`
     besides those beside the run, `revision` a branch of the repository. Raises PushError and CheckpointError before
     anything is sent.
@@ -62,7 +64,7 @@ def run(
     check_whole(folder, manifest)
     published = replace(manifest, backbone=public_backbone(folder, manifest.backbone, backbone), digests={})
     with staged(folder, published) as copy:
-        others = write_card(copy, folder, model, manifest, published, repo, evaluations)
+        others = write_card(copy, folder, model, manifest, published, repo, licence, evaluations)
         for other in others:
             print(f"left out, since it is of other weights, or not finished: {other}")
         check_private(copy, folder)
@@ -142,13 +144,14 @@ def write_card(
     manifest: Manifest,
     published: Manifest,
     repo: str,
+    licence: str,
     evaluations: Sequence[Path],
 ) -> list[Path]:
     """Write the model card; returns the evaluations that are not in it, because they are of other weights."""
     beside = evaluations_of(Path(model)) if Path(model).exists() else []
     weights = frozenset({saved_fingerprint(folder, manifest)})
     results, others = results_in([*evaluations, *beside], weights)
-    card = model_card(published, repo, training_of(folder, manifest), results)
+    card = model_card(published, repo, licence, training_of(folder, manifest), results)
     (copy / CARD).write_text(card, encoding="utf-8")
     return others
 

@@ -2,6 +2,7 @@
 
 import { el, counted, percent } from "./dom.js";
 import { colourOf, operatorNames, setOperators, shapeOf, sign } from "./operators.js";
+import { prose, typesetSpans } from "./math.js";
 import { Ribbon } from "./ribbon.js";
 import { lensView } from "./lens.js";
 
@@ -72,7 +73,10 @@ export class AnswerView {
     steps.forEach((step) => this.append(step));
     this.ribbon.show(decisions(this.answer));
     this.showBudget();
-    if (trajectory) this.showFacts(trajectory);
+    if (trajectory) {
+      typesetSpans(this.spans, steps);
+      this.showFacts(trajectory);
+    }
   }
 
   /** One invocation as a button of its colour and shape. */
@@ -214,6 +218,7 @@ export function showStandalone() {
   setOperators(answer.operators ?? []);
   const view = new AnswerView(answer);
   const made = answer.model ? `Answered by ${answer.model} with Tyler ${answer.version}` : null;
-  const question = answer.question && el("h1", { class: "question" }, answer.question);
-  document.getElementById("answer").append(...[question, view.node, made && el("footer", {}, made)].filter(Boolean));
+  const question = answer.question && el("h1", { class: "question" }, prose(answer.question));
+  const before = (answer.turns ?? []).map((turn) => el("p", { class: `turn ${turn.role}` }, prose(turn.content)));
+  document.getElementById("answer").append(...[...before, question, view.node, made && el("footer", {}, made)].filter(Boolean));
 }

@@ -4,6 +4,7 @@ import { AnswerView } from "./answer.js";
 import { Trouble, blob, json, setKey, stream } from "./api.js";
 import { counted, el } from "./dom.js";
 import { read } from "./files.js";
+import { prose } from "./math.js";
 import { operators, setOperators, sign } from "./operators.js";
 import { Settings, summary } from "./settings.js";
 
@@ -12,6 +13,7 @@ const AT_ONCE = 100; // entries of a file that are listed at a time
 const running = new Set(); // an AbortController for each answer that is being decoded
 let model = null;
 let forms = [];
+let turns = []; // the conversation that the first answer on the page ends
 
 function announce(message) {
   $("announcer").replaceChildren(message);
@@ -66,7 +68,7 @@ function showExamples() {
   $("legend").hidden = !legend.length;
   $("legend").replaceChildren("Between visible tokens this model may think in latents. Its operators: ", ...legend);
   $("examples").querySelector("ul").replaceChildren(...model.examples.map((question) =>
-    el("li", {}, el("button", { type: "button", onclick: () => { $("question").value = question; ask(); } }, question))));
+    el("li", {}, el("button", { type: "button", onclick: () => { $("question").value = question; ask(); } }, prose(question)))));
 }
 
 function showCompare() {
@@ -100,25 +102,34 @@ async function ask() {
     return complain(error.message);
   }
   stop();
-  showQuestion(question);
+  const before = $("follow").checked && !$("follow-up").hidden ? turns : [];
+  showQuestion(question, before);
   const seed = settings.map((one) => one.seed).find((one) => one !== undefined) ?? Math.floor(Math.random() * 2 ** 32);
   const views = settings.map((values, index) => {
     const title = settings.length > 1 ? `${"AB"[index]}: ${summary(values)}` : "Answer";
-    return pane({ title, question, note: settings.length > 1 ? null : summary(values), values: { seed, ...values } });
+    return pane({ title, question, turns: before, note: settings.length > 1 ? null : summary(values), values: { seed, ...values } });
   });
-  await Promise.all(views.map((view) => decode(view, { ...view.answer.values, question })));
+  const messages = [...before, { role: "user", content: question }];
+  const body = before.length ? { messages } : { question };
+  await Promise.all(views.map((view) => decode(view, { ...view.answer.values, ...body })));
+  const answered = views[0].answer.trajectory?.text;
+  turns = answered ? [...messages, { role: "assistant", content: answered }] : [];
+  $("follow-up").hidden = !turns.length;
+  if (answered) $("question").value = "";
   if (views.length > 1) showFork(views[1], views[0]);
 }
 
-function showQuestion(question) {
+function showQuestion(question, before = []) {
+  $("follow-up").hidden = true;
+  $("turns").replaceChildren(...before.map((turn) => el("p", { class: `turn ${turn.role}` }, prose(turn.content))));
   $("examples").hidden = true;
   $("answers").hidden = false;
-  $("asked").replaceChildren(question ?? "");
+  $("asked").replaceChildren(...prose(question ?? ""));
   $("panes").replaceChildren();
 }
 
-function pane({ title, question = null, note = null, values = null }) {
-  const answer = { title, question, note, values, settings: { budget: values?.tyler?.budget ?? model.budget }, steps: [], trajectory: null, lens: {} };
+function pane({ title, question = null, turns = [], note = null, values = null }) {
+  const answer = { title, question, turns, note, values, settings: { budget: values?.tyler?.budget ?? model.budget }, steps: [], trajectory: null, lens: {} };
   return place(new AnswerView(answer, { replay, lens }));
 }
 

@@ -28,7 +28,7 @@ export class Settings {
     const usual = this.model.budget ?? Infinity;
     const most = usual < BEYOND ? BEYOND - 1 : BEYOND;
     const shown = el("output", {});
-    const range = el("input", { type: "range", id: `${name}-budget`, min: 0, max: most, step: 1, value: Math.min(usual, most) });
+    const range = el("input", { type: "range", id: `${name}-budget`, min: 0, max: most, step: 1, value: name === "B" ? 0 : Math.min(usual, most) }); // the second answer begins without operators
     const tell = () => {
       const chosen = Number(range.value) === BEYOND ? usual : Number(range.value);
       const text = chosen === Infinity ? "no limit" : String(chosen);
@@ -69,7 +69,7 @@ export class Settings {
       }
     }
     const number = (key) => (this.fields[key].value === "" ? undefined : Number(this.fields[key].value));
-    const found = { temperature: number("temperature"), top_p: number("top_p"), seed: number("seed"), max_new_tokens: number("max_new_tokens") };
+    const found = { temperature: number("temperature") ?? 0, top_p: number("top_p"), seed: number("seed"), max_new_tokens: number("max_new_tokens") };
     if (!this.fields.router) return found;
     const chosen = Number(this.fields.budget.value);
     const budget = chosen === BEYOND ? this.model.budget : chosen;
