@@ -7,6 +7,8 @@ units.py            the one table of units, currencies and scales
 quantities.py       a number or an expression with its unit, currency or percent sign
 products.py         products of letters, and what must still be computed
 numerals.py         numerals in a base, times of day and ratios
+readings.py         truth values, numbers and lists of numbers, with all their readings
+program.py          the program of a completion, with its helpers
 choices.py          the letter of a multiple-choice answer
 latex.py            LaTeX brought to one spelling
 relations.py        lists, intervals, sets and relations, part by part

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -31,9 +30,9 @@ from typing import Any
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.choices import letter
-from tyler.tasks.answers.dress import bare, plain
+from tyler.tasks.answers.dress import plain
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
+from tyler.tasks.answers.readings import listed, numbers, truth, unfinished
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions, Mode, Source, Task, boxed
@@ -47,7 +46,6 @@ INSTRUCTION = (
 Gold = bool | int | float | str | list[int] | list[float]
 
 _TOLERANCE = Fraction(4, 100)
-_ROUNDED = Fraction(1, 100)
 _NOISE = Fraction(1, 10**9)
 _WHOLE_NOISE = Fraction(1, 10**6)
 
@@ -253,197 +251,6 @@ def _same_list(given: list[list[Fraction]], gold: list[int] | list[float], mode:
     if mode == "official":
         given, gold = sorted(given), sorted(gold)
     return all(_same(item, expected, mode) for item, expected in zip(given, gold, strict=True))
-
-
-# ------------------------------------------------------------------------------------------------- reading answers
-
-_TRUTHS = {
-    "true": True,
-    "yes": True,
-    "correct": True,
-    "t": True,
-    "false": False,
-    "no": False,
-    "incorrect": False,
-    "f": False,
-}
-_TRUTH = re.compile(
-    r"(?:(?:the )?(?:(?:final|correct) )?(?:answer|statement|claim|argument|assertion)(?: is)? ?[:=]? ?|it is )?"
-    r"(?P<word>true|false|yes|no|correct|incorrect|[tf](?=\.?\Z))(?P<rest>\Z|\s*[.,;:!(—–-].*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_TRUTH_WORD = re.compile(r"\b(?:true|false|yes|no|or|maybe|unless|depends)\b", re.IGNORECASE)
-
-
-def truth(text: str) -> bool | None:
-    """True for `True`, `Yes`, `Correct`, `T`, False for `False`, `No`, `Incorrect`, `F`; the words also with a reason
-    after a comma; else None."""
-    found = _TRUTH.fullmatch(bare(text).strip("\"'`* "))
-    if found is None:
-        return None
-    said = _TRUTHS[found["word"].lower()]
-    others = (_TRUTHS.get(word.lower()) for word in _TRUTH_WORD.findall(found["rest"]))
-    return said if all(other is said for other in others) else None
-
-
-_RELATION = re.compile(r"\\(?:approx|simeq|equiv)(?![A-Za-z])|[≈≃=]")
-_MODULO = re.compile(r" ?(?:\\pmod ?(?:\{[^{}]*\}|[0-9]+)|\\(?:b?mod) ?\{?[0-9]+\}?|\(mod [0-9]+\))$")
-
-
-def numbers(text: str) -> list[Fraction] | None:
-    r"""The readings of a number, exactly, or None where `text` is none.
-
-    Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 1% apart), for a logarithm
-    without a base, which is natural in some fields and to base 10 in others, and for a percentage: `54.8\%` is 0.548,
-    and 54.8 too where that is more than 1, because questions that ask for percent have such golds.
-    """
-    if len(text) > MAX_LENGTH:
-        return None
-    text = _MODULO.sub("", bare(text))
-    *before, last = _RELATION.split(text)
-    if not all(side.strip() for side in before[1:]):
-        return None
-    if before and (re.search(r"\bor\b", text) or len(_split(_THOUSANDS.sub("", text))) > 1):
-        return None
-    found = _readings(unlabelled(last))
-    if found is None:
-        return None
-    for side in before:
-        side = unlabelled(side)
-        given = None if re.fullmatch(r"[A-Za-z]?", side) else _readings(side)
-        if given is not None:
-            if not any(_agrees(a, b) for a in given for b in found):
-                return None
-            found = given + found
-    return found
-
-
-def _agrees(one: Fraction, other: Fraction) -> bool:
-    """Whether two sides of a chain may be one number: whole ones exactly, others as far as a side may be rounded."""
-    if one.denominator == other.denominator == 1:
-        return one == other
-    return abs(one - other) <= _ROUNDED * max(abs(one), abs(other))
-
-
-def _readings(text: str) -> list[Fraction] | None:
-    read = read_quantity(text, _exact)
-    if read is None:
-        return None
-    found, percent = read
-    if not percent:
-        return found
-    return [number / 100 for number in found] + [number for number in found if abs(number) > 1]
-
-
-_LOG = re.compile(r"log(?![A-Za-z]| ?_)")
-
-
-def _exact(text: str) -> list[Fraction] | None:
-    """The value of an expression: two for one with a logarithm whose base is not given."""
-    bases = (math.e, 10.0) if _LOG.search(text) else (math.e,)
-    found = [Fraction(one) for base in bases if (one := value(text, log_base=base)) is not None]
-    return found or None
-
-
-_OPERATION = re.compile(
-    r"(?:(?<=[0-9)}])|(?<=[0-9)}] ))(?:[-+*×·⋅÷]|\\(?:cdot|times|div|pm)(?![A-Za-z])) ?[-+]? ?(?=[0-9({.]|\\frac)"
-    r"|[0-9)] ?\((?=[-0-9])"
-)
-_ENVIRONMENT = re.compile(r"\\begin ?\{[A-Za-z]+\}")
-_CLOSED_FORM = re.compile(
-    r"[\^!√π]|(?<![A-Za-z])(?:sqrt|[dt]?binom|pi|e|exp|ln|log|(?:arc)?(?:sin|cos|tan))(?![A-Za-z])"
-)
-
-
-def unfinished(text: str) -> bool:
-    r"""Whether a number is left as a calculation with plain numbers, `248 + 2` or `\frac{3 \cdot 4}{2}`.
-
-    Closed forms (powers, roots, factorials, functions, one fraction) are answers.
-    """
-    text = bare(_ENVIRONMENT.sub("", text.replace("\\\\", " ; ")))
-    last = _RELATION.split(_MODULO.sub("", text))[-1]
-    return _OPERATION.search(last) is not None and not _CLOSED_FORM.search(last)
-
-
-_OPENED = {"[": "]", "(": ")", "{": "}", r"\{": r"\}", r"\langle": r"\rangle", "⟨": "⟩"}
-_BRACKETED = re.compile(
-    r"(?:.*(?:=|\\in(?![a-z])|\\approx|:) ?)?(?P<open>\\\{|\\langle|[\[({⟨])(?P<inside>[^\[\]=]*?)"
-    r"(?P<close>\\\}|\\rangle|[\])}⟩])(?P<unit>[A-Za-z /]*)",
-    re.DOTALL,
-)
-_MATRIX = re.compile(
-    r"(?:.*= ?)?\\begin ?\{(?P<kind>[pbvBV]?matrix|array)\}(?: ?\{[clr|]*\})?(?P<inside>[^=]*)"
-    r"\\end ?\{(?P=kind)\}"
-)
-_TRANSPOSED = re.compile(r"(?<=[\])}]) ?\^ ?\{? ?(?:T|\\top|\\mathsf ?\{? ?T ?\}?|\\intercal) ?\}?$")
-_THOUSANDS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,]*[0-9])")
-_BOTH_SIGNS = re.compile(r"\\pm(?![A-Za-z])")
-_SEPARATOR = re.compile(r"[,;&](?:\s*(?:\\text ?\{ ?and ?\}|and(?=[\s\\])))?|(?<=[\s}])and(?=[\s\\])")
-
-
-def listed(text: str) -> list[list[Fraction]] | None:
-    r"""The readings of each number of a list, in order, or None where `text` is no list of numbers.
-
-    Lists stand in brackets, braces or parentheses, as a vector, or bare: `x = 1, y = 2`, `1 \text{ and } 6`. A bare
-    number is a list of one. `\pm 2` is `2, -2`. A comma parts numbers; between digits without a space it groups
-    thousands only where another comma of the list has a space (`4, 16, 65,536`).
-    """
-    if len(text) > 2 * MAX_LENGTH:
-        return None
-    text = text.replace("{,}", "").replace(r",\!", "").replace("\\\\", " ; ")
-    text = _TRANSPOSED.sub("", plain(plain(text)).rstrip(".,; "))
-    inside = _inside(text)
-    if inside is None:
-        return None
-    if re.search(r"[,;] ", inside):
-        inside = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), inside)
-    items = [item.strip() for item in _split(inside)]
-    if items and not items[-1] and len(items) > 1:
-        items.pop()
-    found = [reading for item in items for reading in _item(item)]
-    return None if any(reading is None for reading in found) else [item for item in found if item is not None]
-
-
-def _inside(text: str) -> str | None:
-    """What the brackets of a list hold; the text itself where there are none; None where they do not match."""
-    if matrix := _MATRIX.fullmatch(text):
-        return matrix["inside"]
-    if re.match(r"[\[⟨]|\\\{|\\langle", text) or re.search(r"[\]⟩]$|\\\}$|[=:] ?[({]", text) or _is_wrapped(text):
-        whole = _BRACKETED.fullmatch(text)
-        return whole["inside"] if whole and _OPENED[whole["open"]] == whole["close"] else None
-    return text
-
-
-def _is_wrapped(text: str) -> bool:
-    """Whether one pair of parentheses or braces holds the whole text."""
-    if text[:1] not in ("(", "{"):
-        return False
-    depth = 0
-    for at, char in enumerate(text):
-        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(char, 0)
-        if depth == 0:
-            return at == len(text) - 1
-    return False
-
-
-def _split(text: str) -> list[str]:
-    """The items between the separators that no bracket holds."""
-    items, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(text[at], 0)
-        found = _SEPARATOR.match(text, at) if depth == 0 else None
-        if found:
-            items.append(text[start:at])
-            start = found.end()
-        at = max(at + 1, found.end() if found else 0)
-    return [*items, text[start:]]
-
-
-def _item(text: str) -> list[list[Fraction] | None]:
-    r"""The readings of the one number of an item, or of the two of `\pm 2` and `\frac{-3 \pm \sqrt{17}}{4}`."""
-    if not _BOTH_SIGNS.search(text):
-        return [numbers(text)]
-    return [numbers(_BOTH_SIGNS.sub(sign, text)) for sign in ("+", "-")]
 
 
 TASK = Task(
