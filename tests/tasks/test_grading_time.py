@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from tyler.tasks.benchmarks.humaneval import extract
+from tyler.tasks.answers.program import NoProgramError, read_program
 from tyler.tasks.grading import grade
 
 GOLDS = {
@@ -27,7 +28,7 @@ PIECES = [
     r"\text{a}",
     r"\text{ab} ", r"\text{ or }", r"\frac", r"\frac{1}{2}", r"\sqrt", r"\pi ", r"\infty ", r"\pm ", r"\cup ", r"\in ",
     r"\left(", r"\approx ", r"\begin{pmatrix}", r"\color{", r"a b\text{ab}", r"7 cm ", "a b=", "7 ab,", "million ",
-    "7 million ", "base ", "<think>", "</think>", "```\n", "    x = 1\n", "\\boxed", "true, ",
+    "7 million ", "base ", "<think>", "</think>", "```\n", "    x = 1\n", "~~~\n", "def f():\n", "x = 1\n", "class A:\n", "\"\"\"\n", "if x: ", "x, ", "x.y", "\\boxed", "true, ",
 ]  # fmt: skip
 BOUND = 0.5
 """Processor seconds of one answer: far above linear time on the longest, far below quadratic time."""
@@ -66,10 +67,13 @@ def test_long_answers_are_graded_at_once(task, length):
 
 @pytest.mark.parametrize("length", [2_000, 20_000])
 def test_the_program_of_a_long_completion_is_found_at_once(length):
-    prompt, name = "def f():\n", "f"
+    def read(completion: str) -> None:
+        with suppress(NoProgramError):
+            read_program(completion, "def f():\n", "f")
+
     slow = {}
     for piece in PIECES:
         completion = (piece * length)[:length]
-        if (seconds := least_seconds(lambda completion=completion: extract(completion, prompt, name))) > BOUND:
+        if (seconds := least_seconds(lambda completion=completion: read(completion))) > BOUND:
             slow[piece] = seconds
     assert slow == {}
