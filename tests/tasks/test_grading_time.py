@@ -28,7 +28,8 @@ PIECES = [
     r"\text{a}",
     r"\text{ab} ", r"\text{ or }", r"\frac", r"\frac{1}{2}", r"\sqrt", r"\pi ", r"\infty ", r"\pm ", r"\cup ", r"\in ",
     r"\left(", r"\approx ", r"\begin{pmatrix}", r"\color{", r"a b\text{ab}", r"7 cm ", "a b=", "7 ab,", "million ",
-    "7 million ", "base ", "<think>", "</think>", "```\n", "    x = 1\n", "~~~\n", "def f():\n", "x = 1\n", "class A:\n", "\"\"\"\n", "if x: ", "x, ", "x.y", "\\boxed", "true, ",
+    "7 million ", "base ", "<think>", "</think>", "```\n", "    x = 1\n", "~~~\n", 
+    "def f():\n", "x = 1\n", "class A:\n", "\"\"\"\n", "if x: ", "x, ", "x.y", "\\boxed", "true, ",
 ]  # fmt: skip
 BOUND = 0.5
 """Processor seconds of one answer: far above linear time on the longest, far below quadratic time."""
