@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from tyler.engine.protocol import Load
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.routing import Call
+from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.engine.vllm.decisions import TURN, Turn
@@ -530,8 +531,17 @@ class VllmEngine:
             held.clear()
 
 
+SERVED = {
+    Request: ("prompt_ids", "router", "sampling", "budget", "max_new_tokens", "stop", "operator_probs"),
+    Sampling: ("temperature", "top_k", "top_p", "seed"),
+}
+"""The settings that this engine follows."""
+
+
 def check_supported(request: Request) -> None:
-    """Raise ValueError for what runs on the native engine alone."""
-    for name, value in (("sampler", request.sampler), ("soft_prompt", request.soft_prompt), ("branch", request.branch)):
-        if value is not None:
-            raise ValueError(f"a request with a {name} runs on the native engine alone; use engine 'native'")
+    """Raise ValueError for a setting that only the native engine follows, by name: none is ignored."""
+    for given, served in ((request, SERVED[Request]), (request.sampling, SERVED[Sampling])):
+        for one in fields(given):
+            usual = one.default if one.default_factory is MISSING else one.default_factory()
+            if one.init and one.name not in served and getattr(given, one.name) != usual:
+                raise ValueError(f"a request with a {one.name} runs on the native engine alone; use engine 'native'")
