@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
 
-from tyler.experiments.cells import LATENTS, TEXTS, Cell, Sources
+from stored import keep
+from tyler.engine.trajectory import Invocation
+from tyler.evaluation.answers import Record
+from tyler.experiments.cells import LATENTS, Cell, Sources, name_of
 from tyler.experiments.measures import packed
 from tyler.experiments.methods import SOFTCOT
+from tyler.experiments.records import columns
+from tyler.tasks import Outcome
 
 DIM = 6
 OPERATORS = ("global", "state", "procedure")
+VERDICTS = (*(3 * [Outcome.CORRECT]), Outcome.WRONG, Outcome.NO_BOX, Outcome.TRUNCATED)
 
 
 def record(cell: Cell, sources: Sources) -> dict[str, Any]:
-    """As `Grid.measure` gives it."""
-    draw, problems = Random(repr(cell)), sources.problems(cell.questions)
+    """A finished cell as `records.read` gives it."""
+    answers = [] if cell.measure == LATENTS else records_of(cell, sources)
+    return {**about(cell), **(columns(answers) if answers else {})}
+
+
+def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """As `Grid.measure` does: answers into a folder, and what they are of."""
+    if cell.measure != LATENTS:
+        keep(folder, records_of(cell, sources), name_of(dict(identity)))
+    return about(cell)
+
+
+def about(cell: Cell) -> dict[str, Any]:
+    """What a record says of itself."""
     told = {"row": cell.row, "seed": cell.seed, "task": cell.questions.task, "split": cell.questions.split}
     told |= {"decoding": asdict(cell.decoding), "weights": "0", "training_seconds": 0.0, "environment": {}}
-    if cell.measure == LATENTS:
-        return told | {"latents": latents(cell, draw)}
-    calls = [[[draw.choice(OPERATORS), draw.randrange(20)] for _ in range(draw.randrange(4))] for _ in problems]
-    told |= {
-        "ids": [problem.id for problem in problems],
-        "families": [problem.family for problem in problems],
-        "outcomes": "".join(draw.choice("cccwnt") for _ in problems),
-        "visible": [draw.randrange(20, 40) for _ in problems],
-        "latents": [4 * len(one) for one in calls],
-        "calls": calls,
-        "seconds": [draw.random() for _ in problems],
-        "synthesis_seconds": [draw.random() / 10 for _ in problems],
-    }
-    if cell.measure == TEXTS:
-        told["texts"] = [(problem.solution or "").replace("=", draw.choice("==-")) for problem in problems]
-    return told
+    return told | ({"latents": latents(cell, Random(repr(cell)))} if cell.measure == LATENTS else {})
+
+
+def records_of(cell: Cell, sources: Sources) -> list[Record]:
+    """Answers that nobody gave, with verdicts and calls drawn for each problem."""
+    draw = Random(repr(cell))
+    found = []
+    for problem in sources.problems(cell.questions):
+        calls = [Invocation(draw.choice(OPERATORS), draw.randrange(20), 4, 0) for _ in range(draw.randrange(4))]
+        found.append(
+            Record(
+                task=problem.task,
+                id=problem.id,
+                family=problem.family,
+                gold=problem.answer,
+                text=(problem.solution or "").replace("=", draw.choice("==-")),
+                outcome=draw.choice(VERDICTS),
+                visible_tokens=draw.randrange(20, 40),
+                latents=4 * len(calls),
+                invocations=tuple(calls),
+                seconds=draw.random(),
+                synthesis_seconds=draw.random() / 10,
+            )
+        )
+    return found
 
 
 def latents(cell: Cell, draw: Random) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from itertools import product
 
+import numpy as np
 import pytest
 
-from tyler.evaluation.statistics import Paired, wilson
+from tyler.evaluation.statistics import Paired, PairedShares, clustered, holm, sign_flips, sign_test, wilson
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,65 @@ def test_the_p_value_by_enumeration() -> None:
     splits = list(itertools.product((0, 1), repeat=6))
     share = sum(abs(6 - 2 * sum(split)) >= 4 for split in splits) / len(splits)
     assert Paired(0, 1, 5, 0).p_value() == share
+
+
+def correlated(source: np.random.Generator, problems: int, seeds: int, gap: float = 0.0) -> np.ndarray:
+    """Right answers [problems, seeds] of a method that solves each problem with a chance of its own."""
+    chances = np.clip(source.beta(0.6, 0.9, size=(problems, 1)) + gap, 0, 1)
+    return source.random((problems, seeds)) < chances
+
+
+def test_intervals_hold_their_level_on_problems_whose_seeds_are_alike() -> None:
+    """The mean over problems of a beta of (0.6, 0.9) is 0.4; three seeds of one problem are far from independent."""
+    source, runs = np.random.default_rng(0), 1500
+    covered = naive = 0
+    for _ in range(runs):
+        right = correlated(source, 300, 3)
+        low, high = clustered(right.mean(axis=1).tolist(), 3)
+        covered += low <= 0.4 <= high
+        low, high = wilson(float(right.sum()), right.size)
+        naive += low <= 0.4 <= high
+    assert 0.93 <= covered / runs <= 0.97
+    assert naive / runs < 0.88, "seeds that are taken as independent"
+
+
+def two_alike(source: np.random.Generator) -> PairedShares:
+    """Two methods of the same chances on 200 problems, three seeds each."""
+    chances = source.beta(0.6, 0.9, size=(200, 1))
+    first, second = (source.random((200, 3)) < chances for _ in range(2))
+    return PairedShares(tuple(first.mean(axis=1)), tuple(second.mean(axis=1)))
+
+
+def test_the_interval_of_a_difference_holds_its_level() -> None:
+    source, runs = np.random.default_rng(2), 1200
+    ends = [two_alike(source).interval(draws=600) for _ in range(runs)]
+    assert 0.93 <= sum(low <= 0 <= high for low, high in ends) / runs <= 0.97
+
+
+def test_the_test_of_a_difference_fits_the_interval_beside_it() -> None:
+    source, agreed = np.random.default_rng(3), 0
+    for _ in range(100):
+        pair = two_alike(source)
+        low, high = pair.interval()
+        agreed += (pair.p_value() < 0.05) == (not low <= 0 <= high)
+    assert agreed >= 97
+
+
+def test_a_sign_flip_test_is_the_count_of_all_flips() -> None:
+    values = [0.5, -1.0, 1.0, 1 / 3, 0.0]
+    flips = [sum(s * v for s, v in zip(signs, values, strict=True)) for signs in product((-1, 1), repeat=5)]
+    assert sign_flips(values) == pytest.approx(sum(abs(one) >= abs(sum(values)) - 1e-9 for one in flips) / 32)
+    assert sign_flips([1.0, 1.0, -1.0]) == sign_test(1, 2) and sign_flips([0.0, 0.0]) == 1.0
+    many = [0.5] * 30 + [1.0] * 30 + [-0.5] * 25
+    assert sign_flips(many) == sign_flips(many) < 0.001
+
+
+def test_holms_p_is_that_of_his_paper() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9]) == [0.9] and holm([]) == []
+
+
+def test_a_difference_of_nothing_is_known_as_far_as_its_problems_resolve_it() -> None:
+    upper = wilson(0, 500)[1]
+    assert PairedShares((0.5,) * 500, (0.5,) * 500).interval() == (-upper, upper)
+    assert Paired(250, 0, 0, 250).interval() == (-upper, upper) and 0.005 < upper < 0.01

@@ -12,6 +12,7 @@ import torch
 
 import fabricated
 from tyler.config.files import load_config
+from tyler.evaluation.store import read_records
 from tyler.experiments import published
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
@@ -135,7 +136,8 @@ def test_sft_goes_on_from_the_merged_model_of_the_last_step(tmp_path: Path) -> N
     merged = Path(model.backbone.place or model.backbone.id)
     assert merged.parent == tmp_path / "models" and merged != Path(before)
     cell = Cell("SFT", "mini", chain[2], Decoding(), Questions("mini", "eval", 2, 16), 42)
-    assert len(Grid(tmp_path / "models", tmp_path / "records", sources).measure(cell)["outcomes"]) == 2
+    Grid(tmp_path / "models", tmp_path / "records", sources).measure(cell, tmp_path / "cell", {})
+    assert len(read_records(tmp_path / "cell")) == 2
 
 
 def test_traces_of_ones_own_are_read_by_the_name_of_their_split() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tyler.experiments.averages import average_interval
 from tyler.experiments.cells import Cell, Sources
 from tyler.experiments.grid import Grid
 from tyler.experiments.outputs import RESULTS, render
+from tyler.experiments.records import read
 from tyler.experiments.reproduction import Reproduction
 from tyler.experiments.scales import SCALES
 from tyler.tasks.task import GradeOptions
@@ -22,11 +25,15 @@ from tyler.tasks.task import GradeOptions
 TINY = SCALES["tiny"]
 
 
+def fabricated_measure(grid: Grid, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    return fabricated.measure(cell, grid.sources, folder, identity)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiments")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Grid, "measure", lambda grid, cell: fabricated.record(cell, grid.sources))
+        monkeypatch.setattr(Grid, "measure", fabricated_measure)
         Reproduction(declared.names(), TINY, folder, Sources({})).run(GradeOptions())
     return folder
 
@@ -77,8 +84,9 @@ def test_a_figure_says_n_seeds_intervals_command_and_version(name: str, made: Pa
 
 def test_the_interval_of_an_average_is_wilsons_for_one_task_and_smaller_for_more() -> None:
     entries = [
-        {"group": "g", "row": "r", "column": column, "seeds": [1, 2], "k": k, "n": 50}
+        {"group": "g", "row": "r", "column": column, "seeds": [1, 2], "k": k, "n": 50, "low": low, "high": high}
         for column, k in (("a", [20, 30]), ("b", [20, 30]), ("c", [0, 0]))
+        for low, high in [[100 * end for end in wilson(sum(k), 100)]]
     ]
     told = {"entries": entries}
     low, high = (100 * end for end in wilson(50, 100))
@@ -105,13 +113,13 @@ def test_the_papers_scale_times_its_four_benchmarks() -> None:
 
 
 def test_new_failures_are_counted_problem_by_problem(made: Path) -> None:
-    records = {path.stem: json.loads(path.read_text()) for path in (made / "records").glob("*.json")}
+    records = read(made / "records")
     entries = {one["row"]: one for one in results(made, "removal")["entries"]}
     for one in results(made, "removal")["failures"]:
         before, after = (records[entries[row]["records"][0]]["outcomes"] for row in ("all operators", one["row"]))  # type: ignore[index]
         pairs = list(zip(before, after, strict=True))
-        assert one["failed"] == sum(old == "c" != new for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
-        assert one["repaired"] == sum(new == "c" != old for old, new in pairs)
+        assert one["failed"] == sum(old == "correct" != new for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
+        assert one["repaired"] == sum(new == "correct" != old for old, new in pairs)
 
 
 def test_invocations_are_counted_by_family_too(made: Path) -> None:

@@ -13,10 +13,10 @@ import torch
 
 from tyler.config.files import load_config
 from tyler.experiments import records
-from tyler.experiments import smollm2_study as smollm2
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Sources, Training, name_of
 from tyler.experiments.grid import Grid
 from tyler.experiments.measures import spread_of
+from tyler.experiments.studies import smollm2
 from tyler.lens.interventions import PooledHead, intervene
 from tyler.model import Tyler
 from tyler.modeling import backbone
@@ -130,12 +130,6 @@ def test_an_untrained_model_has_no_seed(grid: Grid) -> None:
     assert one == other
 
 
-def test_a_broken_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "abc.json").write_text('{"row": ')
-    with pytest.raises(ValueError, match=r"abc\.json is not a record: .* remove it to run its cell again"):
-        records.read(tmp_path)
-
-
 def test_interventions_keep_places_and_numbers_and_change_what_is_said() -> None:
     model = Tyler.from_pretrained("mini").at_stage("stage1")
     problems = ["Find x when $5x - 28 = 47$.", "Tom has 50 cups. Tom sells 24. How many cups are left?"]
@@ -203,7 +197,7 @@ def test_the_spread_of_latents_is_that_of_their_squares_around_their_mean(grid: 
         for value, mean in zip(numbers, middle, strict=True)
     )
     unbiased = around * len(blocks) / (len(blocks) - 1)
-    told = grid.measure(asked)["spread"]["global"]
+    told = grid.measure(asked, grid.records / "spread", {})["spread"]["global"]
     assert told["calls"] == len(blocks) and told["scale"] == pytest.approx(squares**0.5, abs=1e-4)
     assert told["scale_of_mean"] == pytest.approx((squares - around) ** 0.5, abs=1e-4)
     assert told["around_mean"] == pytest.approx(unbiased / squares, abs=2e-6) and told["around_mean"] > 0.001
@@ -287,12 +281,6 @@ def test_backbones_of_one_id_and_other_settings_are_told_apart(monkeypatch: pyte
     sources = Sources({})
     configs = [load_config("mini", (f"backbone.revision={revision}",)) for revision in ("main", "v2")]
     assert [sources.fingerprint(config) for config in configs * 2] == ["mini main float32", "mini v2 float32"] * 2
-
-
-def test_records_are_written_whole(tmp_path: Path) -> None:
-    records.write(tmp_path / "one.json", {"row": "a", "text": "é"})
-    assert json.loads((tmp_path / "one.json").read_text()) == {"row": "a", "text": "é"}
-    assert records.read(tmp_path) == {"one": {"row": "a", "text": "é"}}
 
 
 def test_a_trainings_problems_are_looked_for_where_the_study_has_them() -> None:

@@ -66,7 +66,16 @@ CELLS = [
     cell("Stage 1", STAGE1),
     cell("Stage 1, timed", STAGE1, measure=LATENCY),
 ]
-VARYING = ("training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment", "weights")
+VARYING = (
+    "folder",
+    "source",
+    "training_seconds",
+    "decoding_seconds",
+    "seconds",
+    "synthesis_seconds",
+    "environment",
+    "weights",
+)
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, measured = Grid(tmp_path / "models", tmp_path / "records", Sources({})), list[str]()
 
-    def measure(self: Grid, cell: Cell) -> dict[str, Any]:
+    def measure(self: Grid, cell: Cell, folder: Path, identity: object) -> dict[str, Any]:
         measured.append(cell.row)
         if cell.row == "broken" and measured.count("broken") == 1:
             raise ValueError("no such latents")

@@ -10,19 +10,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tyler.cli.main import main
 from tyler.cli.reproduce import tokenizers_in
-from tyler.experiments import declared, library
-from tyler.experiments import mini_study as mini
+from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT, Cell, Sources, name_of
 from tyler.experiments.declared import main as main_experiment
 from tyler.experiments.experiment import Entry, Experiment
 from tyler.experiments.grid import Grid
 from tyler.experiments.listing import compared, show_trace, sources_of
 from tyler.experiments.outputs import RESULTS, render
+from tyler.experiments.records import names as read_names
 from tyler.experiments.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
 from tyler.experiments.scales import SCALES, Scale, scale_named
 from tyler.experiments.smoke import one_problem, tokenizer_of
@@ -58,18 +59,18 @@ def test_a_reproduction_stopped_after_some_cells_ends_in_the_same_results(
 ) -> None:
     whole, measured = Grid.measure, list[Cell]()
 
-    def stopping(grid: Grid, cell: Cell) -> dict[str, object]:
+    def stopping(grid: Grid, cell: Cell, *place: Any) -> dict[str, object]:
         if len(measured) == 3:
             raise KeyboardInterrupt
         measured.append(cell)
-        return whole(grid, cell)
+        return whole(grid, cell, *place)
 
     monkeypatch.setattr(Grid, "measure", stopping)
     with pytest.raises(KeyboardInterrupt):
         reproduction(tmp_path / "stopped").run(GradeOptions())
     monkeypatch.setattr(Grid, "measure", whole)
     again = list[Cell]()
-    monkeypatch.setattr(Grid, "measure", lambda grid, cell: again.append(cell) or whole(grid, cell))
+    monkeypatch.setattr(Grid, "measure", lambda grid, cell, *place: again.append(cell) or whole(grid, cell, *place))
     reproduction(tmp_path / "stopped").run(GradeOptions())
     assert len(again) == 2 * len(FEW) - 3 and not set(again) & set(measured)
     for file in sorted((finished / "main").iterdir()):
@@ -83,7 +84,7 @@ def test_a_killed_command_resumes_to_the_same_results(tmp_path: Path) -> None:
 
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list((killed / RECORDS).glob("*.json"))) < 4:
+    while len(list((killed / RECORDS).glob("*/cell.json"))) < 4:
         assert process.poll() is None
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
@@ -98,7 +99,7 @@ def test_a_changed_setting_makes_new_cells_and_keeps_the_old(finished: Path, mon
     before = {path: path.read_bytes() for path in (finished / RECORDS).iterdir()}
     made = reproduction(finished, replace(TINY, common=(*TINY.common, "stage2.learning_rate=1e-3")))
     names = {name_of(cell.unseeded.identity(made.sources)) for cell in made.cells()}
-    assert len(names - {path.stem for path in before}) == len(TINY.tasks)  # Stage 2 alone is another model
+    assert len(names - read_names(finished / RECORDS)) == len(TINY.tasks)  # Stage 2 alone is another model
     assert made.results("main", made.known())["missing"] == len(TINY.tasks)
     assert {path: path.read_bytes() for path in (finished / RECORDS).iterdir()} == before
 
@@ -140,7 +141,7 @@ def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
     shown = capsys.readouterr().out
     assert shown.startswith("main, main-mini: method Tyler, Stage 2, eval ")
     assert f"main: mini, Tyler, Stage 2, harder\n  seed 42: {entry['k'][0]}/{entry['n']}, " in shown
-    assert f"{finished / RECORDS / entry['records'][0]}.json" in shown
+    assert f"{finished / RECORDS / 'answers.parquet'}, {entry['records'][0]}" in shown
     assert "main: mini, CoT, harder\n" in shown, "its difference is to that"
     assert all(f"  against {row}: " in shown for row in FEW[:-1])
     show_trace(made, ("Tyler, Stage 2", "difference to CoT"))
@@ -151,10 +152,10 @@ def test_a_number_is_traced_to_its_row_and_to_every_record_that_it_is_from(
 def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
     """And records of earlier studies to the files that hold them."""
     folder = root / "docs" / "results"
-    results = json.loads((folder / "reproduction-mini" / "continual" / RESULTS).read_text())
-    scale = with_seeds(SCALES["mini"], results["seeds"])
-    made = Reproduction(["continual", "main"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    scale, libraries = SCALES["mini"], (folder / "mini", folder / "reproduction-mini")
+    made = Reproduction(["continual", "main"], scale, Path("nowhere"), Sources({}), libraries)
     known = made.known()
+    results = made.results("continual", known)
     entry = declared.find("continual").entries(scale)[-1]
     (told,) = [one for one in results["entries"] if (one["group"], one["row"], one["column"]) == key_of(entry)]
     lines = sources_of(made, entry, known)
@@ -162,14 +163,15 @@ def test_a_domain_is_traced_to_the_problems_that_count(root: Path) -> None:
         f"seed {seed}: {k}/{told['n']}" for seed, k in zip(told["seeds"], told["k"], strict=True)
     ]
     stage2 = next(one for one in declared.find("main").entries(scale) if one.row == "Tyler, Stage 2")
-    assert str(folder / "mini" / "stage-2-44.json") in sources_of(made, stage2, known)[-1]
+    assert str(folder / "mini" / "answers.parquet") in sources_of(made, stage2, known)[-1]
 
 
 def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None:
     """And the page says what comes of it."""
     folder = root / "docs" / "results"
     scale = with_seeds(SCALES["mini"], (42, 43, 44))
-    made = Reproduction(["ablation"], scale, folder / "reproduction-mini", Sources({}), (folder / "mini",))
+    libraries = (folder / "mini", folder / "reproduction-mini")
+    made = Reproduction(["ablation"], scale, Path("nowhere"), Sources({}), libraries)
     known = made.known()
     entries = {(one.row, one.column): one for one in made.experiments["ablation"].entries(scale)}
     lines = compared(made, "ablation", entries["(e) Tyler", "harder"], known)
@@ -185,7 +187,7 @@ def test_rows_are_held_against_each_other_problem_by_problem(root: Path) -> None
     better, worse = (sum(sign * share > 0 for share in shares) for sign in (1, -1))
     points = 100 * sum(shares) / 900
     assert (
-        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p = 0.024" in against
+        f"{points:+.1f} points (" in against and f"better on {better} problems, worse on {worse}, p = 0.021" in against
     )
     assert f"`harder` {points:.1f} points (0.3 to 3.0, p = 0.02" in (folder / "reproduction.md").read_text()
 
@@ -202,13 +204,6 @@ def test_cells_are_shared_between_experiments() -> None:
     both = Reproduction(["main", "ablation"], TINY, Path(), Sources({})).cells()
     shared = 3 * len(TINY.tasks)  # CoT, Stage 1, Stage 2
     assert len(both) == len(alone["main"]) + len(alone["ablation"]) - shared
-
-
-def test_the_records_of_the_studies_on_mini_are_the_cells_that_the_index_says(root: Path) -> None:
-    for name, rows in (("mini", mini.study()), ("baselines", mini.comparison())):
-        folder = root / "docs" / "results" / name
-        index = {cell: tuple(found) for cell, found in json.loads((folder / library.INDEX).read_text()).items()}
-        assert index == mini.index(folder, rows), "see scripts/index_studies.py"
 
 
 def test_the_studies_on_mini_are_read_and_not_run_again(root: Path) -> None:
@@ -232,7 +227,7 @@ def test_an_experiment_is_one_file() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["mian"], "there is no experiment 'mian'; did you mean 'main'? allowed: main, ablation"),
+        (["mian"], "there is no experiment 'mian'; did you mean 'mini'? allowed: main, ablation"),
         (
             ["main", "--scale", "papre"],
             "there is no scale 'papre'; did you mean 'paper'? allowed: mini, smollm2, paper",

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from tyler.cli.logs import quietly
 from tyler.cli.options import SomeFolder
-from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.options import Answering, Asked, EndpointOptions, Matching, Questions
 from tyler.tasks.task import GradeOptions
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ def evaluate(
     answering: Annotated[Answering, arg(name="")] = DEFAULT.answering,
     grading: Annotated[GradeOptions, arg(name="")] = DEFAULT.grading,
     matching: Annotated[Matching, arg(name="")] = DEFAULT.matching,
+    server: Annotated[EndpointOptions, arg(name="")] = DEFAULT.server,
     output: SomeFolder = None,
     compare: Annotated[tuple[Path, ...], arg(metavar="DIR DIR [DIR ...]", help_behavior_hint="")] = (),
     quiet: bool = False,
@@ -45,16 +46,24 @@ def evaluate(
             raise ValueError(f"--compare needs two or more evaluations, got only {compare[0]}; name another directory")
         from tyler.evaluation import comparison
 
-        comparison.run(*compare)
+        comparison.run(*compare, mode=grading.mode)
         return
-    if not model:
-        raise ValueError("tyler eval needs a MODEL (a folder or a Hub id), or --compare with two or more evaluations")
+    if not model and not server.endpoint:
+        raise ValueError(
+            "tyler eval needs a MODEL (a folder or a Hub id), --endpoint with the address of a server, or --compare "
+            "with evaluations"
+        )
+    if model and server.endpoint:
+        raise ValueError(f"give either the model {model} or --endpoint {server.endpoint}, not both")
     with quietly(quiet):
-        logger.info("loading %s ...", model)
-        asked = Asked(questions, answering, grading, matching)
+        asked = Asked(questions, answering, grading, matching, server)
         asked.check()
         from tyler.evaluation import command
 
+        if server.endpoint:
+            command.run_endpoint(asked, output=output)
+            return
+        logger.info("loading %s ...", model)
         command.run(model, asked, output=output)
 
 

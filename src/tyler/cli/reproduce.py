@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from tyler.experiments.scales import Scale
     from tyler.tasks.task import GradeOptions
 
-RESULTS = Path("docs/results")
-"""Where a checkout keeps the records of earlier studies."""
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+"""Where the checkout that this is run from keeps the records of earlier studies, whatever the working directory."""
 
 
 @dataclass(frozen=True)
 class Instead:
     """What is shown or tried in place of running the experiments."""
 
+    render: bool = False
+    """Run nothing: make results, tables and figures of the records there are, without weights or data of a study."""
     dry_run: bool = False
     """Run nothing: list every cell with its estimated time and memory."""
     smoke: bool = False
@@ -54,7 +56,7 @@ def reproduce(
     seeds: Annotated[tuple[int, ...], arg(metavar="[N [N ...]]", help_behavior_hint="")] = (),
     output: SomeFolder = None,
     data: SomeFolder = None,
-    earlier: Annotated[Path, arg(metavar="DIR")] = RESULTS,
+    earlier: Annotated[Path, arg(metavar="DIR", help_behavior_hint="")] = RESULTS,
     processes: int = 1,
     memory: SomeBytes = None,
     device: Annotated[str, arg(metavar="NAME")] = "this",
@@ -66,12 +68,14 @@ def reproduce(
     Cells that have a record are not run again; a killed run resumes with the same command.
 
     Args:
-        names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all.
+        names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all;
+            or a study of ours by name: mini, mini_development, baselines, smollm2.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
-        earlier: A folder with records of earlier studies, in folders of their own. They are read, and never written.
+        earlier: A folder with records of earlier studies, in folders of their own; by default docs/results of the
+            checkout. They are read, and never written.
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
             no bound.
@@ -89,6 +93,8 @@ def reproduce(
     chosen = possible(declared.chosen(names), "all" in names, asked)
     output = output or Path("runs") / f"reproduce-{scale}"
     libraries = folders_of_records(earlier)
+    if not libraries:
+        print(f"{earlier} holds no earlier records: every cell is run; give --earlier DIR to read some")
     made = Reproduction(chosen, asked, output, sources_in(data), libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
@@ -99,6 +105,9 @@ def reproduce(
         from tyler.experiments.smoke import run as rehearse
 
         rehearse(made, instead.tokenizers or tokenizers_in(data), options)
+    elif instead.render:
+        made.report()
+        say_where(made)
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells
 
@@ -147,5 +156,10 @@ def carry_out(
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
     made.run(options, costs.__getitem__, processes, memory)
+    say_where(made)
+
+
+def say_where(made: Reproduction) -> None:
+    """The folder of every experiment."""
     for name in made.names:
         print(f"{made.folder / name}: results.json, tables and figures")

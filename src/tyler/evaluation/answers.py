@@ -14,8 +14,8 @@ from tyler.tasks import Outcome, Verdict
 Key = tuple[str, str, int]
 """Names an answer within an evaluation: the task, the problem's id, and which sample of its answers it is."""
 
-UNKNOWN = -1
-"""The position of an operator call in records that tell how often an operator was called, not where."""
+FAILED = "failed"
+"""Begins the finish reason of an answer that a server refused to give; it counts as wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ class Answer:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Answer:
         """A line or a Parquet row. Raises ValueError, naming `where`, for a row of another format."""
-        names = {field.name for field in fields(Answer)}
-        if differing := sorted(set(row) ^ names):
+        if row.keys() != COLUMNS:
+            differing = sorted(row.keys() ^ COLUMNS)
             raise ValueError(f"{where} is not an answer of this version of tyler; columns that differ: {differing}")
         calls = row["invocations"]
         invocations = None if calls is None else tuple(Invocation(**call) for call in calls)
@@ -82,9 +82,8 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """Its columns, in plain types."""
-        return {field.name: getattr(self, field.name) for field in fields(Answer)} | {
-            "invocations": None if self.invocations is None else [asdict(call) for call in self.invocations]
-        }
+        calls = None if self.invocations is None else [asdict(call) for call in self.invocations]
+        return {name: getattr(self, name) for name in ORDER} | {"invocations": calls}
 
     def graded(self, verdict: Verdict) -> Record:
         """The answer with a verdict."""
@@ -92,8 +91,12 @@ class Answer:
 
     def judged(self, outcome: str, answer: str | None, math_verify: bool | None, reason: str) -> Record:
         """The answer with the columns of a verdict."""
-        own = {field.name: getattr(self, field.name) for field in fields(Answer)}
+        own = {name: getattr(self, name) for name in ORDER}
         return Record(**own, outcome=Outcome(outcome), answer=answer, math_verify=math_verify, reason=reason)
+
+
+ORDER = tuple(field.name for field in fields(Answer))
+COLUMNS = frozenset(ORDER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,11 @@ from rich.console import Console
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import budget_matching, html_report
-from tyler.evaluation.answers import Record
+from tyler.evaluation.answers import FAILED, Record
 from tyler.evaluation.budget_matching import Match
+from tyler.evaluation.endpoint import Endpoint
 from tyler.evaluation.options import Answering, Asked, Questions
-from tyler.evaluation.pass_at_1 import evaluate, key_of
+from tyler.evaluation.pass_at_1 import collect, evaluate, key_of
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
@@ -73,6 +74,29 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
         return []
     facts = facts_of(asked.questions, sets, settings)
     return published(records, sets, reasoner.name, settings, folder, found, facts)
+
+
+def run_endpoint(asked: Asked, *, output: Path | None = None) -> list[Report]:
+    """Evaluate a model behind an OpenAI-compatible server; print the tables and write the reports.
+
+    Raises EndpointError where the server cannot be used, RunError for an unusable `output`.
+    """
+    sets = asked.questions.problems()
+    for problems in sets.values():
+        _check_grader(problems[0], asked.grading)
+    endpoint = Endpoint.of(asked.server, asked.answering)
+    settings = endpoint.settings() | {"samples": asked.answering.samples, "problems": digests(sets)}
+    folder = output or default_folder(asked.server.model, asked)
+    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
+    with AnswerStore(folder, settings, mode=asked.grading.mode) as store:
+        if asked.server.retry_failed:
+            store.forget_failed()
+        for task, problems in sampled.items():
+            collect(endpoint.ask, problems, name=task, options=asked.grading, store=store)
+        records = store.finish([key_of(problem) for problems in sampled.values() for problem in problems])
+    if failed := sum(one.finish_reason.startswith(FAILED) for one in records):
+        print(f"{failed} of {len(records)} requests were refused and count as wrong; --retry-failed asks them again")
+    return published(records, sets, endpoint.name, settings, folder, None, facts_of(asked.questions, sets, settings))
 
 
 def sampled_problems(problems: Sequence[Problem], samples: int) -> list[Problem]:
@@ -240,9 +264,14 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         **loaded.text,
-        "problems": {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()},
+        "problems": digests(sets),
         "versions": environment()["packages"],
     }
+
+
+def digests(sets: Mapping[str, Sequence[Problem]]) -> dict[str, str]:
+    """The number of problems of each task and their hash."""
+    return {task: f"{len(problems)}, sha256 {digest(problems)}" for task, problems in sets.items()}
 
 
 def digest(problems: Sequence[Problem]) -> str:

@@ -13,17 +13,20 @@ from rich.table import Table
 from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
 from tyler.evaluation.samples import by_problem
-from tyler.evaluation.statistics import Paired, PairedShares
+from tyler.evaluation.statistics import Paired, PairedShares, holm
 from tyler.evaluation.store import read_records
+from tyler.tasks.task import Mode
 
 COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
 CAPTION = (
     "1st and 2nd: problems solved of n. Points: second less first, with Newcombe's paired 95% interval. Only 1st/2nd: "
-    "problems that one of them alone solved. p: exact McNemar test, two-sided."
+    "problems that one of them alone solved. p: exact McNemar test, two-sided. "
+    "Where no problem differs the interval is what so many problems resolve."
 )
 SAMPLES_CAPTION = (
     "Of several answers to a problem: 1st and 2nd are mean shares of right ones, the interval is a bootstrap over "
-    "problems, only 1st/2nd counts problems that one solves more often, and p is the exact sign test over problems."
+    "problems, only 1st/2nd counts problems that one solves more often, and p is of sign flips of the mean difference "
+    "over problems."
 )
 
 
@@ -117,25 +120,31 @@ def table(pairs: Sequence[Pair]) -> Table:
     return result
 
 
-def run(first: Path, *others: Path) -> list[Pair]:
-    """`tyler eval --compare FIRST OTHER ...`: print the paired difference of each evaluation to the first."""
-    console, answers = Console(), read_records(first)
-    pairs = [_compared(console, first, answers, other) for other in others]
-    if (count := sum(map(len, pairs))) > 1:
-        console.print(f"{count} comparisons: each p is of one alone, and not adjusted for their number")
-    return [one for of_one in pairs for one in of_one]
+def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
+    """`tyler eval --compare FIRST OTHER ...`: print the paired difference of each of the others to the first.
+
+    Several comparisons are a family: their p-values are told with Holm's adjustment.
+    """
+    console, base = Console(), read_records(first, mode)
+    found: list[Pair] = []
+    for other in others:
+        pairs = pair(base, read_records(other, mode))
+        console.print(f"1st: {first}\n2nd: {other}\n", highlight=False, soft_wrap=True)
+        console.print(table(pairs))
+        for one in pairs:
+            console.print(cost_in_words(one), highlight=False)
+        if unmatched := sum(one.unmatched for one in pairs):
+            console.print(f"left out: {unmatched} problems that only one of them answered")
+        found += pairs
+    if len(found) > 1:
+        adjusted = ", ".join(f"{p:.2g}" for p in holm([one.counts.p_value() for one in found]))
+        console.print(f"{len(found)} comparisons; Holm's p, in their order: {adjusted}", highlight=False)
+    return found
 
 
-def _compared(console: Console, first: Path, answers: Sequence[Record], second: Path) -> list[Pair]:
-    pairs = pair(answers, read_records(second))
-    console.print(f"1st: {first}\n2nd: {second}\n", highlight=False, soft_wrap=True)
-    console.print(table(pairs))
-    for one in pairs:
-        first_, second_ = one.tokens
-        close = "within" if is_close(second_, first_) else "not within"
-        told = f"{first_:.1f} and {second_:.1f} tokens per answer, visible and latent"
-        ratio = f"ratio {second_ / first_:.2f}, {close} {TOLERANCE:.0%}" if first_ else "there is no ratio to none"
-        console.print(f"{one.task}: {told}; {ratio}", highlight=False)
-    if unmatched := sum(one.unmatched for one in pairs):
-        console.print(f"left out: {unmatched} problems that only one of them answered")
-    return pairs
+def cost_in_words(one: Pair) -> str:
+    """The tokens of both sides, and whether they are close."""
+    first, second = one.tokens
+    close = "within" if is_close(second, first) else "not within"
+    ratio = f"ratio {second / first:.2f}, {close} {TOLERANCE:.0%}" if first else "there is no ratio to none"
+    return f"{one.task}: {first:.1f} and {second:.1f} tokens per answer, visible and latent; {ratio}"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +43,10 @@ class Questions:
     """A file, or the folder with the tasks' official files; by default they come from the Hub."""
     count: SomeNumber = None
     """How many problems of each task, drawn from the split; by default all."""
+    ids: Annotated[tuple[str, ...], arg(metavar="ID [ID ...]")] = ()
+    """Only the problems of these ids."""
+    instruction: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
+    """What follows every problem, in the place of the model's or the task's own; '' for nothing."""
 
     @classmethod
     def of(cls, config: EvaluationConfig) -> Questions:
@@ -54,8 +58,17 @@ class Questions:
         from tyler.tasks import load_problems, task_name
 
         return {
-            task_name(task): load_problems(task, self.split, path=self.data_dir, count=self.count) for task in self.task
+            task_name(task): self.chosen(load_problems(task, self.split, path=self.data_dir, count=self.count))
+            for task in self.task
         }
+
+    def chosen(self, problems: list[Problem]) -> list[Problem]:
+        """The problems of the ids that are asked, with the instruction. Raises ValueError for an id that no problem
+        has."""
+        if unknown := sorted({*self.ids} - {problem.id for problem in problems}):
+            raise ValueError(f"--ids {unknown[0]!r} is no problem of {problems[0].task}; ids are as {problems[0].id!r}")
+        kept = [problem for problem in problems if not self.ids or problem.id in self.ids]
+        return kept if self.instruction is None else [replace(one, instruction=self.instruction) for one in kept]
 
     def split_of(self, task: str) -> str:
         """The split of a task that is asked."""
@@ -184,6 +197,37 @@ class Answering(Loading, Decoding):
 
 
 @dataclass(frozen=True)
+class EndpointOptions:
+    """A model behind an OpenAI-compatible server, in the place of MODEL; the key is read from OPENAI_API_KEY."""
+
+    endpoint: Annotated[str, arg(metavar="URL", help_behavior_hint="")] = ""
+    """The address of the API, as http://localhost:8000/v1."""
+    model: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = ""
+    """The model's name on that server."""
+    few_shot: SomeFile = None
+    """A file of worked examples, each with problem and solution, that are put before every problem."""
+    concurrency: SomeCount = 16
+    """Requests under way at once."""
+    retries: SomeCount = 5
+    """Times that a request is sent again after an error of the server or of the network, with growing pauses."""
+    timeout: Annotated[float, arg(metavar="SECONDS")] = 600.0
+    """For one answer."""
+    retry_failed: bool = False
+    """Ask again what the server refused to answer in an earlier run of the same command."""
+
+    def check(self) -> None:
+        """Raise ValueError for options that do not go together."""
+        if self.endpoint and not self.model:
+            raise ValueError("--endpoint needs --model NAME, the model's name on that server")
+        if not self.endpoint and (self.model or self.few_shot or self.retry_failed):
+            raise ValueError("--model, --few-shot and --retry-failed belong to --endpoint URL")
+        if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"--endpoint {self.endpoint!r} is no address; give one as http://localhost:8000/v1")
+        if self.concurrency < 1 or self.retries < 0 or self.timeout <= 0:
+            raise ValueError("--concurrency must be at least 1, --retries at least 0 and --timeout above 0")
+
+
+@dataclass(frozen=True)
 class Matching:
     """At what cost the model answers."""
 
@@ -206,11 +250,13 @@ class Asked:
     answering: Answering = Answering()
     grading: GradeOptions = GradeOptions(math_verify=True)  # noqa: RUF009 - it is frozen
     matching: Matching = Matching()
+    server: EndpointOptions = EndpointOptions()
 
     def check(self) -> None:
         """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
         answering = self.answering
         _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
+        self.server.check()
         if answering.samples < 1:
             raise ValueError(f"--samples {answering.samples}: at least 1 answer to each problem is needed")
         if answering.samples > 1 and answering.sampling.greedy:

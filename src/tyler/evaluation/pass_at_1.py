@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
@@ -84,9 +85,27 @@ def evaluate(
     With a `store`, answers it holds are taken from it and new ones are kept in it at once, so that a killed evaluation
     resumes where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
     """
+    ask = partial(_answer, reasoner)
+    return collect(ask, problems, name=name or reasoner.name, options=options, store=store, show=show)
+
+
+Ask = Callable[[Sequence[Problem], Clock, Callable[[Answer], None]], None]
+"""Gets answers to problems, and calls with each as soon as it is there."""
+
+
+def collect(
+    ask: Ask,
+    problems: Sequence[Problem],
+    *,
+    name: str,
+    options: GradeOptions | None = None,
+    store: AnswerStore | None = None,
+    show: bool = True,
+) -> Report:
+    """The same of whatever answers: a reasoner, or a server."""
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
-    name, options = name or reasoner.name, options or GradeOptions()
+    options = options or GradeOptions()
     order = [key_of(problem) for problem in problems]
     done = {} if store is None else {key: store.records[key] for key in order if key in store.records}
     waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
@@ -98,7 +117,7 @@ def evaluate(
         try:
             for answer in waiting:
                 grading.grade(answer)
-            _answer(reasoner, pending, _clock(store), grading.answered)
+            ask(pending, _clock(store), grading.answered)
         except KeyboardInterrupt as interrupt:
             if store is None:
                 raise

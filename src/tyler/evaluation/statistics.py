@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,12 +91,58 @@ class PairedShares:
         return sum(difference > 0 for difference in self.differences)
 
     def interval(self, draws: int = 10_000) -> tuple[float, float]:
-        """95% percentile bootstrap interval of the difference over problems, the same at every call."""
+        """95% percentile bootstrap interval of the difference over problems, the same at every call.
+
+        Where no problem differs the bootstrap has nothing to draw: then the interval is what so many problems resolve
+        (`resolution`).
+        """
+        if not any(self.differences):
+            return resolution(self.count)
         return middle95(resampled(np.asarray(self.differences), draws, np.random.default_rng(0)).mean(axis=1))
 
     def p_value(self) -> float:
-        """Two-sided exact sign test over problems; with one answer each it is McNemar's."""
-        return sign_test(self.only_first, self.only_second)
+        """Two-sided sign-flip test of the mean difference over problems; with one answer each it is McNemar's."""
+        return sign_flips(self.differences)
+
+
+def resolution(count: int) -> tuple[float, float]:
+    """The 95% interval of a difference where none of `count` problems differs: one on which the share of problems that
+    differ is at the upper end of Wilson's interval of 0 of `count`, all of them one way."""
+    bound = wilson(0, count)[1]
+    return -bound, bound
+
+
+EXACT_FLIPS, FLIPS = 14, 20_000
+"""Up to so many differences all flips are counted; of more, so many are drawn."""
+
+
+def sign_flips(differences: Sequence[float]) -> float:
+    """The two-sided chance that differences whose signs are thrown anew have a mean at least as far from 0.
+
+    Of up to 14 problems that differ, or where all differ by as much, it is exact; else of 20,000 draws, the same at
+    every call. It tests the mean that the interval beside it is of.
+    """
+    values = np.asarray([one for one in differences if one])
+    if len(values) == 0:
+        return 1.0
+    if np.allclose(np.abs(values), abs(values[0])):
+        return sign_test(int((values < 0).sum()), int((values > 0).sum()))
+    if len(values) <= EXACT_FLIPS:
+        signs = np.asarray(list(itertools.product((-1, 1), repeat=len(values))))
+        return float((np.abs(signs @ values) >= abs(values.sum()) - 1e-9).mean())
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(FLIPS, len(values)))
+    reached = int((np.abs(signs @ values) >= abs(values.sum()) - 1e-9).sum())
+    return (1 + reached) / (1 + FLIPS)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The p-values of a family of tests, adjusted by Holm (1979) so that one false finding is as rare as said."""
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    adjusted, highest = [1.0] * len(ps), 0.0
+    for place, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(ps) - place) * ps[index]))
+        adjusted[index] = highest
+    return adjusted
 
 
 def sign_test(fewer: int, more: int) -> float:
@@ -139,8 +186,11 @@ class Paired:
     def interval(self) -> tuple[float, float]:
         """95% interval of the difference: Newcombe (1998), method 10, from the two Wilson intervals.
 
-        Statistics in Medicine 17, 2635-2650. It keeps within [-1, 1] and holds its level where counts are small.
+        Statistics in Medicine 17, 2635-2650. It keeps within [-1, 1] and holds its level where counts are small. Where
+        no problem differs it is what so many problems resolve (`resolution`).
         """
+        if not self.only_first + self.only_second:
+            return resolution(self.count)
         (low1, high1), (low2, high2) = wilson(self.first, self.count), wilson(self.second, self.count)
         share1, share2, phi = self.first / self.count, self.second / self.count, self._correlation()
 

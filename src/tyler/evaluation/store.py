@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tyler.evaluation import parquet
-from tyler.evaluation.answers import VERDICT, Answer, Key, Record, digest
+from tyler.evaluation.answers import FAILED, VERDICT, Answer, Key, Record, digest
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
@@ -52,6 +52,8 @@ def verdict_on(answer: Answer, options: GradeOptions) -> Verdict:
     assert answer.text is not None, "only texts can be graded"
     if answer.finish_reason == Outcome.TOO_LONG.value:
         return Verdict(Outcome.TOO_LONG)
+    if answer.finish_reason.startswith(FAILED):
+        return Verdict(Outcome.NO_BOX, reason=answer.finish_reason)
     return grade(
         answer.task,
         answer.text,
@@ -116,7 +118,7 @@ def read_answers(folder: Path) -> dict[str, list[Answer]]:
     for path in line_files(folder):
         for number, line in enumerate(read_jsonl(path), start=1):
             answer = Answer.from_row(line, f"{path}, line {number}")
-            found[own].setdefault(answer.key, answer)
+            found[own][answer.key] = answer  # a later one was asked again
     return {name: list(answers.values()) for name, answers in found.items()}
 
 
@@ -250,6 +252,12 @@ class AnswerStore:
     def _is_final(self, key: Key) -> bool:
         return key in self.answers and self.answers[key].text is None
 
+    def forget_failed(self) -> None:
+        """Let go of answers that a server refused to give, so that they are asked again."""
+        for key in [key for key, one in self.answers.items() if one.finish_reason.startswith(FAILED)]:
+            del self.answers[key]
+            self.records.pop(key, None)
+
     def add_answer(self, answer: Answer) -> None:
         """Keep an answer: it is on its way to the disk when this returns."""
         with self._adding:
@@ -331,6 +339,18 @@ def write_verdicts(
     }
     parquet.write(path, rows, parquet.VERDICTS, about)
     return path
+
+
+def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:
+    """Put the verdicts of finished evaluations into the files of a folder, beside those that it has."""
+    files: defaultdict[str, list[Verdicts]] = defaultdict(list)
+    for place in (folder, *evaluations):
+        for path in place.glob("verdicts-*.parquet"):
+            files[path.name].append(Verdicts.read(path))
+    for file, parts in files.items():
+        rows = [row for part in parts for some in part.of.values() for row in some.values()]
+        digests = {name: value for part in parts for name, value in part.about["answers"].items()}
+        parquet.write(folder / file, rows, parquet.VERDICTS, {**parts[-1].about, "answers": digests})
 
 
 def check_settings(path: Path, settings: Mapping[str, Any], *, write: bool) -> None:

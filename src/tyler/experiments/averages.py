@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tyler.evaluation.statistics import middle95, resampled, wilson
+from tyler.evaluation.statistics import middle95, resampled
 from tyler.experiments.experiment import Measured, Results, entry_of, in_order
 from tyler.experiments.published import shown
 from tyler.experiments.tables import MISSING, Table
@@ -22,12 +22,11 @@ def accuracy(entry: Mapping[str, Any] | None) -> float | None:
 
 
 def told(entry: Mapping[str, Any] | None, published: str = "") -> str:
-    """Per cent right, its 95% Wilson interval, which takes the seeds as independent, and the paper's in brackets."""
+    """Per cent right, its 95% interval over problems, and the paper's in brackets."""
     share = accuracy(entry)
     if entry is None or share is None:
         return with_paper(MISSING, published)
-    low, high = wilson(sum(entry["k"]), entry["n"] * len(entry["k"]))
-    return with_paper(f"{share:.1f} ({100 * low:.1f}–{100 * high:.1f})", published)
+    return with_paper(f"{share:.1f} ({entry['low']:.1f}–{entry['high']:.1f})", published)
 
 
 def with_paper(text: str, published: str) -> str:
@@ -63,18 +62,17 @@ def average(results: Results, group: str, row: str, columns: Sequence[str]) -> f
 def average_interval(results: Results, group: str, row: str, columns: Sequence[str]) -> tuple[float, float] | None:
     """The 95% interval of an unweighted mean over tasks, in per cent; None where one is missing.
 
-    Wilson's intervals (l, u) of the shares p go together as l' = m - sqrt(sum (p - l)^2) / T and
+    Intervals (l, u) over problems of the shares p go together as l' = m - sqrt(sum (p - l)^2) / T and
     u' = m + sqrt(sum (u - p)^2) / T over T tasks of mean m (Newcombe 1998, Statistics in Medicine 17, 873-890).
     """
-    found = [entry_of(results, group, row, column) for column in columns]
-    there = [(sum(one["k"]), one["n"] * len(one["k"])) for one in found if one is not None]
+    there = [one for column in columns if (one := entry_of(results, group, row, column)) is not None]
     if len(there) < len(columns):
         return None
-    shares = np.array([right / count for right, count in there])
-    low, high = np.array([wilson(right, count) for right, count in there]).T
+    shares = np.array([accuracy(one) for one in there])
+    low, high = np.array([(one["low"], one["high"]) for one in there]).T
     below, above = (float(np.sqrt(((side - shares) ** 2).sum())) / len(columns) for side in (low, high))
     middle = float(shares.mean())
-    return 100 * (middle - below), 100 * (middle + above)
+    return middle - below, middle + above
 
 
 def averaged(results: Results, group: str, row: str, columns: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ FORMAT = 2
 """Of cells and their records; a change makes all cells anew."""
 UNTRAINED = "backbone"
 ACCURACY, TEXTS, LATENCY, LATENTS, SPREAD = "accuracy", "texts", "latency", "latents", "spread"
-"""What a cell keeps of its answers (`measures.py`)."""
+"""What is measured in a cell (`measures.py`). TEXTS is accuracy under another name: the first records of ACCURACY
+hold no texts, and what is read of texts has records of its own."""
 ALONE = (LATENCY,)
 """Measures that decode one answer at a time."""
 SEEDED = tuple(Config().loops)

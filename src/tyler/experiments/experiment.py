@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tyler.experiments.cells import LATENCY, Cell
+from tyler.evaluation.statistics import clustered
+from tyler.experiments.cells import LATENCY, Cell, Questions
 from tyler.experiments.scales import Scale
 from tyler.experiments.tables import Table
+from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +30,8 @@ Results = Mapping[str, Any]
 class Entry:
     """One number of an experiment: a row and a column of a group of rows, with a cell for each seed.
 
-    `families` are those of the problems that count, none for all.
+    `families` are those of the problems that count, none for all. Where `records` names a folder of records, they are
+    matched by what they say of themselves; `questions` are those of an entry that has no cell, and is read alone.
     """
 
     group: str
@@ -36,6 +39,13 @@ class Entry:
     column: str
     cells: tuple[Cell, ...]
     families: tuple[str, ...] = ()
+    records: str = ""
+    questions: Questions | None = None
+
+    @property
+    def asked(self) -> Questions:
+        """What its answers are to."""
+        return self.questions or self.cells[0].questions
 
 
 @dataclass(frozen=True)
@@ -49,9 +59,20 @@ class Measured:
     def found(self) -> list[Record]:
         return [record for _, record in self.records.values()]
 
+    @property
+    def answered(self) -> list[Record]:
+        """The records that tell who is right."""
+        return [record for record in self.found if "outcomes" in record]
+
+    def shares(self) -> list[float]:
+        """Each problem's share of right answers over the seeds. Raises ValueError for records of other problems."""
+        if any(record["ids"] != self.answered[0]["ids"] for record in self.answered):
+            raise ValueError(f"the records of {self.entry.row} are of different problems; answer them again")
+        return [fmean(seeds) for seeds in zip(*map(self.right, self.answered), strict=True)]
+
     def right(self, record: Record) -> list[bool]:
         """Which of the problems that count were solved."""
-        return [outcome == "c" for outcome in self.counting(record, "outcomes")]
+        return [outcome == Outcome.CORRECT for outcome in self.counting(record, "outcomes")]
 
     def counting(self, record: Record, column: str) -> list[Any]:
         """A column of a record for the problems that count: all, or those of some families."""
@@ -63,13 +84,17 @@ class Measured:
         """The entry as results.json has it: k of each seed, n, means per answer, and the records they are from."""
         told: dict[str, Any] = {"group": self.entry.group, "row": self.entry.row, "column": self.entry.column}
         told |= {"seeds": list(self.records), "records": [name for name, _ in self.records.values()]}
-        found = [record for record in self.found if "outcomes" in record]
+        found = self.answered
         if not found:
-            return told | ({"n": self.entry.cells[0].questions.count} if self.records else {})
+            return told | ({"n": self.entry.asked.count} if self.records else {})
+        low, high = clustered(self.shares(), len(found))
         tallies = [self.right(record) for record in found]
         return told | {
             "k": [sum(tally) for tally in tallies],
             "n": len(tallies[0]),
+            "low": round(100 * low, 4),
+            "high": round(100 * high, 4),
+            "verdicts": dict(Counter(outcome for record in found for outcome in self.counting(record, "outcomes"))),
             "visible": round(self.mean("visible", found), 3),
             "latents": round(self.mean("latents", found), 3),
             "calls": self.calls_per_answer(found),
@@ -80,8 +105,11 @@ class Measured:
         """The mean of a column over the problems that count, of all seeds."""
         return fmean(value for record in found for value in self.counting(record, column))
 
-    def times(self, found: Sequence[Record]) -> dict[str, float]:
-        """Mean seconds of an answer and of its synthesis, where answers were timed one by one."""
+    def times(self, found: Sequence[Record]) -> dict[str, float | None]:
+        """Mean seconds of an answer and of its synthesis, where answers were timed one by one; of a study's rows those
+        of decoding and training."""
+        if self.entry.records:
+            return {key: mean_if_kept(key, found) for key in ("decoding_seconds", "training_seconds")}
         if self.entry.cells[0].measure != LATENCY:
             return {}
         return {key: round(self.mean(key, found), 6) for key in ("seconds", "synthesis_seconds")}
@@ -93,6 +121,12 @@ class Measured:
         answers = [answer for record in found for answer in self.counting(record, "calls")]
         counts = Counter(call[0] for answer in answers for call in answer)
         return {name: round(count / len(answers), 4) for name, count in sorted(counts.items())}
+
+
+def mean_if_kept(key: str, found: Sequence[Record]) -> float | None:
+    """The mean of a number of records; None where one does not have it."""
+    kept = [record.get(key) for record in found]
+    return None if None in kept else round(fmean(value for value in kept if value is not None), 1)
 
 
 def nothing(measured: Sequence[Measured]) -> dict[str, Any]:
@@ -121,6 +155,8 @@ class Experiment:
     figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
     base: str = ""
     drawn: str = ""
+    follows_paper: bool = True
+    """Whether the paper has it; a study of our own runs when it is asked for by name, not with all."""
 
 
 def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:

@@ -21,9 +21,9 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from tyler.tasks import Outcome
+
 KINDS = ("strategy", "state", "procedure", "format", "other")
-WRONG = "w"
-"""The letter of a verdict "wrong" in a record."""
 SEPARATORS = re.compile(r"\n|\$|```|\\\[|\\\]|\\\(|\\\)|\", \"|\": \"|[{}]?\"[}]?")
 MARKER = re.compile(r"^\s*(?:Step \d+:|\d+\.(?=\s))\s*")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -52,8 +52,8 @@ def form(step: str) -> str:
 
 
 def kind(outcome: str, text: str, reference: str) -> str:
-    """Which of KINDS a wrong answer is, `outcome` its letter in the record, `reference` a right solution."""
-    if outcome != WRONG:
+    """Which of KINDS a wrong answer is, `outcome` its verdict, `reference` a right solution."""
+    if outcome != Outcome.WRONG:
         return "format"
     return difference(steps(text), steps(reference))
 

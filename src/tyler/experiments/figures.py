@@ -35,6 +35,13 @@ def panels(rows: int = 1, columns: int = 1, width: float = 3.4, height: float = 
     return figure, [one for row in axes for one in row]
 
 
+def panels_beside(columns: int, height: float, width: float = 10) -> tuple[Figure, list[Axes]]:
+    """A figure of panels beside each other that share their rows."""
+    size = (width, height)
+    figure, axes = pyplot.subplots(1, columns, sharey=True, figsize=size, layout="constrained", squeeze=False)
+    return figure, list(axes[0])
+
+
 def bar(axes: Axes, x: float, y: float, ends: tuple[float, float], color: str) -> None:
     """An interval around a point."""
     low, high = ends

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tyler.engine.routing import AtBoundaries, Router, router_named
+from tyler.evaluation.store import AnswerStore
 from tyler.experiments import jobs, records
 from tyler.experiments.cells import ALONE, UNTRAINED, Cell, Questions, Sources, Training, name_of
 from tyler.experiments.measures import MEASURES
@@ -59,7 +60,7 @@ class Grid:
         times its answers has them alone, at the end.
         """
         self.records.mkdir(parents=True, exist_ok=True)
-        done = {*known, *(path.stem for path in self.records.glob("*.json"))}
+        done = {*known, *records.names(self.records)}
         identities = {name_of(identity): (cell, identity) for cell, identity in self._identified(cells)}
         pending = {name: found for name, found in identities.items() if name not in done}
         pace = Pace({name: 1.0 if cost is None else cost(cell) for name, (cell, _) in pending.items()})
@@ -67,16 +68,19 @@ class Grid:
         if processes > 1:
             bare = replace(self, latest={})  # a loaded model stays in its process
             jobs.run(bare, pending, processes, told.begun, told.finished)
+            records.pack(self.records)
             return
         for name, (cell, identity) in pending.items():
             job = jobs.Job(name, frozenset(), cell, None, name, identity)
             told.begun(job)
             self.record(cell, name, identity)
             told.finished(job)
+        records.pack(self.records)
 
     def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
         """Measure a cell and write its record."""
-        records.write(self.records / f"{name}.json", {"identity": identity, **self.measure(cell)})
+        about = self.measure(cell, self.records / name, identity)
+        records.finish(self.records / name, {"identity": identity, **about})
 
     def needed(self, cell: Cell) -> list[Training]:
         """The trainings that a cell needs and that are not kept, each after what it starts from."""
@@ -89,13 +93,14 @@ class Grid:
     def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
         return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
-        """Train what the cell needs, answer every problem, and say what came of each."""
+    def measure(self, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """Train what the cell needs, answer every problem into a folder, and say what the answers are of."""
         torch.manual_seed(cell.seed)  # untrained operators are drawn
         reasoner, weights, training_seconds = self.ready(cell)
         problems = self.sources.problems(cell.questions)
         started = time.process_time()
-        kept = MEASURES[cell.measure](reasoner, problems, self.options)
+        with AnswerStore(folder, identity, mode=self.options.mode) as store:
+            measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         return {
             "row": cell.row,
             "seed": cell.seed,
@@ -105,7 +110,7 @@ class Grid:
             "weights": weights,
             "training_seconds": round(training_seconds, 1),
             "decoding_seconds": round(time.process_time() - started, 1),
-            **kept,
+            **measured,
             "environment": records.surroundings(),
         }
 

@@ -1,4 +1,4 @@
-"""What is kept of a cell's answers: who is right, their texts or their times, their latents or how far these differ."""
+"""What is measured in a cell: its answers, timed one by one or not, their latents or how far these differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.evaluation.pass_at_1 import evaluate
-from tyler.experiments import records
+from tyler.evaluation.store import AnswerStore
 from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, SPREAD, TEXTS
 from tyler.lens.interventions import Blocks, blocks_of
 from tyler.reasoners.reasoner import Reasoner
@@ -25,35 +25,26 @@ WARMING = 2
 """Problems that are answered before a clock runs: the first answers build what later ones find."""
 
 Kept = dict[str, Any]
-Measure = Callable[[Reasoner, Sequence[Problem], GradeOptions], Kept]
+Measure = Callable[[Reasoner, Sequence[Problem], GradeOptions, AnswerStore], Kept]
 
 
-def accuracy(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
-    """Verdict, tokens and calls of every answer."""
-    return records.compact(evaluate(reasoner, problems, options=options, show=True).records)
+def answers(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
+    """Keep every answer and the verdict on it; nothing besides."""
+    report = evaluate(reasoner, problems, options=options, store=store)
+    store.finish([record.key for record in report.records])
+    return {}
 
 
-def texts(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
-    """The same, and what was answered; of a task whose examples must not be shown, nothing."""
-    report = evaluate(reasoner, problems, options=options, show=True)
-    return {**records.compact(report.records), "texts": [record.text for record in report.records]}
-
-
-def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
-    """The same, and seconds to the microsecond of answers that are decoded one after the other on a warm engine.
+def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
+    """The same, of answers that are decoded one after the other on a warm engine.
 
     A clock starts when the engine begins with an answer: after tokenisation, before grading.
     """
     reasoner.solve(problems[:WARMING])
-    report = evaluate(reasoner, problems, options=options, show=True)
-    return {
-        **records.compact(report.records),
-        "seconds": [round(record.seconds, 6) for record in report.records],
-        "synthesis_seconds": [round(record.synthesis_seconds, 6) for record in report.records],
-    }
+    return answers(reasoner, problems, options, store)
 
 
-def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
     """The latents themselves, by operator.
 
     Of each call the mean over its slots is kept, so that a call counts once whatever its length.
@@ -65,7 +56,7 @@ def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
     return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(means.items())}}
 
 
-def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions) -> Kept:
+def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
     """How far latents differ between problems, by operator: those of its first call in each answer. None is kept."""
     firsts: dict[str, list[Tensor]] = defaultdict(list)
     for blocks in by_answer(reasoner, problems):
@@ -109,4 +100,10 @@ def unpacked(kept: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return values.reshape(kept["shape"]).astype(np.float64)
 
 
-MEASURES: Mapping[str, Measure] = {ACCURACY: accuracy, TEXTS: texts, LATENCY: latency, LATENTS: latents, SPREAD: spread}
+MEASURES: Mapping[str, Measure] = {
+    ACCURACY: answers,
+    TEXTS: answers,
+    LATENCY: latency,
+    LATENTS: latents,
+    SPREAD: spread,
+}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = "results.json"
+IN_BRACKETS = "In brackets the paper's number where it has one; † marks one that no count of right answers gives."
 
 
 def write_results(folder: Path, name: str, results: dict[str, Any]) -> None:
@@ -41,7 +42,7 @@ def read_results(folder: Path) -> Results:
 def render(folder: Path, name: str) -> list[Path]:
     """Make the tables and figures of an experiment from its results.json; returns the files."""
     results, experiment = read_results(folder), declared.find(name)
-    note, made = provenance(results), []
+    note, made = provenance(name, results), []
     for table in experiment.tables(results):
         for ending, write in WRITERS.items():
             made.append(folder / f"{table.name}.{ending}")
@@ -72,14 +73,15 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def provenance(results: Results) -> list[str]:
+def provenance(name: str, results: Results) -> list[str]:
     """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
     missing = results["missing"]
     lines = [
-        f"{made_of(results)} Intervals are 95%: Wilson's of a share, which take seeds as independent, put "
-        "together (MOVER) for an average, and bootstrap over problems of a difference.",
-        "In brackets the paper's number where it has one; † marks one that no count of right answers gives.",
+        f"{made_of(results)} Intervals are 95% over problems, whose answers of several seeds count as alike: of a "
+        "share Wilson's at the effective number of answers, put together (MOVER) for an average, and a bootstrap for a "
+        "difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
     ]
+    lines += [IN_BRACKETS] * declared.find(name).follows_paper
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
     return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyler import __version__
 from tyler.experiments import declared, library
-from tyler.experiments.cells import FORMAT, Cell, Sources, name_of
+from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources, name_of
 from tyler.experiments.experiment import Entry, Experiment, Measured, Record
 from tyler.experiments.outputs import write_results
 from tyler.experiments.scales import Scale
@@ -98,7 +98,7 @@ class Reproduction:
         """The content of an experiment's results.json."""
         experiment = declared.find(name)
         measured = [self.measured(entry, known) for entry in experiment.entries(self.scale)]
-        missing = sum(len(one.entry.cells) - len(one.records) for one in measured)
+        missing = sum(max(0, len(one.entry.cells) - len(one.records)) for one in measured)
         return {
             "format": FORMAT,
             "version": __version__,
@@ -112,7 +112,9 @@ class Reproduction:
         }
 
     def measured(self, entry: Entry, known: Mapping[str, Record]) -> Measured:
-        """An entry with the records there are of it."""
+        """An entry with the records there are of it, by the names of its cells or by what records say of themselves."""
+        if entry.records:
+            return Measured(entry, by_label(entry, known, {entry.records, RECORDS}))
         names = {cell.seed: name_of(cell.unseeded.identity(self.sources)) for cell in entry.cells}
         return Measured(entry, {seed: (name, known[name]) for seed, name in names.items() if name in known})
 
@@ -126,6 +128,23 @@ class Reproduction:
         told = {"format": FORMAT, "scale": self.scale.name, "version": __version__}
         if not (self.folder / MARKER).exists():
             atomic_write(self.folder / MARKER, json.dumps(told) + "\n")
+
+
+def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
+    """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
+    measure = entry.cells[0].measure if entry.cells else ACCURACY
+    wanted = (entry.row, entry.asked.task, entry.asked.split, measure)
+    found = {
+        record["seed"]: (name.partition("@")[0], record)
+        for name, record in known.items()
+        if Path(record["folder"]).name in folders and label_of(record) == wanted
+    }
+    return dict(sorted(found.items()))
+
+
+def label_of(record: Record) -> tuple[str, str, str, str]:
+    """What a record says that it is of, besides its seed."""
+    return record["row"], record["task"], record["split"], record.get("identity", {}).get("measure", ACCURACY)
 
 
 def check_folder(folder: Path, scale: str) -> None:

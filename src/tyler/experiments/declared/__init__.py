@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from tyler.config.sections import suggest
+from tyler.experiments import studies as study_modules
 
 if TYPE_CHECKING:
     from tyler.experiments.experiment import Experiment
@@ -16,16 +17,22 @@ FIRST = ("main", "ablation")
 
 
 def names() -> list[str]:
-    """Every experiment."""
+    """Every experiment of the paper."""
     found = sorted(module.name for module in iter_modules(__path__))
     return [*(name for name in FIRST if name in found), *(name for name in found if name not in FIRST)]
 
 
+def studies() -> list[str]:
+    """The studies of our own; `all` does not run them."""
+    return sorted(module.name for module in iter_modules(study_modules.__path__))
+
+
 def find(name: str) -> Experiment:
     """The experiment of a name. Raises ValueError, with those there are."""
-    if name not in names():
-        raise ValueError(f"there is no experiment {name!r}{suggest(name, [*names(), 'all'])}")
-    experiment: Experiment = import_module(f"{__name__}.{name}").EXPERIMENT
+    if name not in (known := [*names(), *studies()]):
+        raise ValueError(f"there is no experiment {name!r}{suggest(name, [*known, 'all'])}")
+    package = study_modules.__name__ if name in studies() else __name__
+    experiment: Experiment = import_module(f"{package}.{name}").EXPERIMENT
     return experiment
 
 

@@ -26,7 +26,7 @@ OPERATORS = tuple(operator.name for operator in PAPER_OPERATORS)
 
 
 def entries(scale: Scale) -> list[Entry]:
-    """The model after Stage 2 on every task; where `removal` keeps its texts, from the same cells."""
+    """The model after Stage 2 on every task."""
     made = methods(scale)[STAGE2]
     return [
         Entry(

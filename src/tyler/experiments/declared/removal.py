@@ -19,6 +19,7 @@ from tyler.experiments.methods import COLOURS, HARD_CAP, STAGE2, methods
 from tyler.experiments.scales import Scale
 from tyler.experiments.tables import Table
 from tyler.modeling.operators import PAPER_OPERATORS
+from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ def entries(scale: Scale) -> list[Entry]:
 
 
 def texts_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
-    """A cell that keeps what was answered."""
+    """A cell whose texts are read."""
     return Cell(row, scale.preset, *made, scale.tasks[column], seed, TEXTS)
 
 
@@ -64,10 +65,10 @@ def induced(whole: Measured, without: Measured) -> dict[str, Any]:
     for seed, (_, record) in without.records.items():
         if seed in whole.records:
             before = whole.records[seed][1]
-            solved += before["outcomes"].count("c")
+            solved += before["outcomes"].count(Outcome.CORRECT)
             pairs = list(zip(before["outcomes"], record["outcomes"], strict=True))
-            repaired += sum(one != "c" == other for one, other in pairs)
-            broken = [place for place, (one, other) in enumerate(pairs) if one == "c" != other]
+            repaired += sum(one != Outcome.CORRECT == other for one, other in pairs)
+            broken = [place for place, (one, other) in enumerate(pairs) if one == Outcome.CORRECT != other]
             kinds.update(kinds_of(before, record, broken))
     return {
         "solved": solved,

@@ -1,0 +1,37 @@
+"""The page of tables: every experiment of the paper on `mini` and every study, from the records in docs/results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tyler.experiments import declared
+from tyler.experiments.cells import Sources
+from tyler.experiments.library import folders_of_records, read
+from tyler.experiments.outputs import provenance
+from tyler.experiments.reproduction import Reproduction
+from tyler.experiments.scales import SCALES
+from tyler.experiments.tables import markdown
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+BEGINNING = """# Tables
+
+In brief:
+
+- Every table of the paper's experiments on `mini` and of the studies, made from the records in `docs/results` when this
+  page is built; `tyler reproduce NAME --render` makes them anywhere, with LaTeX, CSV and figures.
+- Intervals are over problems; comparisons are paired, with the p of sign flips and Holm's p of all in a table.
+"""
+
+
+def page() -> str:
+    """All tables, an experiment after the other."""
+    known = read(folders_of_records(RESULTS))
+    parts = [BEGINNING]
+    for name in (*declared.names(), *declared.studies()):
+        experiment = declared.find(name)
+        scale = next(one for one in SCALES.values() if not one.hidden and experiment.entries(one))
+        results = Reproduction([name], scale, Path("nowhere"), Sources({})).results(name, known)
+        parts.append(f"## `{name}`: {results['title']}")
+        parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in experiment.tables(results)]
+        parts.append("\n".join(provenance(name, results)))
+    return "\n\n".join(part.strip() for part in parts) + "\n"

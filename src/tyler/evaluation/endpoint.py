@@ -1,0 +1,213 @@
+"""Any model behind an OpenAI-compatible server: `tyler eval --endpoint http://host:port/v1 --model NAME`.
+
+Answers are kept and graded like any other. The key is read from the environment variable OPENAI_API_KEY.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyler.engine.sampling import Sampling, seed_of
+from tyler.evaluation.answers import FAILED, Answer
+from tyler.evaluation.options import Answering, EndpointOptions
+from tyler.evaluation.pass_at_1 import Clock
+from tyler.runs.checkpoints import RunError
+from tyler.tasks import Problem
+from tyler.tasks.data_files import read_rows
+from tyler.tasks.prompts import Message, Prompt
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+    from openai.types.chat import ChatCompletion
+
+KEY = "OPENAI_API_KEY"
+
+
+class EndpointError(RunError):
+    """The server cannot be used as it is; the message says what to do. What it has answered is kept."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model on a server, and how it is asked."""
+
+    options: EndpointOptions
+    prompt: Prompt
+    sampling: Sampling
+    max_new_tokens: int
+    examples: tuple[Message, ...] = ()
+
+    @classmethod
+    def of(cls, options: EndpointOptions, answering: Answering) -> Endpoint:
+        """What the command line asks. Raises ValueError for a file of examples that cannot be read."""
+        prompt = Prompt()
+        examples = () if options.few_shot is None else read_examples(options.few_shot, prompt)
+        return cls(options, prompt, answering.sampling, answering.max_new_tokens, examples)
+
+    @property
+    def name(self) -> str:
+        return self.options.model
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the answers, as far as this side knows it."""
+        examples = hashlib.sha256(json.dumps(self.examples).encode()).hexdigest()[:16]
+        return {
+            "model": self.options.model,
+            "endpoint": self.options.endpoint,
+            "weights": "not known: behind an endpoint",
+            "method": "endpoint",
+            "method_settings": {},
+            "max_new_tokens": self.max_new_tokens,
+            "sampling": asdict(self.sampling),
+            "instruction": self.prompt.instruction,
+            **({"few_shot": f"{len(self.examples) // 2} examples, sha256 {examples}"} if self.examples else {}),
+        }
+
+    def messages(self, problem: Problem) -> list[Message]:
+        """The conversation that asks a problem."""
+        return [*self.examples, *self.prompt.turns(problem)]
+
+    def ask(self, problems: Sequence[Problem], clock: Clock, answered: Callable[[Answer], None]) -> None:
+        """Ask every problem, several at once; `answered` is called with each answer as soon as it is there.
+
+        A request that the server refuses by itself (400, 413, 422) becomes an answer that failed. Raises EndpointError
+        where the server is not there, not ready after all retries, or not an API; then no further request is sent.
+        """
+        with client_of(self.options) as client, ThreadPoolExecutor(self.options.concurrency) as threads:
+            requests = [threads.submit(self.answer, client, problem, clock) for problem in problems]
+            try:
+                for request in as_completed(requests):
+                    answered(request.result())
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for request in requests:  # what was under way is kept too
+                    if not request.cancelled() and request.exception() is None:
+                        answered(request.result())
+                raise
+
+    def answer(self, client: OpenAI, problem: Problem, clock: Clock) -> Answer:
+        """One request."""
+        import openai
+
+        seed = seed_of(self.sampling.seed, problem.task, problem.id, problem.sample)
+        started = time.perf_counter()
+        try:
+            found = client.chat.completions.create(
+                model=self.options.model,
+                messages=self.messages(problem),  # type: ignore[arg-type]
+                max_completion_tokens=self.max_new_tokens,
+                **sampling_arguments(self.sampling, seed),
+            )
+            text, ended, usage = read_completion(found, self.options.endpoint)
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            text, ended, usage = "", f"{FAILED}: {error}", (0, 0)
+        except openai.APIStatusError as error:
+            if error.status_code != 413:
+                raise refused(self.options, error) from error
+            text, ended, usage = "", f"{FAILED}: {error}", (0, 0)
+        except openai.APIError as error:
+            raise unreachable(self.options, error) from error
+        return Answer(
+            task=problem.task,
+            id=problem.id,
+            sample=problem.sample,
+            seed=seed,
+            family=problem.family,
+            level=problem.level,
+            prompt=problem.prompt,
+            gold=problem.answer,
+            text=text,
+            finish_reason=ended,
+            invocations=None,
+            seconds=time.perf_counter() - started,
+            elapsed=clock.read(),
+            session=clock.session,
+            rank=clock.rank,
+            visible_tokens=usage[0],
+            latents=usage[1],
+        )
+
+
+def client_of(options: EndpointOptions) -> OpenAI:
+    """A client whose key is from the environment. Raises ValueError where the package is not installed."""
+    try:
+        from openai import OpenAI
+    except ImportError as error:
+        raise ValueError(
+            f"--endpoint needs the package openai ({error}); pip install 'tyler-reasoning[endpoint]'"
+        ) from None
+    key = os.environ.get(KEY) or "none"
+    return OpenAI(base_url=options.endpoint, api_key=key, timeout=options.timeout, max_retries=options.retries)
+
+
+def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
+    """How an answer is drawn, in the API's names; greedy needs no seed."""
+    if sampling.greedy:
+        return {"temperature": 0.0}
+    drawn: dict[str, Any] = {"temperature": sampling.temperature, "seed": seed % 2**31}
+    if sampling.top_p < 1:
+        drawn["top_p"] = sampling.top_p
+    if sampling.top_k:
+        drawn["extra_body"] = {"top_k": sampling.top_k}
+    return drawn
+
+
+def read_completion(found: ChatCompletion, endpoint: str) -> tuple[str, str, tuple[int, int]]:
+    """The text, why it ended, and its tokens. Raises EndpointError for anything but a completion, such as HTML."""
+    choices = getattr(found, "choices", None)
+    if not choices or choices[0].message is None:
+        raise EndpointError(
+            f"{endpoint} answers with something else than a completion ({str(found)[:60]!r}); give the address of the "
+            "API, which mostly ends in /v1"
+        )
+    choice, usage = choices[0], found.usage
+    details = None if usage is None else usage.completion_tokens_details
+    latents = (details.reasoning_tokens or 0) if details is not None else 0
+    tokens = (0, 0) if usage is None else (usage.completion_tokens - latents, latents)
+    ended = {"stop": "eos"}.get(choice.finish_reason, choice.finish_reason)
+    return choice.message.content or "", str(ended), tokens
+
+
+def refused(options: EndpointOptions, error: Any) -> EndpointError:
+    """What to do where the server answers with an error's status."""
+    status = error.status_code
+    what = {
+        401: f"refuses the key; set {KEY}",
+        403: f"refuses the key; set {KEY}",
+        404: f"has no model {options.model!r} or is not the API; check --model, and that the address ends in /v1",
+        429: f"still answers 429 (too many requests) after {options.retries} retries; lower --concurrency "
+        f"{options.concurrency} or wait",
+    }.get(status, f"answers with status {status} after {options.retries} retries: {str(error)[:200]}")
+    return EndpointError(f"{options.endpoint} {what}; answers so far are kept, and the same command asks the others")
+
+
+def unreachable(options: EndpointOptions, error: Exception) -> EndpointError:
+    """What to do where the server does not answer."""
+    import openai
+
+    if isinstance(error, openai.APITimeoutError):
+        what = f"gave no answer within {options.timeout:g} s; give a longer --timeout or a lower --concurrency"
+    elif isinstance(error, openai.APIConnectionError):
+        what = f"cannot be reached ({error.__cause__ or error}); start the server or check the address"
+    else:
+        what = f"does not answer as the API does ({str(error)[:80]}); the address mostly ends in /v1"
+    return EndpointError(f"{options.endpoint} {what}; answers so far are kept, and the same command asks the others")
+
+
+def read_examples(path: Path, prompt: Prompt) -> tuple[Message, ...]:
+    """The turns of worked examples, from rows with `problem` and `solution`."""
+    turns: list[Message] = []
+    for row in read_rows(path):
+        turns += prompt.turns(row.text("problem"))
+        turns.append(Message(role="assistant", content=row.text("solution")))
+    if not turns:
+        raise ValueError(f"--few-shot {path} holds no examples; each line has a problem and a solution")
+    return tuple(turns)

@@ -1,0 +1,157 @@
+"""The studies: what their pages quote is in the store, and every declared row and comparison has records."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tyler.experiments import declared
+from tyler.experiments.cells import Sources, name_of
+from tyler.experiments.library import folders_of_records, read
+from tyler.experiments.methods import COLOURS
+from tyler.experiments.outputs import write_results
+from tyler.experiments.reproduction import Reproduction
+from tyler.experiments.scales import SCALES
+from tyler.experiments.studies import baselines, mini, mini_development, smollm2
+from tyler.experiments.study import Study, compared
+from tyler.modeling.architectures import fetched_folder
+from tyler.reasoners.registry import checkpoint_class
+
+STUDIES = {
+    "mini": mini.STUDY,
+    "mini_development": mini_development.STUDY,
+    "baselines": baselines.STUDY,
+    "smollm2": smollm2.STUDY,
+}
+TRIPLE = re.compile(r"\b\d{1,3}, \d{1,3}, \d{1,3}\b")
+NO_COUNTS = {"42, 43, 44", "25, 50, 75"}
+"""Seeds and rates."""
+
+
+@pytest.fixture(scope="module")
+def known(root: Path) -> dict[str, dict[str, Any]]:
+    """Every committed record."""
+    return read(folders_of_records(root / "docs" / "results"))
+
+
+def results(name: str, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    made = Reproduction([name], SCALES[STUDIES[name].scale], Path("nowhere"), Sources({}))
+    return made.results(name, known)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
+    name: str, known: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    found, study = results(name, known), STUDIES[name]
+    assert [one for one in found["entries"] if not one["seeds"]] == [] and found["missing"] == 0
+    declared_pairs = {(one.first, one.second) for one in study.comparisons}
+    assert {(one["first"], one["second"]) for one in found["comparisons"]} == declared_pairs
+    shown = [row for rows in study.groups.values() for row in rows]
+    assert len(shown) == len(set(shown)) and {one["row"] for one in found["entries"]} == set(shown)
+    write_results(tmp_path, name, found)
+    text = "".join(path.read_text() for path in sorted(tmp_path.glob("*.md")))
+    for one in (one for one in found["entries"] if "k" in one):
+        low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
+        assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".tex", ".json", ".svg", ".png"}
+
+
+@pytest.mark.parametrize("page", ["mini.md", "baselines.md"])
+def test_the_counts_that_a_page_quotes_are_in_the_records(
+    page: str, root: Path, known: dict[str, dict[str, Any]]
+) -> None:
+    counts = set(NO_COUNTS)
+    for name in ("mini", "mini_development", "baselines"):
+        made = Reproduction([name], SCALES["mini"], Path("nowhere"), Sources({}))
+        for entry in STUDIES[name].entries(SCALES["mini"]):
+            records = made.measured(entry, known).answered
+            for family in (None, *set(records[0]["families"])):
+                ks = [
+                    sum(
+                        outcome == "correct" and family in (None, own)
+                        for outcome, own in zip(one["outcomes"], one["families"], strict=True)
+                    )
+                    for one in records
+                ]
+                counts.add(", ".join(map(str, ks)))
+    quoted = set(TRIPLE.findall((root / "docs" / "results" / page).read_text()))
+    assert len(quoted) > 15 and not quoted - counts
+
+
+def test_the_comparisons_that_came_after_their_answers_are_said(root: Path, known: dict[str, dict[str, Any]]) -> None:
+    found = results("smollm2", known)["comparisons"]
+    after = {(one["first"], one["second"]) for one in found if one["declared"] > one["answered"]}
+    assert after == {
+        ("Stage 1, all boundaries", "MemGen"),
+        ("Stage 1, all boundaries", "SoftCoT"),
+        ("Stage 2", "Stage 2, means"),
+    }
+    page = " ".join((root / "docs" / "results" / "smollm2.md").read_text().split())
+    assert "three comparisons were declared after their answers" in page
+
+
+def test_when_a_comparison_was_declared_is_in_the_history(root: Path) -> None:
+    log = subprocess.run(["git", "log", "--format=%cI"], cwd=root, capture_output=True, text=True, check=False).stdout
+    if len(log.split()) < 100:
+        pytest.skip("the history is not here")
+    assert set(smollm2.DECLARED) <= set(log.split())
+
+
+def test_a_comparison_is_of_the_seeds_that_both_have(known: dict[str, dict[str, Any]]) -> None:
+    made = Reproduction(["smollm2"], SCALES["smollm2"], Path("nowhere"), Sources({}))
+    entries = {(one.row, one.column): made.measured(one, known) for one in smollm2.STUDY.entries(SCALES["smollm2"])}
+    first, second = entries["SFT", "MAWPS"], entries["CoT", "MAWPS"]
+    (pair,) = (one for one in smollm2.COMPARISONS if (one.first, one.second) == ("SFT", "CoT"))
+    told = compared(pair, "MAWPS", first, second)
+    shares = [sum(first.right(record)[place] for record in first.answered) / 3 for place in range(500)]
+    plain = second.right(second.answered[0])
+    assert told["points"] == pytest.approx(100 * sum(a - b for a, b in zip(shares, plain, strict=True)) / 500, abs=1e-3)
+    assert told["low"] < told["points"] < told["high"] and told["n"] == 500
+
+
+def test_every_cell_of_a_study_has_its_record_under_its_name(known: dict[str, dict[str, Any]]) -> None:
+    """Where names can be told without a network: those of `mini`."""
+    sources = Sources({})
+    for cell in (*mini.STUDY.cells, *baselines.STUDY.cells):
+        name = name_of(cell.unseeded.identity(sources))
+        assert known[name]["task"] == "mini" and known[name]["split"] == cell.questions.split
+
+
+def models_of_the_study(root: Path) -> dict[str, dict[str, Any]]:
+    return dict(json.loads((root / "docs" / "results" / "smollm2-models.json").read_text())["models"])
+
+
+def test_the_study_names_the_weights_of_every_model_its_records_are_of(
+    root: Path, known: dict[str, dict[str, Any]]
+) -> None:
+    records = [one for one in known.values() if one["folder"].endswith("smollm2")]
+    models = models_of_the_study(root)
+    assert models and len(records) == len({cell.unseeded for cell in smollm2.cells()})
+    for name, model in models.items():
+        weights = {one["weights"] for one in records if name_of(one["identity"]["training"]) == name}
+        assert weights <= {model["weights"]}, f"{model['method']} {model['seed']}: answer its cells again"
+        if "location" in model:
+            card = (root / "src" / "tyler" / "assets" / model["location"] / "README.md").read_text()
+            assert f"`{model['weights']}`" in card
+
+
+@pytest.mark.skipif(
+    not fetched_folder("smollm2").is_dir(), reason="smollm2 is not on this machine: `tyler fetch smollm2`"
+)
+def test_the_model_that_ships_loads_as_it_was_measured(root: Path) -> None:
+    (shipped,) = (model for model in models_of_the_study(root).values() if "location" in model)
+    location = shipped["location"]
+    assert checkpoint_class(location).from_pretrained(location).fingerprint() == shipped["weights"]
+
+
+def test_a_study_runs_when_it_is_asked_for_by_name() -> None:
+    assert set(declared.studies()) == set(STUDIES) and not set(declared.studies()) & set(declared.chosen(("all",)))
+    assert all(isinstance(study, Study) for study in STUDIES.values())
+    tables = [declared.find(name).entries(SCALES["mini"]) for name in ("main", "continual", "efficiency")]
+    assert {entry.row for entries in tables for entry in entries} <= COLOURS.keys()
