@@ -39,6 +39,8 @@ SECTIONS = {
     **{name: trainer.reads for name, trainer in TRAINERS.items()},
 }
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
+OWN_ENGINE = "native"
+"""The engine that no cell names."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 """Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
@@ -80,7 +82,8 @@ class Training:
         read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
-        return {"method": self.method, **without(read, FREE)}
+        free = FREE if config.decoding.engine != OWN_ENGINE else (*FREE, "engine", "engine_args")
+        return {"method": self.method, **without(read, free)}
 
 
 @dataclass(frozen=True)
