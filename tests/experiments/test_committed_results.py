@@ -50,7 +50,7 @@ def test_published_counts_are_those_of_the_records(made: Reproduction, known: di
         [167, 174, 174],
         300,
     )
-    assert (entries["CoT", "eval"]["k"], entries["CoT", "eval"]["n"]) == ([291], 600)
+    assert (entries["CoT", "eval"]["k"], entries["CoT", "eval"]["n"]) == ([342], 600)
 
 
 def test_every_record_is_a_cell_of_today(made: Reproduction, known: dict[str, Any], folder: Path) -> None:

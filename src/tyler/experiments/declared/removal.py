@@ -125,7 +125,7 @@ def figures(results: Results) -> dict[str, Figure]:
         axes.set_title(column)
         axes.set_ylabel("new failures")
         if here:
-            axes.legend()
+            axes.legend(loc="upper right")
     return {"removal": figure}
 
 
