@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from tyler.experiments import smollm2_growth as growth
 from tyler.experiments import smollm2_study as smollm2
+from tyler.experiments.studies import smollm2_growth as growth
 
 
 def test_what_more_training_does_is_declared_whole() -> None:

@@ -4,13 +4,12 @@ cells.py          a cell: a trained model, decoded in one way, on the problems o
 training.py       the models of cells, trained once and shared
 records.py        a finished cell on disk, as short as it can be and still recount every number
 grid.py           cells that have no record yet are run; a killed grid resumes
-mini_study.py     which cells the studies on mini have
-smollm2_study.py  and that on SmolLM2
-smollm2_growth.py what more training does there: declared, not run yet
 scales.py         backbones, problems, seeds and chosen settings of each scale
 methods.py        the methods of the tables as trainings and decodings, and their colours
 experiment.py     an experiment: entries, findings, tables and figures
 declared/         one module an experiment of the paper
+studies/          one module a study of our own
+study.py          what a study declares, and its tables and figure (share_figure.py)
 averages.py       shares with intervals, averages over tasks, differences
 published.py      the paper's numbers (published.yaml), and those that no count gives
 measures.py       what is kept of a cell's answers

@@ -1,6 +1,6 @@
 """What more training does on SmolLM2-135M-Instruct: declared before any of its answers, and reported whole.
 
-Two questions that the first study (`smollm2_study.py`) left, with problems without end (`mawpsvaried`), so that no
+Two questions that the first study (`smollm2.py`) left, with problems without end (`mawpsvaried`), so that no
 example is read twice:
 
 1. *Do latents begin to say something of the problem?* On the unmodified backbone Stage 1, SFT and pause tokens learn
@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.smollm2_study import DEVELOPMENT, EVERY_MAP, GLOBAL_ALONE, PRESET, SPREAD_OVER, TEST
+from tyler.experiments.studies.smollm2 import DEVELOPMENT, EVERY_MAP, GLOBAL_ALONE, PRESET, SPREAD_OVER, TEST
+from tyler.experiments.study import Comparison, Study
 
 SEEDS = (42, 43, 44)
 STEPS = (250, 1_000, 2_500)
@@ -119,3 +120,22 @@ def _cells(rows: Rows, seeds: Sequence[int], asked: Questions, measure: str = AC
     for seed in seeds:
         for row, (training, decoding) in rows.items():
             yield Cell(row, PRESET, training, decoding, asked, seed, measure)
+
+
+DECLARED = "2026-11-26T13:32:10+00:00"
+"""When all of it was committed."""
+STUDY = Study(
+    title="More training of SmolLM2-135M",
+    scale="smollm2",
+    records="smollm2-growth",
+    columns={"MAWPS": TEST, "MAWPS, development": DEVELOPMENT},
+    cells=cells(),
+    groups={
+        **{f"{steps} steps": tuple(rows) for steps, rows in CURVE.items()},
+        "on the skill": (*ON_SKILL, *CONTROLLED),
+    },
+    comparisons=tuple(Comparison(first, second, DECLARED) for first, second in PAIRS),
+    kept={},
+    dotted="Skill alone",
+)
+EXPERIMENT = STUDY.experiment
