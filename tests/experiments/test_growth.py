@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tyler.experiments import smollm2_study as smollm2
+from tyler.experiments.studies import smollm2
 from tyler.experiments.studies import smollm2_growth as growth
 
 
