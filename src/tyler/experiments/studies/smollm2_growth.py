@@ -57,14 +57,13 @@ SKILL = Training(
     (
         *WITHOUT_END,
         "sft.steps=2500",
-        "sft.autocast=true",
         "lora.rank=8",
         "lora.alpha=32",
         "lora.dropout=0",
         f"lora.target_modules={EVERY_MAP}",
     ),
 )
-"""An adapter of 5 MB in half precision. Products are in bfloat16: no comparison rests on how the skill is learned."""
+"""An adapter of 5 MB in half precision."""
 MERGED = Training("merge", start=SKILL)
 STAGE1 = Training("stage1", WITHOUT_END, start=MERGED)
 PAUSE = Training("stage1", (*WITHOUT_END, "stage1.latents=constant", "stage1.learning_rate=0.1"), start=MERGED)
