@@ -128,6 +128,11 @@ def name_in(folder: Path) -> str:
     return name_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ""
 
 
+def answered_in_lines(folder: Path) -> set[Key]:
+    """The answers that are lines still: a finished verdict on one of them is on an earlier answer."""
+    return {(line["task"], line["id"], line["sample"]) for path in line_files(folder) for line in read_jsonl(path)}
+
+
 def line_files(folder: Path) -> list[Path]:
     """The answers of a running evaluation; those of process 0 first."""
     return sorted((path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name)), key=_rank)
@@ -146,12 +151,14 @@ def read_evaluations(folder: Path, mode: Mode = "official") -> dict[str, list[Re
     answers, verdicts = read_answers(folder), verdict_files(folder, mode)
     lines = {key: row for path in sorted(folder.glob(f"verdicts-{mode}-*.jsonl")) for key, row in _verdict_lines(path)}
     found: dict[str, list[Record]] = {}
+    again = answered_in_lines(folder)
     for name, some in answers.items():
         rows: dict[Key, Mapping[str, Any]] = {}
         for one in verdicts:
             if name in one.of:
-                one.check(name, some)
-                rows |= one.of[name]
+                if not again:
+                    one.check(name, some)
+                rows |= {key: row for key, row in one.of[name].items() if key not in again}
         if name == name_in(folder):
             rows |= lines
         found[name] = [_joined(answer, rows[answer.key]) for answer in some if answer.key in rows]
@@ -239,9 +246,10 @@ class AnswerStore:
         name = verdicts_name(self.mode)
         rows: dict[Key, Mapping[str, Any]] = {}
         if (path := self.folder / f"{name}.parquet").exists():
-            finished = Verdicts.read(path)
-            finished.check(self.name, list(self.answers.values()))
-            rows |= finished.of.get(self.name, {})
+            finished, again = Verdicts.read(path), answered_in_lines(self.folder)
+            if not again:
+                finished.check(self.name, list(self.answers.values()))
+            rows |= {key: row for key, row in finished.of.get(self.name, {}).items() if key not in again}
         for path in self.folder.glob(f"{name}*.jsonl"):
             rows |= dict(_verdict_lines(path))
         for one in verdict_files(self.folder, self.mode):  # what has no text keeps the last verdict on it

@@ -1,0 +1,101 @@
+"""A model behind a server is asked, graded and resumed like any other; what is wrong with a server is a sentence."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tyler.cli.main import main
+from tyler.evaluation.store import read_records
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers 5 to every question, or what `behaviour` says."""
+
+    behaviour, asked = "answer", list[dict[str, Any]]()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.asked.append(body)
+        question = body["messages"][-1]["content"]
+        if self.behaviour == "html":
+            return self.send(200, "<html>a proxy</html>", "text/html")
+        if self.behaviour == "busy" or (self.behaviour == "tired" and len(self.asked) > 2):
+            return self.send(429, json.dumps({"error": {"message": "slow down"}}))
+        if self.behaviour == "picky" and "1 x" in question:
+            return self.send(400, json.dumps({"error": {"message": "too long"}}))
+        message = {"role": "assistant", "content": "So \\boxed{5}."}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
+        done = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
+        self.send(200, json.dumps(done))
+
+    def send(self, status: int, body: str, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Scripted.behaviour, Scripted.asked = "answer", []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+def command(folder: Path, url: str, *more: str) -> list[str]:
+    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(4)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [
+        *("eval", "--endpoint", url, "--model", "m", "--task", "jsonl", "--data-dir", str(folder / "test.jsonl")),
+        *("--output", str(folder / "out"), "--retries", "0", "--concurrency", "1", "--quiet", *more),
+    ]
+
+
+def test_a_server_is_asked_once_and_graded(url: str, tmp_path: Path) -> None:
+    assert main(command(tmp_path, url)) == 0
+    records = read_records(tmp_path / "out")
+    assert [one.correct for one in records] == [True] * 4 and records[0].visible_tokens == 7
+    assert len(Scripted.asked) == 4 and main(command(tmp_path, url)) == 0
+    assert len(Scripted.asked) == 4, "nothing is asked twice"
+
+
+def test_what_a_server_has_answered_is_kept_when_it_tires(url: str, tmp_path: Path, capsys: Any) -> None:
+    Scripted.behaviour = "tired"
+    assert main(command(tmp_path, url)) == 2
+    assert "still answers 429" in capsys.readouterr().err
+    Scripted.behaviour, Scripted.asked = "answer", []
+    assert main(command(tmp_path, url)) == 0
+    assert len(Scripted.asked) == 2 and len(read_records(tmp_path / "out")) == 4
+
+
+def test_a_request_that_is_refused_counts_as_wrong_until_it_is_asked_again(url: str, tmp_path: Path) -> None:
+    Scripted.behaviour = "picky"
+    assert main(command(tmp_path, url)) == 0
+    assert [one.correct for one in read_records(tmp_path / "out")] == [True, False, True, True]
+    Scripted.behaviour, Scripted.asked = "answer", []
+    assert main(command(tmp_path, url)) == 0 and Scripted.asked == []
+    assert main(command(tmp_path, url, "--retry-failed")) == 0
+    assert len(Scripted.asked) == 1 and all(one.correct for one in read_records(tmp_path / "out"))
+
+
+def test_a_server_that_is_none_is_said_in_a_sentence(url: str, tmp_path: Path, capsys: Any) -> None:
+    Scripted.behaviour = "html"
+    assert main(command(tmp_path, url)) == 2
+    assert "which mostly ends in /v1" in capsys.readouterr().err
+    (tmp_path / "down").mkdir()
+    assert main(command(tmp_path / "down", "http://127.0.0.1:9/v1")) == 2
+    assert "start the server or check the address" in capsys.readouterr().err
