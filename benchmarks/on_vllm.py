@@ -111,7 +111,8 @@ def main() -> None:
     for kind in ("plain", "without", "calls"):
         command = [sys.executable, *sys.argv, "--kind", kind]
         told = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout
-        found[kind] = json.loads(told.strip().splitlines()[-1])
+        (line,) = [line for line in told.splitlines() if line.startswith("{")]  # vLLM prints there too
+        found[kind] = json.loads(line)
     for batch in map(str, given.batches):
         plain, ours = found["plain"][batch], found["without"][batch]
         print(
