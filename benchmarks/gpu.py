@@ -3,13 +3,13 @@
     python benchmarks/gpu.py [--shape qwen3-4b ...] [--json out.json]     on a machine with a CUDA GPU
     python benchmarks/gpu.py --shape tiny --device cpu                    the same from end to end, anywhere
 
-First the bandwidth of a copy, which is the floor of decoding. Then for each shape, in bfloat16: plain decoding, a step
-ahead of the host with CUDA graphs and step by step, against `transformers` generate (dynamic cache, and static cache
-compiled) at batch 1, 8, 32 and 64; time to first token; an answer of 600 tokens with 5 calls against none, and the
-share of synthesis in it; one call at contexts of 128 to 8,192; tokens a second with 1 to 128 slots, without calls and
-with calls that wait for others or do not; and `tyler plan`'s estimate beside what was measured. Targets stand in the
-table. A shape needs its weights twice over the adapted maps and the caches of 128 rows: 20 GB for Qwen2.5-1.5B, 60 GB
-for Qwen3-4B; what does not fit is left out and named. An hour for all shapes is ample.
+First the bandwidth of a copy, which is the floor of decoding. Then for each shape, in bfloat16: plain decoding against
+`transformers` generate (dynamic cache, and static cache compiled) at batch 1, 8, 32 and 64; time to first token; an
+answer of 600 tokens with 5 calls against none, and the share of synthesis in it; one call at contexts of 128 to 8,192;
+tokens a second with 1 to 128 slots, without calls and with calls that wait for others or do not; and `tyler plan`'s
+estimate beside what was measured. Targets stand in the table. A shape needs its weights twice over the adapted maps and
+the caches of 128 rows: 20 GB for Qwen2.5-1.5B, 60 GB for Qwen3-4B; what does not fit is left out and named. An hour for
+all shapes is ample.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from harness import Contest, Figure, Report, Timing, Work, compete, note, option
 from models import filled, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.engine.native.cuda_graphs import PATIENCE
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import InvocationEvent, TokenEvent
 from tyler.engine.timings import Timings
@@ -115,16 +114,16 @@ def requests(amounts: Amounts, count: int, new_tokens: int, calls: int) -> list[
 
 
 class Engines(Protocol):
-    """An engine of so many slots, ahead of the host or not: the same one while a contest lasts, as a server has."""
+    """An engine of so many slots: the same one while a contest lasts, as a server has."""
 
-    def __call__(self, slots: int, ahead: bool | None) -> Engine: ...
+    def __call__(self, slots: int) -> Engine: ...
 
     def cache_clear(self) -> None: ...
 
 
 def engines_of(model: Tyler) -> Engines:
-    """The two engines of a contest are kept; each holds folded maps and caches of its own."""
-    return functools.lru_cache(maxsize=2)(lambda slots, ahead: model.engine(slots=slots, ahead=ahead))
+    """The engine of a contest is kept, with its folded maps and caches."""
+    return functools.lru_cache(maxsize=1)(lambda slots: model.engine(slots=slots))
 
 
 def decode(
@@ -134,14 +133,13 @@ def decode(
     new_tokens: int,
     calls: int = 0,
     *,
-    ahead: bool | None = None,
     coalesce: int = 0,
 ) -> Timings:
     """Decode `rows` answers at once; returns where the host's time went.
 
     Synthesis ends when the device has done it. What the host does while the device decodes costs nothing.
     """
-    engine = engines(rows, ahead)
+    engine = engines(rows)
     engine.timings, engine.coalesce = Timings(), coalesce
     answers = engine.run(requests(amounts, rows, new_tokens, calls))
     assert all(answer.num_visible == new_tokens and answer.num_invocations == calls for answer in answers)
@@ -202,8 +200,8 @@ def plain_contests(model: Tyler, engines: Engines, amounts: Amounts, shape: str)
     if model.backbone.device.type == "cuda":  # compiling pays there, and only there
         caches["generate, static cache, compiled"] = {"cache_implementation": "static"}
 
-    def ours(rows: int, ahead: bool | None = None) -> Work:
-        return lambda: decode(engines, amounts, rows, amounts.plain, ahead=ahead)
+    def ours(rows: int) -> Work:
+        return lambda: decode(engines, amounts, rows, amounts.plain)
 
     def theirs(rows: int, settings: dict[str, object]) -> Work:
         return lambda: generate(model, amounts, rows, **settings)
@@ -211,8 +209,7 @@ def plain_contests(model: Tyler, engines: Engines, amounts: Amounts, shape: str)
     return [
         Contest(
             f"{shape}, plain, batch {rows}",
-            {"engine": ours(rows), "engine, step by step": ours(rows, ahead=False)}
-            | {name: theirs(rows, settings) for name, settings in caches.items()},
+            {"engine": ours(rows)} | {name: theirs(rows, settings) for name, settings in caches.items()},
             rows * amounts.plain,
             "tokens",
         )
@@ -270,7 +267,7 @@ def slot_contests(engines: Engines, amounts: Amounts, shape: str) -> list[Contes
 def timed_if_it_fits(contest: Contest, rounds: int, engines: Engines) -> list[Timing]:
     """One contest after the other, so that its engines stay: by the end of the warm-up all they need is recorded."""
     try:
-        return compete([contest], rounds, warmups=PATIENCE + 1)
+        return compete([contest], rounds, warmups=1)
     except torch.OutOfMemoryError:
         engines.cache_clear()
         note(f"{contest.name}: left out, one of its ways does not fit this device")

@@ -21,10 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import tiny
 from tests.documents import documented_metrics
 
-from tyler.model import Tyler
 from tyler.runs.run import Run
 
 torch.set_num_threads(int(THREADS))
@@ -68,15 +66,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(params=[False, True], ids=["step by step", "ahead"])
-def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whatever uses this holds for both loops, with caches in rows and in pages that are soon full."""
-    tiny.small_pages(monkeypatch)
-    made = Tyler.engine
-    monkeypatch.setattr(Tyler, "engine", lambda *args, **settings: made(*args, **{"ahead": request.param, **settings}))
-    return bool(request.param)
 
 
 @pytest.fixture(scope="session")

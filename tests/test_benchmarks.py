@@ -99,10 +99,10 @@ def test_what_does_not_fit_is_left_out_and_named(capsys: pytest.CaptureFixture[s
         raise torch.OutOfMemoryError("no room")
 
     engines = gpu.engines_of(gpu.build("tiny", "cpu"))
-    first = engines(1, None)
-    assert gpu.fits("a small one", lambda: None, engines) and engines(1, None) is first
+    first = engines(1)
+    assert gpu.fits("a small one", lambda: None, engines) and engines(1) is first
     assert not gpu.fits("a large shape", too_much, engines)
-    assert engines(1, None) is not first, "what it held is free"
+    assert engines(1) is not first, "what it held is free"
     assert capsys.readouterr().err == "a large shape: left out, it does not fit this device\n"
 
 

@@ -44,7 +44,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield name
 
 
-@pytest.mark.usefixtures("ahead")
 def test_the_engine_decides_there_what_the_transcription_decides_on_a_cpu(device: str) -> None:
     model = tiny.tyler("qwen3", device)
     assert {parameter.device.type for parameter in model.policy.parameters()} == {device}

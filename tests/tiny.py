@@ -26,8 +26,6 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from tyler.engine import sizes
-from tyler.engine.native import batch, paged, scheduler
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, lora_layers
@@ -234,9 +232,3 @@ def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(gradient_checkpointing, "checkpoint", counted)
     return seen
-
-
-def small_pages(monkeypatch: pytest.MonkeyPatch, size: int = 16) -> None:
-    """Let short rows have several pages."""
-    for module in (sizes, paged, batch, scheduler):
-        monkeypatch.setattr(module, "PAGE", size)

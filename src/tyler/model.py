@@ -196,11 +196,10 @@ class Tyler(Independent):
         slots: int = 8,
         coalesce: int | None = None,
         memory: int | None = None,
-        ahead: bool | None = None,
     ) -> Engine:
         """A new decoding engine over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
-        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead)
+        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory)
 
     def request(
         self,

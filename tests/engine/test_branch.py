@@ -40,7 +40,7 @@ def branches(model: Tyler, answer: Trajectory, router: Router) -> list[Trajector
 @pytest.mark.parametrize("router", ROUTERS, ids=repr)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_branch_is_the_answer_up_to_the_call_and_then_has_no_such_call(
-    router: Router, temperature: float, model: Tyler, ahead: bool
+    router: Router, temperature: float, model: Tyler
 ) -> None:
     (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
     assert answer.invocations, "or the test shows nothing"
@@ -77,7 +77,7 @@ class Without:
 @pytest.mark.parametrize("router", ROUTERS[1:], ids=repr)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_behind_the_call_a_fixed_router_does_what_it_would_without_it(
-    router: Router, temperature: float, model: Tyler, ahead: bool
+    router: Router, temperature: float, model: Tyler
 ) -> None:
     (answer,) = model.engine().run([asked(model, router, Sampling(temperature, seed=1))])
     for number, branch in enumerate(branches(model, answer, router)):
@@ -85,7 +85,7 @@ def test_behind_the_call_a_fixed_router_does_what_it_would_without_it(
         assert plain.actions == branch.actions and plain.invocations == branch.invocations
 
 
-def test_behind_the_call_a_policy_says_what_it_would_with_the_calls_that_are_left(model: Tyler, ahead: bool) -> None:
+def test_behind_the_call_a_policy_says_what_it_would_with_the_calls_that_are_left(model: Tyler) -> None:
     (answer,) = model.engine().run([asked(model, Learned(), Sampling())])
     for branch in branches(model, answer, Learned()):
         calls: dict[int, tuple[str, ...]] = {}
@@ -100,7 +100,7 @@ def tokens_of(answer: Trajectory) -> list[int]:
     return [action for action, is_operator in pairs if not is_operator]
 
 
-def test_a_whole_answer_repeated_has_the_same_latents(model: Tyler, ahead: bool) -> None:
+def test_a_whole_answer_repeated_has_the_same_latents(model: Tyler) -> None:
     (answer,) = model.engine().run([asked(model, AtBoundaries(), Sampling(0.8, seed=1))])
     actions = tuple(action for action in answer.actions if action not in model.backbone.eos_ids)
     (again,) = model.engine().run([Request(answer.prompt_ids, branch=actions, max_new_tokens=len(actions))])

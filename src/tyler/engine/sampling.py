@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,20 +65,13 @@ class Sampling:
 
 
 class Uniforms:
-    """A stream's uniform numbers in their order. Who decides ahead of time looks at numbers that are taken later."""
+    """A stream's uniform numbers in their order."""
 
     def __init__(self, stream: np.random.Generator) -> None:
-        self._stream, self._seen = stream, deque[float]()
-
-    def peek(self, ahead: int) -> float:
-        """The number that is taken after `ahead` others."""
-        while len(self._seen) <= ahead:
-            self._seen.append(self._stream.random())
-        return self._seen[ahead]
+        self._stream = stream
 
     def take(self) -> float:
-        self.peek(0)
-        return self._seen.popleft()
+        return self._stream.random()
 
 
 def seed_of(*parts: object) -> int:

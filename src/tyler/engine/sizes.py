@@ -8,16 +8,6 @@ from fractions import Fraction
 BLOCK = 64
 """Capacities and KV views are multiples of this many positions: few shapes, and little wasted attention."""
 
-PAGE: int = 256
-"""Positions in a page of a paged cache: FlashAttention takes multiples of this."""
-
-FEWEST_PAGES = 4
-"""Pages that are made at first, where no bound is given."""
-
-RECORDED = 512
-"""Passes over more positions keep a device busy for longer than the host needs to launch them: none is recorded."""
-
-
 CHUNK = 1024
 LOGITS = 2**25
 """At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""
@@ -52,26 +42,6 @@ def round_up(length: int) -> int:
 def grown(capacity: int, length: int) -> int:
     """The capacity that makes room for `length`: a quarter more than before, or as much as is needed."""
     return round_up(max(length, capacity + capacity // 4))
-
-
-def doubled(count: int, least: int = 1) -> int:
-    """The first of least, 2 least, 4 least, ... that is no less."""
-    return max(least, 1 << (count - 1).bit_length() if count else 0)
-
-
-def bucket(rows: int, most: int) -> int:
-    """How many rows a program is made for: 1, 2, 4 or a multiple of 8, so that there are few."""
-    return min(most, next(size for size in (1, 2, 4, -(-rows // 8) * 8) if size >= rows))
-
-
-def pages_for(length: int) -> int:
-    """Pages that a row of this length takes."""
-    return -(-length // PAGE)
-
-
-def grown_pages(pages: int, needed: int, most: int | None) -> int:
-    """How many there are made when more are needed: as many as there may ever be, or half again as many."""
-    return max(needed, FEWEST_PAGES, pages + pages // 2) if most is None else max(needed, most)
 
 
 def positions_at_once(num_actions: int) -> int:

@@ -67,7 +67,7 @@ def starting_seconds(model: Tyler) -> float:
     """What one layer of a decoding step costs that the host starts: STEPS steps more against STEPS fewer."""
 
     def decoding(steps: int) -> Callable[[], object]:
-        return lambda: model.engine(slots=1, ahead=False).run([Request([0], Never(), max_new_tokens=steps)])
+        return lambda: model.engine(slots=1).run([Request([0], Never(), max_new_tokens=steps)])
 
     more = seconds(decoding(2 * STEPS)) - seconds(decoding(STEPS))
     return max(0.0, more) / (STEPS * (model.backbone.num_layers + CHOICE_LAYERS))

@@ -7,7 +7,7 @@ number, and 4 L a n m in attention. The weights are frozen, so a backward pass c
 Time is a roofline with three terms. Products take the longer of their operations and of reading the weights; what lies
 between them (norms, activations, masks, logits, caches) is read and written at the device's bandwidth; and every
 layer must be started. A GPU starts work while it does other work, so there the longer of the two counts; the layers of
-its decoding steps and of short passes are replayed from a graph (`tyler.engine.native.cuda_graphs`), and only wait for
+its decoding steps and of short passes are replayed from a graph, and only wait for
 each other.
 """
 
@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.engine.sizes import RECORDED, positions_at_once
+from tyler.engine.sizes import positions_at_once
 from tyler.planning.hardware import REPLAY, Device
 from tyler.planning.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
 from tyler.training.micro_batches import MicroBatches
 
+RECORDED = 512
+"""Passes over more positions keep a device busy for longer than the host needs to launch them."""
 CHOICE_LAYERS = 2
 """Choosing and bookkeeping of a decoding step, in layers' worth of starting work."""
 

@@ -15,8 +15,6 @@ from tyler.engine.request import SoftPrompt
 from tyler.engine.routing import Forced, Never
 from tyler.engine.sampling import Sampling
 
-pytestmark = pytest.mark.usefixtures("ahead")
-
 
 def fed_positions(engine: Engine) -> dict[str, int]:
     """Counts the positions that go through each decoder from now on."""

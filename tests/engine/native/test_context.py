@@ -10,8 +10,6 @@ from tests import tiny
 from torch import Tensor, nn
 
 from tyler.engine.native.context import Context, Reader
-from tyler.engine.native.cuda_graphs import Unrecorded
-from tyler.engine.native.paged import PagedContext, PagedReader
 from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.engine.sizes import BLOCK, round_up
 
@@ -27,29 +25,13 @@ def full_pass(decoder: nn.Module, embeds: Tensor) -> Tensor:
     return decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0]
 
 
-@pytest.fixture(autouse=True, params=["rows", "pages"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the readers here hold their caches in."""
-    tiny.small_pages(monkeypatch)
-    monkeypatch.setattr(HOLDING, "pages", request.param == "pages")
-    return str(request.param)
-
-
-class HOLDING:
-    """Set by the fixture, so that whoever starts a reader need not be told."""
-
-    pages = False
-
-
 def started(decoder: nn.Module, rows: int = ROWS) -> tuple[Context, Reader]:
     shape = (rows, decoder.config.hidden_size, torch.float32, torch.device("cpu"))
-    context = PagedContext(*shape, tiny.MAX_POSITIONS, most=None) if HOLDING.pages else RaggedContext(*shape)
+    context = RaggedContext(*shape)
     return context, reader_of(decoder, context)
 
 
 def reader_of(decoder: nn.Module, context: Context) -> Reader:
-    if isinstance(context, PagedContext):
-        return PagedReader(decoder, context, Unrecorded())
     return RaggedReader(decoder, context)
 
 
@@ -81,8 +63,7 @@ def test_reading_in_pieces_is_one_full_pass(family: str) -> None:
         start = context.lengths[0]
         context.append(0, whole[start : start + random.choice([1, 1, 2, 5, 40])])
         found += read(reader, range(1))
-    grown = context.in_use == 10 if isinstance(context, PagedContext) else context.capacity > 2 * BLOCK
-    assert grown, "the buffers grew while they were in use"
+    assert context.capacity > 2 * BLOCK, "the buffers grew while they were in use"
     assert close(torch.cat(found), full_pass(decoder, whole))
 
 
@@ -123,12 +104,8 @@ def entries(context: Context, reader: Reader) -> list[Tensor]:
     """Keys and values [2, layers, length, kv_heads, head_dim] of every row."""
     found = []
     for row, length in enumerate(context.lengths):
-        if isinstance(reader, PagedReader):
-            places = reader.pages.slot_mapping(torch.tensor(row), torch.arange(length))
-            found.append(torch.stack([states.flatten(1, 2)[:, places] for states in (reader.keys, reader.values)]))
-        else:
-            pair = (reader.cache.keys, reader.cache.values)
-            found.append(torch.stack([states[:, row, :, :length].transpose(1, 2) for states in pair]).clone())
+        pair = (reader.cache.keys, reader.cache.values)
+        found.append(torch.stack([states[:, row, :, :length].transpose(1, 2) for states in pair]).clone())
     return found
 
 
@@ -260,8 +237,7 @@ def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch
     monkeypatch.setattr("tyler.engine.native.context.CHUNK", 60)
     for states, whole in zip(read(reader, range(3)), wholes, strict=True):
         assert close(states, full_pass(decoder, whole))
-    packed = [20 + 9 + 20, 20 + 1 + 13, 20 + 1 + 1, 10 + 1 + 1]  # nothing is repeated for the longest row
-    assert widths == (packed if HOLDING.pages else [60, 60, 60, 30])
+    assert widths == [60, 60, 60, 30]
 
 
 def test_a_shared_prompt_is_read_once_and_goes_two_ways() -> None:

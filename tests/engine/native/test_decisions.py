@@ -36,7 +36,7 @@ def teacher_forced(model: Tyler, answer: Trajectory) -> torch.Tensor:
     return logits.softmax(dim=-1)[:, answer.vocab_size :]
 
 
-def test_the_probabilities_are_those_of_a_plain_pass(model: Tyler, ahead: bool) -> None:
+def test_the_probabilities_are_those_of_a_plain_pass(model: Tyler) -> None:
     *told, untold = model.engine().run(requests(model))
     assert untold.operator_probs == []
     for answer in told:
@@ -46,14 +46,14 @@ def test_the_probabilities_are_those_of_a_plain_pass(model: Tyler, ahead: bool) 
         assert (found[answer.invocations[-1].action + 1 :] == 0).all(), "the budget is spent"
 
 
-def test_an_invocation_has_the_probability_that_it_was_drawn_with(model: Tyler, ahead: bool) -> None:
+def test_an_invocation_has_the_probability_that_it_was_drawn_with(model: Tyler) -> None:
     for answer in model.engine().run(requests(model)[:3]):
         for call in answer.invocations:
             probability = answer.operator_probs[call.action][answer.actions[call.action] - answer.vocab_size]
             assert probability == pytest.approx(torch.tensor(answer.logprobs[call.action]).exp().item(), rel=1e-4)
 
 
-def test_events_tell_what_the_trajectory_keeps(model: Tyler, ahead: bool) -> None:
+def test_events_tell_what_the_trajectory_keeps(model: Tyler) -> None:
     heard: dict[int, list[Event]] = {}
     for event in model.engine().stream(requests(model)):
         heard.setdefault(event.index, []).append(event)
@@ -65,7 +65,7 @@ def test_events_tell_what_the_trajectory_keeps(model: Tyler, ahead: bool) -> Non
         assert told == kept[: len(told)]
 
 
-def test_asking_changes_no_answer(model: Tyler, ahead: bool) -> None:
+def test_asking_changes_no_answer(model: Tyler) -> None:
     asked = requests(model)[1]
     silent = Request(asked.prompt_ids, asked.router, asked.sampling, asked.budget, asked.max_new_tokens)
     (told,), (untold,) = model.engine().run([asked]), model.engine().run([silent])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import tiny
-from tyler.engine.native import paged
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import FinishEvent, Request, SoftPrompt
 from tyler.engine.routing import Forced, Learned, Never
@@ -46,7 +45,7 @@ def essence(trajectory: Trajectory) -> tuple[list[int], list[float], str]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_row_with_such_logits_ends_and_its_neighbours_answer(temperature: float, model: Tyler, ahead: bool) -> None:
+def test_the_row_with_such_logits_ends_and_its_neighbours_answer(temperature: float, model: Tyler) -> None:
     requests = [plain(temperature=temperature), plain(tiny.SHORT, temperature)]
     whole = [one.trajectory for one in ends(model.engine(slots=3), requests)]
     with torch.no_grad():
@@ -61,25 +60,7 @@ def test_the_row_with_such_logits_ends_and_its_neighbours_answer(temperature: fl
         assert one.trajectory.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
-def test_pages_that_such_a_row_shared_a_pass_with_stay_finite(
-    model: Tyler, ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What only fills a pass up goes to the page that every row's empty columns point to: three pages are read as four,
-    and the fourth is that one. A prompt that fills its pass does not write there anew."""
-    monkeypatch.setattr(paged, "RECORDED", 2 * paged.PAGE)
-    long = (tiny.ids(tiny.LONG) * 9)[: 2 * paged.PAGE + 2]
-    good = Request(long, router=Never(), max_new_tokens=4)
-    (expected,) = ends(model.engine(slots=4), [good])
-    with torch.no_grad():
-        model.synthesizer.mapping()["state"].proj.bias.fill_(math.nan)
-    engine = model.engine(slots=4)
-    (lost,) = ends(engine, [Request(tiny.ids(tiny.MEDIUM), router=Forced({0: ("state",)}), max_new_tokens=LENGTH)])
-    assert lost.error is not None
-    for found in ends(engine, [good, good]):
-        assert found.error is None and found.trajectory.actions == expected.trajectory.actions
-
-
-def test_latents_that_are_the_last_action_are_looked_at_as_well(model: Tyler, ahead: bool) -> None:
+def test_latents_that_are_the_last_action_are_looked_at_as_well(model: Tyler) -> None:
     with torch.no_grad():
         model.synthesizer.mapping()["state"].proj.bias.fill_(math.nan)
     request = Request(tiny.ids(tiny.MEDIUM), router=Forced({0: ("state",)}), max_new_tokens=1)
@@ -87,7 +68,7 @@ def test_latents_that_are_the_last_action_are_looked_at_as_well(model: Tyler, ah
     assert found.error is not None and "hidden states after a call are not finite" in found.error
 
 
-def test_the_step_is_counted_in_actions(model: Tyler, ahead: bool) -> None:
+def test_the_step_is_counted_in_actions(model: Tyler) -> None:
     with torch.no_grad():
         model.synthesizer.mapping()["state"].queries[0, 0] = math.inf
     request = Request(tiny.ids(tiny.MEDIUM), router=Forced({3: ("state",)}), max_new_tokens=LENGTH)
@@ -96,7 +77,7 @@ def test_the_step_is_counted_in_actions(model: Tyler, ahead: bool) -> None:
     assert len(found.trajectory.actions) == 4 and found.trajectory.num_invocations == 1
 
 
-def test_who_comes_into_the_place_of_such_a_row_is_answered_as_ever(model: Tyler, ahead: bool) -> None:
+def test_who_comes_into_the_place_of_such_a_row_is_answered_as_ever(model: Tyler) -> None:
     engine = model.engine(slots=1)
     (expected,) = ends(engine, [plain()])
     long = tiny.ids(tiny.LONG)

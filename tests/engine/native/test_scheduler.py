@@ -9,19 +9,15 @@ from tests import tiny
 from tests.asking import ACTIONS, CASES, ask, run, same
 
 from tyler.engine.native.engine import Engine
-from tyler.engine.native.paged import PagedContext, PagedReader
 from tyler.engine.request import FinishEvent, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.sizes import pages_for
 from tyler.model import Tyler
-
-pytestmark = pytest.mark.usefixtures("ahead")
 
 
 def bytes_held(engine: Engine) -> int:
     readers = (engine.batch.policy_reader, engine.batch.synthesis_reader)
-    caches = [reader if isinstance(reader, PagedReader) else reader.cache for reader in readers]
+    caches = [reader.cache for reader in readers]
     return engine.context.embeds.nbytes + sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
 
 
@@ -46,7 +42,7 @@ def test_requests_wait_for_memory_and_answers_do_not_change(rows: int) -> None:
                 found[event.index] = event.trajectory
         assert bytes_held(engine) <= bound
         most = max(most, len(engine.rows))
-    assert rows <= most and (most < 8 or isinstance(engine.context, PagedContext))
+    assert rows <= most < 8
     free = run(model, requests)
     assert all(same(free[index], found[index]) for index in range(len(requests)))
 
@@ -120,9 +116,5 @@ def test_memory_follows_the_rows_that_are_left() -> None:
     full = engine.context.embeds.nbytes
     for _ in range(10):
         engine.step()
-    if isinstance(engine.context, PagedContext):
-        assert engine.context.embeds.nbytes == full, "nothing moves"
-        assert engine.context.in_use == pages_for(engine.context.lengths[0] + 7)
-        return
     assert engine.context.rows == 1 and engine.batch.policy_reader.cache.keys.shape[1] == 1
     assert engine.context.embeds.nbytes <= full / 8

@@ -5,10 +5,7 @@ decisions.py      what each row chooses, tells, or repeats
 scheduler.py      which requests wait, are admitted or are preempted
 batch.py          the rows of a step
 context.py        x_t: embeddings, positions and the two readers of them
-ragged.py         rows one after another in one buffer, on a CPU
-paged.py          rows in pages, on a GPU
+ragged.py         rows one after another in one buffer
 fused_decoder.py  the forward pass that decoding runs
 packing.py        weights as a CPU multiplies few rows by them fastest
-cuda_graphs.py    recorded programs for passes of few positions
-overlap.py        launching a step while the host still reads the last one
 """

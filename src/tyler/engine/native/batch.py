@@ -7,7 +7,7 @@ are kept in the order running, parked, and whoever leaves gives way to the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -15,15 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tyler.engine.native.context import Context, Reader, position_bytes
-from tyler.engine.native.cuda_graphs import recorder_for
-from tyler.engine.native.fused_decoder import has_fixed_angles
-from tyler.engine.native.overlap import OverlapScheduler
-from tyler.engine.native.paged import PagedContext, PagedReader
+from tyler.engine.native.context import Reader, position_bytes
 from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.engine.request import Request
 from tyler.engine.request_state import RequestState
-from tyler.engine.sizes import PAGE
 from tyler.modeling.attention import cache_dtype
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.policy import Policy
@@ -38,7 +33,7 @@ class Companion(Protocol):
 
 
 class Batch:
-    """Up to `slots` rows. With `ahead` their caches are in pages, and `overlap` runs their plain steps.
+    """Up to `slots` rows.
 
     `memory` bounds the bytes of context and caches; `scheduler.py` keeps to it, and pages are made by it. `synthesizer`
     makes the decoder of operator calls, when the first of them comes.
@@ -52,7 +47,6 @@ class Batch:
         *,
         slots: int,
         memory: int | None,
-        ahead: bool,
     ) -> None:
         self.backbone, self.slots, self.memory = backbone, slots, memory
         self.rows: list[RequestState] = []
@@ -62,33 +56,15 @@ class Batch:
         kept = cache_dtype(backbone.dtype, backbone.device)
         self.position_bytes = 2 * position_bytes(backbone.model.config, kept)
         self.position_bytes += backbone.dim * backbone.dtype.itemsize
-        self.overlap: OverlapScheduler | None = None
         self._synthesizer = synthesizer
-        self._build_context(policy, ahead)
+        self.context = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
+        self.policy_reader = RaggedReader(policy.decoder(), self.context)
         self.readers = [self.policy_reader]
-
-    def _build_context(self, policy: Policy, ahead: bool) -> None:
-        """The context and its first reader: in pages where the device runs ahead of the host."""
-        backbone, decoder = self.backbone, policy.decoder()
-        shape = (self.slots, backbone.dim, backbone.dtype, backbone.device)
-        self.policy_reader: Reader
-        self.new_reader: Callable[[PreTrainedModel], Reader]
-        if ahead and has_fixed_angles(decoder):
-            most = None if self.memory is None else self.memory // (PAGE * self.position_bytes) - 1
-            pages, recorder = PagedContext(*shape, backbone.max_positions, most), recorder_for(backbone.device)
-            self.context: Context = pages
-            self.new_reader = partial(PagedReader, context=pages, recorder=recorder)
-            self.policy_reader = reader = PagedReader(decoder, pages, recorder)
-            self.overlap = OverlapScheduler(backbone, policy, reader, self.hidden, recorder)
-        else:
-            self.context = rows = RaggedContext(*shape)
-            self.new_reader = partial(RaggedReader, context=rows)
-            self.policy_reader = self.new_reader(decoder)
 
     @cached_property
     def synthesis_reader(self) -> Reader:
         """The synthesizer's, made with the first operator call: who calls none holds no second set of weights."""
-        self.readers.append(self.new_reader(self._synthesizer()))
+        self.readers.append(RaggedReader(self._synthesizer(), self.context))
         return self.readers[-1]
 
     def prepare_calls(self) -> None:
@@ -162,7 +138,6 @@ class Batch:
     def swap(self, first: int, second: int) -> None:
         """Exchange two rows."""
         if first != second:
-            assert not self.in_flight, "a step in flight knows its rows by their places"
             self.rows[first], self.rows[second] = self.rows[second], self.rows[first]
             self.hidden[[first, second]] = self.hidden[[second, first]]
             self.context.swap(first, second)
@@ -170,11 +145,6 @@ class Batch:
                 reader.swap(first, second)
             for companion in self.companions:
                 companion.swap(first, second)
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a step has been launched and has not landed."""
-        return self.overlap is not None and self.overlap.in_flight is not None
 
     # -- what is read of them ------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ has not read yet, so a prompt, one decoded token, a block of latents and a synth
 are the same operation. Rows have their own lengths: nothing is padded in the caches. A pass runs over neighbouring
 rows, so that it works on views; whoever needs other rows swaps them together first.
 
-On a CPU rows lie one after another in one buffer (`ragged.py`); on a GPU they have pages (`paged.py`).
+Rows lie one after another in one buffer (`ragged.py`).
 """
 
 from __future__ import annotations

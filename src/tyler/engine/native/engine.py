@@ -4,10 +4,6 @@ Every row is one request. A step serves the operator calls that are due, lets ea
 and reads what was appended. A row that chose an operator is parked until its call is served, together with others.
 The rows and what has been read of them are the batch (`batch.py`), who may join them is its own question
 (`scheduler.py`). A call feeds the synthesizer only what is new since the row's last call, plus the queries.
-
-On a GPU the host would be late for every step. There caches are in pages and short passes are recorded (`paged.py`),
-and while nothing but tokens happens, decide and read are one program, which is launched a step ahead of what the host
-knows (`overlap.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from tyler.engine.fair_lock import SoleUser
 from tyler.engine.native.batch import Batch
 from tyler.engine.native.decisions import LmHead, decide, logits_of
 from tyler.engine.native.fused_decoder import has_fixed_angles
-from tyler.engine.native.overlap import InFlightStep
 from tyler.engine.native.scheduler import Scheduler
 from tyler.engine.protocol import Load
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
@@ -62,8 +57,7 @@ class Engine:
     `coalesce` is how many steps an operator call may wait, so that the calls of several rows are served in one pass;
     None chooses by how many rows there are (`patience`). `memory` bounds the bytes of context and caches: a request
     that does not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait
-    until there is room again. `ahead` lets the device run a step ahead of the host; None does so on a GPU, with CUDA
-    graphs. Results do not depend on any of the four.
+    until there is room again. Results do not depend on any of the three.
     """
 
     @torch.inference_mode(False)
@@ -78,7 +72,6 @@ class Engine:
         slots: int = 8,
         coalesce: int | None = None,
         memory: int | None = None,
-        ahead: bool | None = None,
     ) -> None:
         check_sizes(slots, coalesce, memory)
         if not has_fixed_angles(backbone.decoder):  # angles follow the longest row: each is read by itself
@@ -93,9 +86,8 @@ class Engine:
         # Looked up once: transformers looks each of these up again, and a step asks for them often.
         self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
         self._max_positions, self._device = backbone.max_positions, backbone.device
-        ahead = self._device.type == "cuda" if ahead is None else ahead
         self.lm_head = LmHead(policy)
-        self.batch = Batch(backbone, policy, synthesizer.decoder, slots=slots, memory=memory, ahead=ahead)
+        self.batch = Batch(backbone, policy, synthesizer.decoder, slots=slots, memory=memory)
         self.scheduler = Scheduler(self.batch, self._longest_action)
         self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
         self._aborted: list[RequestState] = []  # while they waited
@@ -243,8 +235,6 @@ class Engine:
 
     def _admit(self) -> None:
         """Fill free rows from the queue, as far as there is memory, and read their prompts."""
-        if self.batch.in_flight and self.scheduler.disturbs():
-            self._drain()
         self._aborted += self.scheduler.withdrawn()  # first: whoever makes room goes to the head of the queue
         self.scheduler.preempt_youngest()
         if joining := self.scheduler.admit():
@@ -262,8 +252,6 @@ class Engine:
         parked = self.batch.arrange()
         if not parked or not self._due(parked):
             return []
-        if self._drain():
-            parked = self.batch.arrange()
         self.batch.prepare_calls()
         with self.timings.clock("decode", self.rows):
             self._wait_for_device()  # for what is still being read, which is no part of the calls
@@ -359,9 +347,6 @@ class Engine:
         running = [slot for slot, row in enumerate(self.rows) if row.call is None and not row.finish_reason]
         if not running:
             return
-        if self._may_run_ahead(running):
-            self._decide_ahead(len(running))
-            return
         with self.timings.clock("choice", [self.rows[slot] for slot in running]):
             by_sampler: dict[Sampler | None, list[int]] = {}
             for slot in running:
@@ -373,54 +358,6 @@ class Engine:
                     self._decide_by(sampler, slots)
             for slot in running:
                 self._finish_if_full(slot)
-
-    def _may_run_ahead(self, running: list[int]) -> bool:
-        """Whether these rows are all that are not parked, and decide plainly: they run ahead."""
-        if self.batch.overlap is None or any(row.finish_reason or row.follows for row in self.rows):
-            return False
-        return running[-1] == len(running) - 1 and all(self.rows[slot].request.sampler is None for slot in running)
-
-    def _decide_ahead(self, running: int) -> None:
-        """Land the step in flight, or a first one, with the next already launched unless a row is about to end.
-
-        Where a row ends or calls, the next step lands at once: rows are rearranged only with nothing in flight.
-        """
-        overlap = self.batch.overlap
-        assert overlap is not None
-        rows = self.rows[:running]
-        with self.timings.clock("decode", rows):
-            step = overlap.in_flight or overlap.launch(rows, in_flight=0)
-            last = any(self._counted(row) + 1 >= row.request.max_new_tokens for row in rows)
-            overlap.in_flight = None if last else overlap.launch(rows, in_flight=1)
-            self._process_output(step)
-            self._park_scheduled()
-        if any(row.call is not None or row.finish_reason for row in rows):
-            self._drain()
-
-    def _process_output(self, step: InFlightStep) -> None:
-        """Carry out the actions of a launched step. Rows that ended or parked since it was launched take none."""
-        for slot, action, logprob, probs in zip(range(step.rows), *step.arrived(), strict=True):
-            row, appended = self.rows[slot], list[tuple[int, int]]()
-            if row.call is not None or row.finish_reason:
-                continue
-            row.uniforms.take()
-            row.report(probs)
-            self._act(slot, action, logprob, appended)
-            if appended:  # the step has embedded and read it
-                self.context.lengths[slot] += 1
-                self.batch.policy_reader.read_to[slot] = self.context.lengths[slot]
-            self._finish_if_full(slot)
-
-    def _drain(self) -> bool:
-        """Land what is in flight, if anything is."""
-        overlap = self.batch.overlap
-        if overlap is None or overlap.in_flight is None:
-            return False
-        step, overlap.in_flight = overlap.in_flight, None
-        with self.timings.clock("decode", self.rows[: step.rows]):
-            self._process_output(step)
-        self._park_scheduled()
-        return True
 
     def _decide_plainly(self, running: list[int]) -> None:
         """An action in V', greedy or sampled; a token is read as itself."""

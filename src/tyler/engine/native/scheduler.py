@@ -6,11 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from tyler.engine.native.batch import Batch
-from tyler.engine.native.paged import PagedContext
-from tyler.engine.native.ragged import RaggedContext
 from tyler.engine.request import Request
 from tyler.engine.request_state import RequestState
-from tyler.engine.sizes import PAGE
 
 
 class Scheduler:
@@ -22,8 +19,7 @@ class Scheduler:
     def __init__(self, batch: Batch, longest_action: int) -> None:
         self.waiting: deque[RequestState] = deque()
         self._batch, self._memory = batch, batch.memory
-        # One position after an action, two where a step is launched ahead of the next.
-        self._beyond = longest_action + (1 if batch.overlap is None else 2)
+        self._beyond = longest_action + 1
 
     def check(self, request: Request) -> None:
         """Raise ValueError for a request whose answer could not be finished even alone."""
@@ -62,38 +58,21 @@ class Scheduler:
             self.waiting.appendleft(row)
             self._batch.leave(slot)
 
-    def disturbs(self) -> bool:
-        """Whether the step to come admits, preempts or retires somebody, or needs more pages than there are."""
-        context, rows = self._batch.context, self._batch.rows
-        assert isinstance(context, PagedContext)
-        if self._next_fits([]) or any(row.finish_reason for row in rows):
-            return True
-        return not self._fits([]) or context.lacks(range(len(rows)), self._reach()) > 0
-
     def _next_fits(self, joining: Sequence[RequestState]) -> bool:
         """Whether there is a next one, and a place and memory for it beside those that run and join."""
         taken = len(self._batch.rows) + len(joining)
         return bool(self.waiting) and taken < self._batch.slots and self._fits([*joining, self.waiting[0]])
 
     def _fits(self, joining: Sequence[RequestState]) -> bool:
-        """Whether these rows find memory beside those that run; one row alone always does.
-
-        Where there are pages, a row joins only if every row keeps one page to grow into; otherwise the youngest row
-        would soon be preempted again.
-        """
+        """Whether these rows find memory beside those that run; one row alone always does."""
         if self._memory is None:
             return True
-        spare = PAGE if joining and self._batch.overlap is not None else 0
-        reach = [length + spare for length in self._reach(joining)]
+        reach = self._reach(joining)
         return len(reach) == 1 or self._bytes(reach) <= self._memory
 
     def _make_room(self, joining: Sequence[RequestState]) -> None:
         """Hold memory for the rows there are: more when they grow, less when most have gone and none waits."""
-        context = self._batch.context
-        if isinstance(context, RaggedContext):
-            context.fit(self._reach(joining), exact=self._memory is not None, shrinks=not self.waiting)
-        else:
-            self._batch.policy_reader.hold(range(len(self._batch.rows)), self._reach())
+        self._batch.context.fit(self._reach(joining), exact=self._memory is not None, shrinks=not self.waiting)
 
     def _reach(self, joining: Sequence[RequestState] = ()) -> list[int]:
         """Positions that the running rows and these may reach within a step."""

@@ -29,8 +29,6 @@ from tyler.reasoners.memgen.weaver import Weaver
 class MemGenEngine(Engine):
     """The engine with a weaver and, where there is one, a trigger. `max_new_tokens` counts visible tokens.
 
-    A trigger decides on the host, between two tokens; with one, the device never runs ahead.
-
     `consultations` holds, by request index, every answer of the trigger in order.
     """
 
@@ -44,13 +42,9 @@ class MemGenEngine(Engine):
         slots: int = 8,
         coalesce: int | None = None,
         memory: int | None = None,
-        ahead: bool | None = None,
     ) -> None:
         policy = Policy(backbone, len(operators)).eval()
-        ahead = ahead if trigger is None else False
-        super().__init__(
-            backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, memory=memory, ahead=ahead
-        )
+        super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, memory=memory)
         self.batch.synthesis_reader.feed = self._weave
         self.weaver, self.trigger = weaver, trigger
         self.trigger_context = None if trigger is None else TriggerContext(trigger, backbone, slots)
