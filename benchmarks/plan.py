@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,9 +30,9 @@ from tyler.planning.hardware import Device
 from tyler.planning.memory import Shape
 from tyler.planning.roofline import Cost, Lengths, learning_costs, rollout_costs, stage1_costs, total_seconds
 from tyler.tasks.problem import Problem
-from tyler.training.loop import Passes
-from tyler.training.stage1 import accumulate_gradients
-from tyler.training.stage2 import Rollout, learn
+from tyler.training.rollouts import Rollout
+from tyler.training.stage1 import Stage1Trainer
+from tyler.training.stage2 import Stage2Trainer
 from tyler.training.teacher_forcing import Example, Insertion
 
 FRESH_SECONDS = 30
@@ -92,12 +92,7 @@ def stage1_step(one: Setting) -> None:
         for row in range(settings.batch_size)
     ]
     one.model.synthesizer.train()
-    accumulate_gradients(
-        one.model,
-        examples,
-        Passes.of(settings, one.model.backbone, one.model.synthesizer),
-        settings.gradient_checkpointing,
-    )
+    Stage1Trainer(one.model, (), settings).accumulate([("x", example) for example in examples])
     one.model.synthesizer.zero_grad(set_to_none=True)
     one.model.synthesizer.eval()
 
@@ -117,12 +112,12 @@ def decode(one: Setting, count: int) -> Rollout:
     trajectories = one.model.engine(slots=min(count, one.config.decoding.slots)).run(requests(one, count))
     assert all(len(answer.actions) == one.lengths.answer for answer in trajectories)
     rewards = torch.rand(1, count)
-    return Rollout([Problem("made up", "mini", "", "")], trajectories, [], rewards, rewards > 0.5, {})
+    return Rollout([Problem("made up", "mini", "", "")], trajectories, [], rewards)
 
 
 def learning(one: Setting, rollout: Rollout) -> None:
     """One gradient of eta and psi."""
-    learn(one.model, rollout, one.model.policy.psi.detach().clone(), one.config)
+    Stage2Trainer(one.model, rollout.problems, (), one.config).learn(replace(rollout, start=None))
     one.model.policy.zero_grad(set_to_none=True)
 
 

@@ -31,9 +31,9 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import sft
-from tyler.training import stage1, supervised
+from tyler.training import stage1
 from tyler.training.command import load_backbone
-from tyler.training.loop import Passes, batch_at
+from tyler.training.loop import batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.teacher_forcing import num_positions
 from tyler.training.traces import Trace, load_traces
@@ -98,27 +98,27 @@ def main() -> None:
     size = 4 if arguments.quick else arguments.batch
     batch = [traces[index] for _, index in batch_at(1, size, len(traces), config.sft.seed)]
     learner = supervised_model(backbone, config)
-    spec = sft.spec(learner, config.sft)
+    fine_tuning = sft.SftTrainer(learner, batch, config.sft)
     steps: dict[str, Step] = {
         "transformers + peft": partial(plain_step, learner, batch, 1),
         "transformers + peft, by 4": partial(plain_step, learner, batch, -(-size // 4)),
-        "tyler SFT": partial(supervised.accumulate_gradients, spec, batch),
+        "tyler SFT": partial(fine_tuning.accumulate, batch),
     }
     check_equal([one for one in learner.policy.lora.parameters() if one.requires_grad], steps)  # type: ignore[union-attr]
     blocks = config.stage1.insertions.model_copy(update={"min": config.stage1.insertions.max})
     operators = stage1.new_operators(config, backbone)
     chosen = config.stage1.model_copy(update={"insertions": blocks, "batch_size": size})
     examples = [example for _, example in stage1.draw_batch(traces, chosen, 1)]
-    passes = Passes.of(chosen, backbone, operators.synthesizer)
-    steps["tyler Stage 1"] = partial(stage1.accumulate_gradients, operators, examples, passes)
-    work, lengths = f"a step of {size} traces", [sft.num_tokens(trace) for trace in batch]
+    stage = stage1.Stage1Trainer(operators, traces, chosen)
+    steps["tyler Stage 1"] = partial(stage.accumulate, [("x", example) for example in examples])
+    work, lengths = f"a step of {size} traces", [fine_tuning.num_positions(trace) for trace in batch]
     positions = [num_positions(example, operators.heads) for example in examples]
     pieces = MicroBatches.of(config.sft, backbone)
     report.add(
         [
             Figure("padding", "one piece", 100 * padding(lengths, MicroBatches()), "%"),
             Figure("padding", "tyler SFT", 100 * padding(lengths, pieces), "%"),
-            Figure("padding", "tyler Stage 1", 100 * padding(positions, passes.pieces), "%"),
+            Figure("padding", "tyler Stage 1", 100 * padding(positions, stage.micro_batches), "%"),
             Figure(
                 "latent blocks of a trace", "tyler Stage 1", sum(len(one.insertions) for one in examples) / size, ""
             ),

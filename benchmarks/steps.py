@@ -133,8 +133,8 @@ def decoding(new: int, rate: float, copied: float) -> list[Figure]:
 def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     """Eight traces through the plain full graph, and as they are trained."""
     from training import build, full_graph, traces
+    from tyler.config.loops import Stage1Config
     from tyler.training import stage1
-    from tyler.training.loop import Passes
 
     model, vocab = build(4, 256, 2048), 2048
     examples = traces(8, length, blocks, vocab, Random(0))
@@ -143,9 +143,10 @@ def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     latents = 8 * blocks * 16 / 3
     # Synthesizer and policy read everything once and differentiate it once: frozen weights have no gradient themselves.
     floor = 2 * 2 * 2 * weights * (read + latents) / rate
+    trainer = stage1.Stage1Trainer(model, (), Stage1Config())
     steps = {
         "plain full graph": lambda: full_graph(model, examples),
-        "ours": lambda: stage1.accumulate_gradients(model, examples, Passes()),
+        "ours": lambda: trainer.accumulate([("x", example) for example in examples]),
     }
     return [one for way, step in steps.items() for one in figures(f"Stage 1, {way}", step, 1, floor)]
 

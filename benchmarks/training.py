@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from harness import Contest, Figure, Report, Spread, compete, options, read
 from models import sized
 from tyler.config.files import load_config
-from tyler.config.loops import GrpoConfig, Stage2Config
+from tyler.config.loops import GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
@@ -37,12 +38,12 @@ from tyler.modeling.operators import PAPER_OPERATORS, Operator
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.training import grpo, stage1, stage2
+from tyler.training import stage1, stage2
+from tyler.training.advantages import group_advantages
 from tyler.training.calibration import collect_decisions, fit_psi
-from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
-from tyler.training.stage2 import Rollout
+from tyler.training.rollouts import Rollout
 from tyler.training.teacher_forcing import Example, Insertion
 
 ROOT = Path(__file__).parent.parent
@@ -155,7 +156,9 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
 
     def ours(pieces: MicroBatches, recompute: bool = False) -> Step:
         def step() -> None:
-            stage1.accumulate_gradients(model, examples, Passes(pieces), gradient_checkpointing=recompute)
+            trainer = stage1.Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
+            trainer.micro_batches = pieces
+            trainer.accumulate([("x", example) for example in examples])
 
         return step
 
@@ -191,17 +194,17 @@ def stage2_parts(report: Report, group_size: int, batch_size: int) -> None:
     )
     psi = fit_psi(decisions, len(model.operators), settings.calibration)
     model.policy.psi.data.copy_(psi)
-    spec = stage2.spec(model, problems, config)
-    spec.state[0].copy_(psi)
-    optimization = Optimization.of(settings, stage2.parameter_groups(model, config), rounds)
+    trainer = stage2.Stage2Trainer(model, problems, (), config)
+    trainer.reference_psi.copy_(psi)
+    optimization = Optimization.of(settings, trainer.parameter_groups(), rounds)
     parts: dict[str, list[float]] = defaultdict(list)
     actions = 0
     for step in range(rounds):
-        rollout = stage2.roll_out(model, problems[step * batch_size : (step + 1) * batch_size], config, step)
+        rollout = trainer.roll_out(problems[step * batch_size : (step + 1) * batch_size], step)
         for name, seconds in rollout.seconds.items():
             parts[name].append(seconds)
         started = time.perf_counter()
-        grpo.improve(spec, rollout, optimization, step)
+        trainer.improve(rollout, optimization, step)
         parts["learning"].append(time.perf_counter() - started)
         actions += sum(len(one.actions) for one in rollout.trajectories)
     whole = [sum(values) for values in zip(parts["rollout"], parts["grading"], parts["learning"], strict=True)]
@@ -228,7 +231,7 @@ def rolled_out(model: Tyler, groups: int, group_size: int, longest: int, vocab: 
             requests.append(Request(prompt, Learned(), sampling, max_new_tokens=random.randint(longest // 4, longest)))
     trajectories = model.engine(slots=16).run(requests)
     rewards = torch.tensor([[float(random.random() < 0.5) for _ in range(group_size)] for _ in problems])
-    return Rollout(problems, trajectories, [], rewards, rewards > 0, {})
+    return Rollout(problems, trajectories, [], rewards)
 
 
 def trl_learner(model: Tyler, rollout: Rollout, grpo: GrpoConfig, size: int) -> Step:
@@ -259,7 +262,7 @@ def trl_learner(model: Tyler, rollout: Rollout, grpo: GrpoConfig, size: int) -> 
     assert lora is not None
     add_fused_lm_head(lora.get_base_model(), temperature=grpo.temperature, outputs=("log_probs", "entropy"))
     trainer, trajectories = GrpoSpec(), rollout.trajectories
-    advantages = stage2.group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten()
+    advantages = group_advantages(rollout.rewards, grpo.advantage_epsilon).flatten()
 
     def inputs(first: int) -> dict[str, Tensor]:
         part = trajectories[first : first + size]
@@ -295,12 +298,12 @@ def compare_learners(report: Report, size: tuple[int, int, int], longest: int) -
     model = build(*size, operators=())
     grpo = GrpoConfig(group_size=8)
     rollout = rolled_out(model, 2, 8, longest, size[2])
-    psi = torch.zeros(0, size[1])
 
     def ours(pieces: MicroBatches, recompute: bool = False) -> Step:
         learning = Stage2Config(batch_size=16, micro_batch_size=together, gradient_checkpointing=recompute)
         config = Config(stage2=learning, grpo=grpo)
-        return lambda: stage2.learn(model, rollout, psi, config)
+        trainer = stage2.Stage2Trainer(model, rollout.problems, (), config)
+        return lambda: trainer.learn(replace(rollout, start=None))
 
     lora = model.policy.lora
     assert lora is not None

@@ -71,7 +71,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def metric_names() -> re.Pattern[str]:
     """What the page of metrics has a row for."""
-    return re.compile("|".join(re.escape(key).replace(r"\{operator\}", r"\w+") for key in documented_metrics()))
+    return re.compile("|".join(re.sub(r"\\\{\w+\\\}", r"\\w+", re.escape(key)) for key in documented_metrics()))
 
 
 @pytest.fixture(autouse=True)

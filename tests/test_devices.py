@@ -23,9 +23,8 @@ from tyler.config.sections import DevicesConfig
 from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone, best_device, resolve_device, resolve_dtype
 from tyler.reasoners.memgen.trigger import decide
-from tyler.training import grpo
+from tyler.training import verdicts
 from tyler.training.distributed import joined
-from tyler.training.mixed_precision import MixedPrecision
 from tyler.training.replay import pack_for, replay_logprobs
 from tyler.training.stage1 import run as run_stage1
 
@@ -79,7 +78,7 @@ def test_stage_1_has_there_the_log_probabilities_and_gradients_of_full_passes(de
 def test_stage_2_has_there_the_loss_and_gradients_of_the_papers_sums(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpo, "grade", stage2.verdict)
+    monkeypatch.setattr(verdicts, "grade", stage2.verdict)
     model, rollout, reference_psi = stage2.moved_policy(device=device)
     terms, found = stage2.learned(model, rollout, reference_psi, stage2.CONFIG)
     on_cpu, _, reference_on_cpu = stage2.moved_policy()
@@ -167,14 +166,6 @@ def test_one_device_is_not_named_for_several_processes(monkeypatch: pytest.Monke
 def test_another_device_is_refused_by_its_key() -> None:
     with pytest.raises(ValueError, match=r"devices\.device"):
         load_config("mini", ["devices.device=tpu"])
-
-
-def test_autocast_is_refused_there(stand_in: str) -> None:
-    backbone = tiny.build_backbone("qwen2", device=stand_in)
-    with pytest.raises(
-        ValueError, match="autocast is for CPUs and CUDA devices; on an Apple GPU set autocast to false"
-    ):
-        MixedPrecision.of(backbone, backbone.model, autocast=True)
 
 
 def test_a_model_is_loaded_there(stand_in: str) -> None:

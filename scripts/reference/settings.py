@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from tyler.config.meanings import OPERATOR, docstrings, first_paragraph, meaning, section_in
+from tyler.config.meanings import OPERATOR, first_paragraph, meaning, own_text, section_in
 from tyler.config.schema import Config
 from tyler.modeling.operators import Operator
 
@@ -43,7 +43,7 @@ def section(name: str, field: FieldInfo) -> str:
     if name == "operators":
         rows, about = operator_rows(), "The typed latent operators, in the order of their action ids; a list of:"
     else:
-        rows, about = list(rows_of(name, field.annotation)), first_paragraph(field.annotation)
+        rows, about = list(rows_of(name, section_in(field.annotation))), first_paragraph(field.annotation)
     return "\n".join(
         [
             f"## `{name}`\n\n{textwrap.fill(about, 120)}\n",
@@ -62,7 +62,7 @@ def rows_of(prefix: str, owner: Any) -> Iterator[str]:
         if nested is None:
             yield row(key, values(field), default(field), meaning(owner, name))
         else:
-            about = docstrings(owner).get(name) or first_paragraph(nested)
+            about = own_text(owner, name) or first_paragraph(nested)
             yield row(key, holds(field.annotation), "`null`" if field.default is None else "", about)
             yield from rows_of(key, nested)
 
@@ -101,6 +101,8 @@ def kind(annotation: Any) -> str:
         return ", ".join([kind(inner[0]), *bounds(inner[1:])])
     if origin is tuple:
         return f"list of {kind(inner[0])}"
+    if origin is dict:
+        return "a section of any keys"
     return NAMES[annotation]
 
 
@@ -118,6 +120,6 @@ def limit(number: float) -> str:
 def default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    value = json.dumps(field.default, ensure_ascii=False)
+    value = json.dumps(field.get_default(call_default_factory=True), ensure_ascii=False)
     shorter = re.sub(r"e-0(\d)$", r"e-\1", value.replace("\\\\", "\\"))
     return "empty" if value == '""' else f"`{shorter}`"

@@ -122,7 +122,7 @@ def test_overrides_reach_lists_and_places_in_lists() -> None:
 def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
     text = refusal("mini", "grpo.kl_wieght=0.1")
     assert "there is no key 'grpo.kl_wieght'; did you mean 'kl_weight'?" in text
-    assert "allowed: group_size, clip_range, kl_weight" in text
+    assert "allowed: group_size, loss, clip_range" in text
     assert "did you mean 'grpo'?" in refusal("mini", "grop.kl_weight=0.1")
     assert "did you mean 'first'?" in refusal("mini", "stage1.insertions.frist=global")
     assert "did you mean 'num_latents'?" in refusal("mini", "operators.0.num_latent=3")

@@ -19,7 +19,6 @@ from tyler.modeling.random_init import architecture, random_backbone, read_token
 from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
 from tyler.planning.memory import Shape
-from tyler.training.mixed_precision import MixedPrecision
 
 PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
 
@@ -56,23 +55,6 @@ def test_both_stages_take_a_step_and_an_answer_is_decoded(family: str, dtype: st
     assert all(size > 0 for parts in predicted.values() for size in parts.values())
     assert all(sum(report.full[name].values()) > sum(predicted[name].values()) for name in report.full)
     assert sum(one.numel() for one in report.backbone.model.parameters()) == report.counts.backbone
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_the_stage_1_step_has_the_precision_of_the_config(
-    autocast: bool, shape: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = []
-    products = MixedPrecision.products
-
-    def noted(precision: MixedPrecision) -> torch.autocast:
-        given.append(precision.autocast)
-        return products(precision)
-
-    monkeypatch.setattr(MixedPrecision, "products", noted)
-    settings = config_for(shape, "backbone.dtype=float32", f"stage1.autocast={str(autocast).lower()}")
-    rehearse(settings, shape, length=200, device="cpu")
-    assert set(given) == {autocast}
 
 
 def test_longer_traces_are_predicted_to_take_more(shape: Path) -> None:

@@ -47,10 +47,11 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.training import grpo as grpo_loop
-from tyler.training import supervised
+from tyler.training import verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
+from tyler.training.rewards import of_functions, verifier
+from tyler.training.rollouts import Rollout
 from tyler.training.state import state_bytes
 from tyler.training.traces import Trace
 
@@ -574,7 +575,7 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
 
 
 def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[sft.Named] = ()) -> None:
-    supervised.train(sft.spec(model, config), examples_for(model), config, run, development)
+    sft.WeaverTrainer(model, examples_for(model), config, development).train(run)
 
 
 def examples_for(model: MemGen) -> list[sft.Named]:
@@ -588,8 +589,8 @@ def test_micro_batches_of_traces_and_gradient_checkpointing_change_no_gradient(r
     for size, again in ((1, recomputed), (3, False)):
         model = build("qwen3")
         config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": again}
-        spec = sft.spec(model, SMALL.model_copy(update=config))
-        loss = supervised.accumulate_gradients(spec, examples_for(model))
+        examples = examples_for(model)
+        loss = sft.WeaverTrainer(model, examples, SMALL.model_copy(update=config)).accumulate(examples)
         found.append((loss, gradients(model.weaver.trainable())))
     assert len(set(map(id, layers))) == (2 * model.backbone.num_layers if recomputed else 0), "of both decoders"
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
@@ -616,8 +617,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
     model.weaver.train()
     found = []
     for cut in ({}, {"micro_batch_size": 1}, {"micro_batch_tokens": "auto"}):
-        spec = sft.spec(model, SMALL.model_copy(update=cut))
-        found.append(supervised.development_loss(spec, examples))
+        found.append(sft.WeaverTrainer(model, examples, SMALL.model_copy(update=cut), examples).development_loss())
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
     counts = [len(example.target_ids) for _, example in examples]
@@ -628,10 +628,19 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
 # ------------------------------------------------------------------------------------------------- GRPO
 
 
-def rolled_out(model: MemGen, spec: grpo.Learner, config: MemGenGrpoConfig = GRPO) -> grpo.Rollout:
-    """A rollout whose rewards differ, whatever the answers are."""
-    rollout = grpo.roll_out(model, PROBLEMS[:2], config, spec, DECODING, step=0)
-    return replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
+def rolled_out(trainer: grpo.MemGenTrainer) -> Rollout:
+    """A rollout whose rewards differ, whatever the answers are; it keeps what the learner gives its actions."""
+    rollout = trainer.roll_out(PROBLEMS[:2], step=0)
+    rollout = replace(rollout, rewards=torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
+    trainer.learn(rollout)
+    for parameter in learned(trainer):
+        parameter.grad = None
+    return rollout
+
+
+def learned(trainer: grpo.MemGenTrainer) -> list[torch.nn.Parameter]:
+    ((parameters, _),) = trainer.parameter_groups()
+    return parameters
 
 
 def advantages_by_loops(rewards: Tensor) -> list[float]:
@@ -668,12 +677,12 @@ def shift(model_parameters: list[torch.nn.Parameter], size: float) -> None:
 @pytest.mark.parametrize("size", [0.0, 0.03])
 def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> None:
     model = build("qwen3")
-    spec = grpo.weaver_learner(model, GRPO)
-    rollout = rolled_out(model, spec)
+    trainer = trainer_of("weaver", model, GRPO)
+    rollout = rolled_out(trainer)
     assert any(num_insertions(one) for one in rollout.trajectories)
-    shift(spec.parameters, size)
-    totals = grpo.learn(model, rollout, GRPO, spec)
-    ours = gradients(spec.parameters)
+    shift(learned(trainer), size)
+    totals = trainer.learn(rollout)
+    ours = gradients(learned(trainer))
     new, old = [], []
     for one in rollout.trajectories:
         blocks = {call.position: call.operator for call in one.invocations if call.position < one.num_visible}
@@ -683,13 +692,13 @@ def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> 
     loss = loss_by_loops(new, old, advantages_by_loops(rollout.rewards))
     loss.backward()
     assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(spec.parameters))
-    assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
+    assert_close(ours, gradients(learned(trainer)))
+    assert totals["replay_gap"] < 2e-5
 
 
-def decision_loss(model: MemGen, rollout: grpo.Rollout) -> Tensor:
-    new, old = [], []
-    for one, consulted in zip(rollout.trajectories, rollout.consultations, strict=True):
+def decision_loss(trainer: grpo.TriggerGrpo, rollout: Rollout) -> Tensor:
+    model, new, old = trainer.model, [], []
+    for one, consulted in zip(rollout.trajectories, trainer.consultations(rollout), strict=True):
         visible = tokens_of(one)
         rows = []
         for asked in consulted:
@@ -705,18 +714,19 @@ def decision_loss(model: MemGen, rollout: grpo.Rollout) -> Tensor:
 def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt: bool) -> None:
     model = build("qwen2", trigger=True, settings=replace(SETTINGS, trigger_at_prompt=at_prompt))
     config = TRIGGER.model_copy(update={"token_temperature": 1.0, "max_new_tokens": 24})  # answers that differ
-    spec = grpo.trigger_learner(model, config)
-    rollout = rolled_out(model, spec, config)
-    asked = [len(consulted) for consulted in rollout.consultations]
+    trainer = trainer_of("trigger", model, config)
+    assert isinstance(trainer, grpo.TriggerGrpo)
+    rollout = rolled_out(trainer)
+    asked = [len(consulted) for consulted in trainer.consultations(rollout)]
     assert sum(asked) > 0 and len(set(asked)) > 1
-    shift(spec.parameters, size)
-    totals = grpo.learn(model, rollout, TRIGGER, spec)
-    ours = gradients(spec.parameters)
-    loss = decision_loss(model, rollout)
+    shift(learned(trainer), size)
+    totals = trainer.learn(rollout)
+    ours = gradients(learned(trainer))
+    loss = decision_loss(trainer, rollout)
     loss.backward()
     assert totals["loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert_close(ours, gradients(spec.parameters))
-    assert (totals["replay_gap"] < 2e-5) == (size == 0.0)
+    assert_close(ours, gradients(learned(trainer)))
+    assert totals["replay_gap"] < 2e-5
     assert all(parameter.grad is None for parameter in model.weaver.parameters())
 
 
@@ -730,19 +740,20 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
         config: MemGenGrpoConfig = (TRIGGER if kind == "trigger" else GRPO).model_copy(
             update={**cut, "gradient_checkpointing": recomputed}
         )
-        spec = learner_of(kind, model, config)
-        rollout = rolled_out(model, spec, config)
+        trainer = trainer_of(kind, model, config)
+        rollout = rolled_out(trainer)
         before = len(layers)
-        totals = grpo.learn(model, rollout, config, spec)
+        totals = trainer.learn(rollout)
         assert (len(layers) > before) == recomputed
-        found.append((totals["loss"], gradients(spec.parameters)))
+        found.append((totals["loss"], gradients(learned(trainer))))
     for loss, grads in found[1:]:
         assert loss == pytest.approx(found[0][0], abs=1e-6)
         assert_close(grads, found[0][1])
 
 
-def learner_of(kind: str, model: MemGen, config: Any) -> grpo.Learner:
-    return grpo.trigger_learner(model, config) if kind == "trigger" else grpo.weaver_learner(model, config)
+def trainer_of(kind: str, model: MemGen, config: Any, development: Sequence[Problem] = ()) -> grpo.MemGenTrainer:
+    trainer = grpo.TriggerGrpo if kind == "trigger" else grpo.WeaverGrpo
+    return trainer(model, PROBLEMS, config, DECODING, of_functions(verifier), development)
 
 
 def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
@@ -752,7 +763,7 @@ def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
         right = completion.count(wanted) % 2 == 0 and len(completion) % 3 != 0
         return Verdict(Outcome.CORRECT if right else Outcome.WRONG)
 
-    monkeypatch.setattr(grpo_loop, "grade", even)
+    monkeypatch.setattr(verdicts, "grade", even)
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger"])
@@ -762,7 +773,7 @@ def test_grpo_moves_only_what_it_trains(kind: str, tmp_path: Path, monkeypatch: 
     config = TRIGGER if kind == "trigger" else GRPO
     before = parameters_of(model)
     with open_new(tmp_path) as run:
-        grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run)
+        trainer_of(kind, model, config).train(run)
     changed = moved(before, parameters_of(model))
     assert changed == {f"{kind}.{name}" for name in trainable_names(getattr(model, kind))}
     entries = read_jsonl(tmp_path / "metrics.jsonl")
@@ -780,7 +791,7 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
     for name, development in (("watched", PROBLEMS[1:]), ("unwatched", [])):
         model = build("qwen2", trigger=kind == "trigger")
         with open_new(tmp_path / name) as run:
-            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run, development)
+            trainer_of(kind, model, config, development).train(run)
         kept.append(parameters_of(model))
     assert not moved(*kept), "watching changes no weight"
     key = "memgen_grpo/greedy_accuracy"
@@ -790,7 +801,7 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
     assert (note["metric"], note["value"]) == (key, max(found.values()))
     assert note["step"] == min(step for step, value in found.items() if value == note["value"])
     answers = model.solve(PROBLEMS[1:], max_new_tokens=config.max_new_tokens)
-    right = [verdict.correct for verdict in grpo_loop.graded(PROBLEMS[1:], answers)]
+    right = [verdict is not None and verdict.correct for verdict in verdicts.Verifier()(PROBLEMS[1:], answers)]
     assert found[6] == sum(right) / len(right)
 
 
@@ -816,7 +827,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
             weave(model, SMALL, run)
         else:
             config = TRIGGER if kind == "trigger" else GRPO
-            grpo.train(model, PROBLEMS, config, learner_of(kind, model, config), DECODING, run)
+            trainer_of(kind, model, config).train(run)
 
     whole, cut, resumed = (
         build("qwen2", trigger=kind == "trigger", dropout=0.3 if kind == "sft" else 0.0) for _ in range(3)
@@ -840,7 +851,7 @@ def test_dropout_acts_in_supervised_training_only(monkeypatch: pytest.MonkeyPatc
     reward_commas(monkeypatch)
     model = build("qwen2", dropout=0.5)
     with open_new(tmp_path / "grpo") as run:
-        grpo.train(model, PROBLEMS, GRPO, learner_of("weaver", model, GRPO), DECODING, run)
+        trainer_of("weaver", model, GRPO).train(run)
     gaps = [entry["memgen_grpo/replay_gap"] for entry in read_jsonl(tmp_path / "grpo" / "metrics.jsonl")]
     assert max(gaps) < 5e-5
     losses = []
@@ -859,15 +870,15 @@ def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(
     reward_commas(monkeypatch)
     model = build("qwen2", trigger=kind == "trigger")
     config = (TRIGGER if kind == "trigger" else GRPO).model_copy(update={"steps": 1})
-    spec = learner_of(kind, model, config)
-    size = state_bytes(spec.parameters) + model.saved_bytes()
+    trainer = trainer_of(kind, model, config)
+    size = state_bytes(learned(trainer)) + model.saved_bytes()
     with open_new(tmp_path) as run:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size - 1))
         with pytest.raises(RunError, match="4 checkpoints of"):
-            grpo.train(model, PROBLEMS, config, spec, DECODING, run)
+            trainer.train(run)
         assert read_jsonl(tmp_path / "metrics.jsonl") == []
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * size))
-        grpo.train(model, PROBLEMS, config, spec, DECODING, run)
+        trainer.train(run)
     checkpoint = tmp_path / "checkpoints" / "step-1"
     files = [path for path in checkpoint.rglob("*.safetensors") if path.name != "state.safetensors"]
     assert model.saved_bytes() == sum(tensor.nbytes for path in files for tensor in load_file(path).values())
@@ -882,24 +893,32 @@ def train_together(path: Path, kind: str) -> dict[str, Any]:
     with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
         reward_commas(patch)
         if kind == "seldom":
-            patch.setattr(grpo, "roll_out", functools.partial(asked_of_one, grpo.roll_out))
+            patch.setattr(grpo.MemGenRollouts, "answer", asking_one(grpo.MemGenRollouts.answer))
         model = build("qwen2", trigger=not weaver)
         more = {"eval_every": 2, "micro_batch_size": 4, "updates_per_rollout": 2}
         config = (GRPO if weaver else TRIGGER).model_copy(
             update=more | {"batch_size": 2 if kind == "seldom" else 3, "learning_rate": 0.01}
         )
-        spec = learner_of("weaver" if weaver else "trigger", model, config)
+        trainer = trainer_of("weaver" if weaver else "trigger", model, config, PROBLEMS)
         with opened_run(Config(devices=test_distributed.QUICK), path) as run:
-            grpo.train(model, PROBLEMS, config, spec, DECODING, run, PROBLEMS)
+            trainer.train(run)
     part = model.weaver if weaver else model.trigger
     assert part is not None
     return {name: one.detach().numpy() for name, one in part.named_parameters() if one.requires_grad}
 
 
-def asked_of_one(roll_out: Any, *arguments: Any) -> grpo.Rollout:
-    rollout = roll_out(*arguments)
-    asked = [problem.id == "p0" for problem in rollout.problems for _ in range(TRIGGER.group_size)]
-    return replace(rollout, consultations=[c if a else [] for c, a in zip(rollout.consultations, asked, strict=True)])
+def asking_one(answer: Any) -> Any:
+    """Answering, as if the trigger had been consulted on the first problem alone."""
+
+    def answered(rollouts: grpo.MemGenRollouts, requests: Sequence[Request]) -> list[Trajectory]:
+        answers = answer(rollouts, requests)
+        first = prompt_ids(rollouts.model.backbone.tokenizer, PROBLEMS[0].prompt, rollouts.model.prompt)
+        for one in answers:
+            if list(one.prompt_ids) != list(first):
+                rollouts._consultations[id(one)] = (one, [])
+        return answers
+
+    return answered
 
 
 @pytest.mark.parametrize("kind", ["weaver", "trigger", "seldom"])
@@ -915,15 +934,15 @@ def test_grpo_of_two_processes_ends_in_the_weights_of_one(kind: str, tmp_path: P
     assert {"memgen_grpo/loss" in entry for entry in entries} == ({True, False} if kind == "seldom" else {True})
 
 
-def first_alone(problems: Sequence[Problem], answers: object) -> list[Verdict]:
+def first_alone(_: object, problems: Sequence[Problem], answers: object) -> list[Verdict]:
     return [Verdict(Outcome.CORRECT if problem.id == "p0" else Outcome.WRONG) for problem in problems]
 
 
 def watch_together(count: int) -> dict[str, float]:
     """What is said of development problems of which the first alone is answered correctly."""
     with joined(test_distributed.QUICK), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo_loop, "graded", first_alone)
-        return grpo.greedy_metrics(build("qwen2"), PROBLEMS[:count], GRPO, DECODING)
+        patch.setattr(verdicts.Verifier, "__call__", first_alone)
+        return trainer_of("weaver", build("qwen2"), GRPO, PROBLEMS[:count]).evaluate()
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -1007,9 +1026,10 @@ def fingerprint_after(train: Any, output: str) -> str:
     return train(load_config("tiny.yaml"), start="runs/tiny-memgen", output=Path(output)).fingerprint()
 
 
-def test_the_metrics_of_grpo_are_documented(root: Path) -> None:
-    keys = documented_metrics("memgen_grpo")
-    source = (root / "src" / "tyler" / "reasoners" / "memgen" / "grpo.py").read_text()
-    shared = ("loss", "clip_share", "replay_gap", "gradient_norm", "learning_rate", "learning_seconds")
-    terms = {f"memgen_grpo/{name}" for name in shared}
-    assert sorted(keys) == sorted(set(re.findall(r'"(memgen_grpo/\w+)"', source)) | terms)
+def test_the_metrics_of_grpo_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reward_commas(monkeypatch)
+    config = TRIGGER.model_copy(update={"eval_every": 2, "steps": 4})
+    with open_new(tmp_path) as run:
+        trainer_of("trigger", build("qwen2", trigger=True), config, PROBLEMS[:1]).train(run)
+    logged = {key for entry in read_jsonl(tmp_path / "metrics.jsonl") for key in entry} - {"step"}
+    assert logged == {key.replace("{reward}", "verifier") for key in documented_metrics("memgen_grpo")}

@@ -34,7 +34,6 @@ from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.training import supervised
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -257,8 +256,8 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
     for size, again in ((1, recomputed), (4, False)):
         model = fresh()
         config = {"batch_size": 4, "micro_batch_size": size, "gradient_checkpointing": again}
-        spec = training.spec(model, SMALL.model_copy(update=config))
-        loss = supervised.accumulate_gradients(spec, examples_of(model))
+        examples = examples_of(model)
+        loss = training.SoftCotTrainer(model, examples, SMALL.model_copy(update=config)).accumulate(examples)
         found[size] = loss, [parameter.grad for parameter in model.projection.parameters()]
     assert bool(layers) == recomputed
     assert found[1][0] == pytest.approx(found[4][0], rel=1e-6)
@@ -267,7 +266,7 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(recomputed:
 
 
 def learn(model: SoftCot, config: SoftCotConfig, run: Run, development: Sequence[Example] = ()) -> None:
-    supervised.train(training.spec(model, config), examples_of(model), config, run, development)
+    training.SoftCotTrainer(model, examples_of(model), config, development).train(run)
 
 
 def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
@@ -288,10 +287,11 @@ def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
 
 def test_the_development_loss_is_the_mean_over_targets() -> None:
     model = fresh()
-    spec, examples = training.spec(model, SMALL), examples_of(model)
+    examples = examples_of(model)
+    trainer = training.SoftCotTrainer(model, examples, SMALL, examples)
     losses = [float(training.batch_loss(model, [example], 1).detach()) for example in examples]
     expected = sum(losses) / sum(len(example.target_ids) for example in examples)
-    assert supervised.development_loss(spec, examples) == pytest.approx(expected, abs=1e-5)
+    assert trainer.development_loss() == pytest.approx(expected, abs=1e-5)
     assert all(parameter.grad is None for parameter in model.projection.parameters())
 
 

@@ -22,13 +22,13 @@ from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import grpo, sft
+from tyler.reasoners.sft import SftTrainer
 from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
-from tyler.training import grpo as grpo_loop
-from tyler.training import stage2, supervised
+from tyler.training import stage2, verdicts
 from tyler.training.traces import Trace, tokenize
 
 SOLUTIONS = (
@@ -80,7 +80,7 @@ def rest_of(model: Tyler) -> dict[str, Tensor]:
 
 
 def learn(model: Tyler, config: SftConfig, run: Run, development: Sequence[Trace] = ()) -> None:
-    supervised.train(sft.spec(model, config), traces_for(model), config, run, development)
+    SftTrainer(model, traces_for(model), config, development).train(run)
 
 
 def open_new(path: Path) -> Run:
@@ -121,8 +121,8 @@ def test_micro_batches_and_gradient_checkpointing_change_no_gradient(checkpointi
     for size, recomputed in ((1, checkpointing), (3, False)):
         model = randomized(fresh())
         config = {"batch_size": 3, "micro_batch_size": size, "gradient_checkpointing": recomputed}
-        spec = sft.spec(model, SMALL.model_copy(update=config))
-        loss = supervised.accumulate_gradients(spec, traces_for(model))
+        traces = traces_for(model)
+        loss = SftTrainer(model, traces, SMALL.model_copy(update=config)).accumulate(traces)
         found[size] = (loss, [p.grad for p in model.policy.lora.parameters()])  # type: ignore[union-attr]
     assert bool(recomputed_layers) == checkpointing
     assert found[1][0] == pytest.approx(found[3][0], rel=1e-6)
@@ -172,8 +172,7 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
     lora.train()
     found = []
     for config in (SMALL, WATCHED, SMALL.model_copy(update={"micro_batch_tokens": "auto"})):
-        spec = sft.spec(model, config)
-        found.append(supervised.development_loss(spec, traces))
+        found.append(SftTrainer(model, traces, config, traces).development_loss())
     assert all(module.training for module in lora.modules()), "and training goes on with it"
     lora.eval()
     losses = [float(sft.batch_loss(model, [trace], 1).detach()) for trace in traces]
@@ -201,7 +200,7 @@ def development_of(run: Path) -> dict[int, float]:
 
 def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
     found = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(supervised, "development_loss", lambda *_: next(found))
+    monkeypatch.setattr(SftTrainer, "development_loss", lambda *_: next(found))
     with open_new(tmp_path) as run:
         model = fresh()
         learn(model, WATCHED, run, traces_for(model))
@@ -303,13 +302,13 @@ def test_a_trained_baseline_reloads_bit_equal_and_plain_peft_loads_it(stage: str
 # ------------------------------------------------------------------------------------------------ GRPO
 
 
-def verdict(task: str, completion: str, gold: str, *, truncated: bool = False, thought_open: bool = False) -> Verdict:
+def verdict(task: str, completion: str, gold: str, **_: object) -> Verdict:
     """A verifier that a random model satisfies about every other time."""
     return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
 
 
 def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo_loop, "grade", verdict)
+    monkeypatch.setattr(verdicts, "grade", verdict)
     model = fresh(stage="grpo")
     eta, rest = eta_of(model), rest_of(model)
     with open_new(tmp_path) as run:
@@ -325,7 +324,7 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
 
 
 def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo_loop, "grade", verdict)
+    monkeypatch.setattr(verdicts, "grade", verdict)
     whole, cut, resumed = (fresh(stage="grpo") for _ in range(3))
     with open_new(tmp_path / "whole") as run:
         stage2.train(whole, PROBLEMS, [], CONFIG, run)

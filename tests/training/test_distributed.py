@@ -27,10 +27,10 @@ from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DevicesConfig
 from tyler.runs.json_lines import read_jsonl
-from tyler.training import distributed, grpo, stage1, stage2
+from tyler.training import distributed, stage1, stage2, verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
-from tyler.training.loop import Passes, Step
+from tyler.training.loop import Step
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 
@@ -83,7 +83,7 @@ def train_stage1(path: Path, config: Config, resume: bool = False, dropout: floa
 
 def train_stage2(path: Path, config: Config, resume: bool = False) -> dict[str, Tensor]:
     """Stage 2 on the tiny model, with a verifier that it satisfies now and then; the weights it ends with."""
-    grpo.grade = test_stage2.verdict
+    verdicts.grade = test_stage2.verdict
     with joined(config.devices):
         model = test_stage2.fresh()
         with opened_run(config, path, resume=resume) as run:
@@ -117,7 +117,7 @@ def stage1_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
 def stage2_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
     path = tmp_path_factory.mktemp("stage2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpo, "grade", test_stage2.verdict)
+        patch.setattr(verdicts, "grade", test_stage2.verdict)
         return path / "run", train_stage2(path / "run", STAGE2)
 
 
@@ -200,7 +200,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
         if distributed.world() > 1:
             stage1.shard(model, ONE_BLOCK, 2, CPU)
-        losses = [stage1.accumulate_gradients(model, examples, Passes(MicroBatches(1)), recompute) for _ in range(2)]
+        losses = [test_stage1.accumulated(model, examples, MicroBatches(1), recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
         layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]
@@ -361,15 +361,15 @@ def test_alone_everything_is_what_one_process_has() -> None:
 
 def failing_in_step_2(path: Path, how: Callable[[], None]) -> Any:
     if os.environ["RANK"] == "1":
-        steps, accumulate_gradients = [], stage1.accumulate_gradients
+        steps, accumulate = [], stage1.Stage1Trainer.accumulate
 
         def fail(*arguments: Any) -> float:
             steps.append(1)
             if len(steps) == 2:
                 how()
-            return accumulate_gradients(*arguments)
+            return accumulate(*arguments)
 
-        stage1.accumulate_gradients = fail
+        stage1.Stage1Trainer.accumulate = fail
     return train_stage1(path, STAGE1.model_copy(update={"devices": DevicesConfig(timeout=0.1)}))
 
 

@@ -19,7 +19,7 @@ from tyler.runs.checkpoints import RunError, best_checkpoint
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.training.command import opened_run
-from tyler.training.loop import batch_at, check_finite, training_steps
+from tyler.training.loop import batch_at, training_steps
 from tyler.training.optimizer import Optimization, learning_rate_factor
 from tyler.training.state import load_state, save_state, state_bytes
 
@@ -108,7 +108,7 @@ def accumulate_gradients(parameters: list[nn.Parameter], optimization: Optimizat
 def make(seed: int) -> tuple[list[nn.Parameter], Optimization]:
     draw = torch.Generator().manual_seed(seed)
     parameters = [nn.Parameter(torch.randn(4, 3, generator=draw)), nn.Parameter(torch.randn(2, generator=draw))]
-    config = Stage1Config(weight_decay=0.1)
+    config = Stage1Config(weight_decay=0.1, max_skipped=0)
     return parameters, Optimization.of(config, [(parameters[:1], 0.05), (parameters[1:], 0.01)], total_steps=10)
 
 
@@ -267,13 +267,45 @@ def test_a_gradient_that_is_not_a_number_stops_before_the_weights_with_the_updat
     assert all(torch.equal(one, other) for one, other in zip(parameters, before, strict=True))
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_a_loss_that_is_not_a_number_stops_with_the_step_and_the_batch(loss: float) -> None:
-    with pytest.raises(
-        FloatingPointError, match=rf"the loss is {loss} at step 8; the batch was first, second\. Checkpoints"
-    ):
-        check_finite(loss, 7, ["first", "second"])
-    check_finite(1e30, 7, ["first"])
+@pytest.mark.parametrize("loss, gradient", [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])
+def test_an_update_that_is_not_finite_is_skipped_and_counted_up_to_a_limit_in_a_row(
+    loss: float, gradient: float
+) -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    config = Stage1Config(max_skipped=2, warmup_ratio=0)
+    optimization = Optimization.of(config, [([parameter], 0.1)], total_steps=9)
+
+    def update(step: int, loss: float, gradient: float) -> None:
+        parameter.grad = torch.full((2,), gradient)
+        optimization.step(step, ["first", "second"], loss)
+
+    for step in (0, 1, 3, 4):
+        update(step, loss, gradient)
+        assert torch.equal(parameter, torch.ones(2)) == (step < 2) and parameter.grad is None
+        if step == 1:
+            update(2, 1.0, 1.0)
+    assert (optimization.skipped, optimization.in_a_row) == (4, 2)
+    with pytest.raises(FloatingPointError, match=r"at update 6; the batch was first, second\. .*\(3 in a row\)"):
+        update(5, loss, gradient)
+
+
+def test_gradients_of_float16_are_scaled_and_the_scale_falls_until_they_are_finite(tmp_path: Path) -> None:
+    weight, theirs = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    config = Stage1Config(warmup_ratio=0)
+    scaled = Optimization.of(config, [([weight], 0.1)], 9, torch.amp.GradScaler("cpu", init_scale=2.0**20))
+    plain = Optimization.of(config, [([theirs], 0.1)], 9)
+    for step in range(8):
+        scaled.backward((weight.half() * torch.tensor([3.0]).half()).sum().float())
+        scaled.step(step)
+    assert scaled.skipped == 6, "2**15 times 3 is beyond float16"
+    for step in range(6, 8):
+        plain.backward((theirs * 3.0).sum())
+        plain.step(step)
+    torch.testing.assert_close(weight, theirs, atol=1e-3, rtol=0)
+    save_state(tmp_path, [weight], scaled, steps_done=8)
+    again = Optimization.of(config, [([weight], 0.1)], 9, torch.amp.GradScaler("cpu"))
+    load_state(tmp_path, [weight], again)
+    assert (again.scaler.get_scale(), again.skipped) == (scaled.scaler.get_scale(), 6)
 
 
 def test_a_state_holds_no_view_of_the_weights_it_was_made_from(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +11,20 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tyler.config.loops import Stage1Config
 from tyler.training import stage1
-from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.mixed_precision import MixedPrecision
+from tyler.training.teacher_forcing import Example
+
+
+def accumulated(
+    model: Any, examples: Sequence[Example], passes: tuple[MicroBatches, MixedPrecision], recompute: bool = False
+) -> float:
+    """The loss of a batch under a precision, whose gradient is then in the parameters."""
+    trainer = stage1.Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
+    trainer.micro_batches, trainer.precision = passes
+    return trainer.accumulate([("x", example) for example in examples])
 
 
 def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
@@ -21,12 +32,12 @@ def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradien
     examples = [example for _, example in stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)]
     found = {}
     for autocast in (False, True):
-        passes = Passes(MicroBatches(2), MixedPrecision.of(model.backbone, model.synthesizer, autocast))
+        passes = MicroBatches(2), MixedPrecision.of(model.backbone, model.synthesizer, autocast)
         for recompute in (False, True):
             model.synthesizer.zero_grad()
             products = ProductDtypes()
             with products:
-                loss = stage1.accumulate_gradients(model, examples, passes, recompute)
+                loss = accumulated(model, examples, passes, recompute)
             assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
             gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
             assert gradient.dtype == torch.float32
@@ -92,7 +103,7 @@ def test_the_copies_have_the_bits_of_plain_autocast(monkeypatch: pytest.MonkeyPa
     found = []
     for precision in (ours, MixedPrecision(autocast=True)):
         model.synthesizer.zero_grad()
-        loss = stage1.accumulate_gradients(model, examples, Passes(MicroBatches(2), precision))
+        loss = accumulated(model, examples, (MicroBatches(2), precision))
         found.append((loss, [parameter.grad for parameter in model.synthesizer.trainable()]))
     assert found[0][0] == found[1][0]
     for one, other in zip(found[0][1], found[1][1], strict=True):

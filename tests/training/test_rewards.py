@@ -1,11 +1,22 @@
+"""Rewards: the built-in ones, functions of one's own, and what each wrong one is told."""
+
 from __future__ import annotations
 
-import math
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tyler.training.rewards import budget_penalty, degenerate_groups, group_advantages, trajectory_reward
+from tyler.config.loops import GrpoConfig, RewardConfig
+from tyler.config.schema import Config
+from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.training import verdicts
+from tyler.training.reward_functions import RewardError
+from tyler.training.rewards import Rewards, Scores, budget_penalty, of_functions, origins, with_sources
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():
@@ -18,88 +29,165 @@ def test_a_budget_of_zero_charges_every_invocation_of_a_success():
     assert budget_penalty(torch.tensor([True, False]), torch.tensor([2, 2]), budget=0).tolist() == [2, 0]
 
 
-def test_reward_is_the_task_reward_less_the_weighted_penalty():
-    reward = trajectory_reward(
-        torch.tensor([1.0, 1.0, 0.0, 0.25]),
-        torch.tensor([True, True, False, False]),
-        torch.tensor([8, 5, 8, 20]),
-        budget=5,
-        budget_weight=0.1,
-    )
-    torch.testing.assert_close(reward, torch.tensor([0.7, 1.0, 0.0, 0.25]))
-
-
-def test_a_budget_weight_of_zero_turns_the_budget_off():
-    task_reward = torch.tensor([1.0, 0.0])
-    spent = torch.tensor([50, 50])
-    assert trajectory_reward(task_reward, task_reward > 0, spent, budget=0, budget_weight=0.0).equal(task_reward)
-
-
-def test_reward_keeps_the_precision_of_the_task_reward():
-    task_reward = torch.tensor([1 / 3], dtype=torch.float64)
-    reward = trajectory_reward(task_reward, torch.tensor([True]), torch.tensor([6]), budget=5, budget_weight=0.1)
-    assert reward.item() == 1 / 3 - 0.1
-
-
 def test_impossible_budgets_are_refused_with_what_came():
     with pytest.raises(ValueError, match="got -1"):
         budget_penalty(torch.tensor([True]), torch.tensor([1]), budget=-1)
-    with pytest.raises(ValueError, match=r"budget_weight.*got -0\.5"):
-        trajectory_reward(torch.ones(1), torch.tensor([True]), torch.tensor([1]), budget=5, budget_weight=-0.5)
 
 
-def test_advantages_match_the_equation_written_as_loops():
-    rewards = torch.rand(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    advantages = group_advantages(rewards)
-    for row, advantage_row in zip(rewards.tolist(), advantages.tolist(), strict=True):
-        mean = sum(row) / len(row)
-        deviation = math.sqrt(sum((reward - mean) ** 2 for reward in row) / (len(row) - 1))
-        for reward, advantage in zip(row, advantage_row, strict=True):
-            assert advantage == pytest.approx((reward - mean) / (deviation + 1e-4), abs=1e-12)
+# ------------------------------------------------------------------------------------------- rewards of a config
 
 
-def test_advantages_of_one_success_in_four_are_the_hand_computed_ones():
-    # mean 0.25; unbiased variance (0.75^2 + 3 * 0.25^2) / 3 = 0.25, so 0.75 / 0.5001 and -0.25 / 0.5001
-    advantages = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
-    expected = torch.tensor([[0.75 / 0.5001, *[-0.25 / 0.5001] * 3]], dtype=torch.float64)
-    torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-12)
+PROBLEMS = [Problem("p0", "jsonl", "one?", "1"), Problem("p1", "jsonl", "two?", "2")]
 
 
-@pytest.mark.parametrize("reward", [0.0, 1.0, 0.9, 0.1, 1 / 3])
-def test_a_degenerate_group_has_advantages_of_exactly_zero(reward):
-    assert group_advantages(torch.full((1, 7), reward)).tolist() == [[0.0] * 7]
+def answer(text: str, calls: int = 0, tokens: int = 4) -> Trajectory:
+    """An answer of some tokens with some operator calls at its end."""
+    invocations = tuple(Invocation("state", tokens, 4, tokens + call) for call in range(calls))
+    actions, kinds = [1] * tokens + [9] * calls, [False] * tokens + [True] * calls
+    return Trajectory(
+        [1], actions, [0.0] * len(actions), kinds, invocations, [torch.zeros(4, 2)] * calls, text, "eos", 9, (True,)
+    )
 
 
-def test_groups_do_not_see_each_other():
-    first, second = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[100.0, 0.0, 3.0]])
-    together = group_advantages(torch.cat([first, second]))
-    assert together.equal(torch.cat([group_advantages(first), group_advantages(second)]))
+ANSWERS = [answer("\\boxed{1}", calls=7), answer("\\boxed{3}", calls=7)]
 
 
-def test_a_group_of_one_is_refused():
-    with pytest.raises(ValueError, match=r"at least 2 trajectories.*\(4, 1\)"):
-        group_advantages(torch.ones(4, 1))
+def scored(settings: list[dict[str, Any]], seconds: float = 20.0) -> Scores:
+    """What two answers earn, a right one and a wrong one of seven calls each."""
+    rewards = tuple(RewardConfig(**one) for one in settings)
+    with ExitStack() as stack:
+        grpo = GrpoConfig(reward_seconds=seconds)
+        return Rewards.of(grpo, rewards, grpo, 8, stack, operators=True)(PROBLEMS, ANSWERS)
 
 
-def test_degenerate_groups_are_those_with_equal_rewards():
-    rewards = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0001]])
-    assert degenerate_groups(rewards).tolist() == [True, True, False, False]
+@pytest.fixture
+def source(tmp_path: Path) -> Any:
+    """Writes a reward file; returns the path of its function `f`."""
+
+    def write(body: str, parameters: str = "prompts, completions, **columns") -> str:
+        file = tmp_path / "mine.py"
+        file.write_text(f"import math, os, time\n\ndef f({parameters}):\n    {body}\n")
+        return f"{file}:f"
+
+    return write
 
 
-def test_rewards_may_be_scaled_by_the_spread_of_the_whole_batch_or_not_at_all():
-    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
-    spread = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.5]).std()
-    centred = torch.tensor([[0.5, -0.5], [0.0, 0.0], [-0.25, 0.25]])
-    torch.testing.assert_close(group_advantages(rewards, scale="none"), centred)
-    torch.testing.assert_close(group_advantages(rewards, scale="batch"), centred / (spread + 1e-4))
-    share = group_advantages(rewards[:1], scale="batch", batch=rewards.flatten())
-    torch.testing.assert_close(share, group_advantages(rewards, scale="batch")[:1])
+def test_the_default_is_the_verifier_less_the_penalty_of_the_paper() -> None:
+    found = scored([{"name": "verifier"}, {"name": "budget"}])
+    torch.testing.assert_close(found.rewards, torch.tensor([1.0 - 0.1 * 2, 0.0]))
+    assert [verdict.correct for verdict in found.verdicts if verdict] == [True, False]
 
 
-def test_the_scale_by_groups_is_the_default_to_the_bit():
-    rewards = torch.rand(4, 8, generator=torch.Generator().manual_seed(1))
-    shifted = rewards - rewards[:, :1]
-    centred = shifted - shifted.mean(dim=1, keepdim=True)
-    before = centred / (shifted.std(dim=1, keepdim=True, correction=1) + 1e-4)
-    assert torch.equal(group_advantages(rewards), before)
-    assert torch.equal(group_advantages(rewards, scale="group", batch=torch.rand(40)), before)
+def test_a_function_of_a_file_takes_its_columns_and_is_weighed_beside_the_others(source: Any) -> None:
+    path = source("return [calls * ok for calls, ok in zip(num_invocations, success)]", "success, num_invocations")
+    found = scored([{"name": "verifier"}, {"path": path, "weight": 0.5}, {"name": "length", "weight": 0.0}])
+    torch.testing.assert_close(found.rewards, torch.tensor([1 + 0.5 * 7, 0.0]))
+    assert {name: part.tolist() for name, part in found.parts.items()} == {
+        "verifier": [1.0, 0.0],
+        "f": [7.0, 0.0],
+        "length": [-0.5, -0.5],
+    }
+
+
+def test_none_leaves_an_answer_out(source: Any) -> None:
+    found = scored([{"name": "verifier"}, {"path": source("print('heard'); return [None, 1]")}])
+    assert found.rewards.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "body, fault",
+    [
+        ("raise KeyError('lost')", r"mine.py:f failed: KeyError: 'lost' \(.*mine.py, line 4\)"),
+        ("return [1.0]", r"'f' gave 1 values for 2 answers"),
+        ("return [1.0, math.nan]", r"'f' gave nan for answer 2 of 2"),
+        ("return ['good', 1]", r"'f' gave .*good.* for answer 1 of 2"),
+        ("return 3", r"mine.py:f gave '3'; it must give a list"),
+        ("os._exit(3)", r"the process of the reward .*mine.py:f ended \(exit code 3\)"),
+    ],
+)
+def test_a_function_that_does_wrong_is_named_with_what_it_did(body: str, fault: str, source: Any) -> None:
+    with pytest.raises(RewardError, match=fault):
+        scored([{"path": source(body)}])
+
+
+def test_a_function_that_hangs_is_ended_at_its_deadline(source: Any) -> None:
+    path, started = source("time.sleep(60)"), time.perf_counter()
+    with pytest.raises(RewardError, match=r"mine.py:f took more than 0.5 seconds and was ended"):
+        scored([{"path": path}], seconds=0.5)
+    assert time.perf_counter() - started < 30
+
+
+def test_what_is_not_there_is_refused_before_anything_is_loaded(source: Any, tmp_path: Path) -> None:
+    file = source("return [1, 1]").removesuffix(":f")
+    for path, fault in (
+        (f"{tmp_path}/none.py:f", r"there is no file '.*none.py'"),
+        (f"{file}:g", r"there is no function 'g' in .*mine.py; it defines f"),
+        ("no.such.module:f", "No module named 'no'"),
+    ):
+        with pytest.raises(RewardError, match=fault):
+            with_sources(Config(rewards=(RewardConfig(path=path),)))
+    wanting = source("return [1, 1]", "completions, sucess")
+    with pytest.raises(RewardError, match=r"'f' asks for the column 'sucess', which does not exist; there are prompts"):
+        with_sources(Config(rewards=(RewardConfig(path=wanting),)))
+
+
+def test_a_run_keeps_the_hash_of_a_source(source: Any) -> None:
+    settings = Config(rewards=(RewardConfig(path=source("return [1, 1]")),))
+    before = with_sources(settings)
+    assert before.rewards[0].sha256 == origins(before.rewards)[f"the reward {settings.rewards[0].path}"]
+    source("return [2, 2]")
+    assert with_sources(settings).rewards[0].sha256 != before.rewards[0].sha256
+
+
+def test_functions_of_this_process_are_rewards_too() -> None:
+    def short(completions: list[str]) -> list[float]:
+        return [-float(len(one)) for one in completions]
+
+    rewards = of_functions(short, weights=[0.1])
+    torch.testing.assert_close(rewards(PROBLEMS, ANSWERS).rewards, torch.tensor([-0.9, -0.9]))
+    with pytest.raises(RewardError, match="'wanting' asks for the column 'colour'"):
+        of_functions(wanting)
+
+
+def wanting(completions: list[str], colour: list[str]) -> list[float]:
+    return [0.0 for _ in completions]
+
+
+# ---------------------------------------------------------------------------------------------- many verdicts
+
+
+def test_a_fault_of_the_grader_is_no_verdict_on_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = iter([Outcome.GOLD_ERROR, Outcome.TIMEOUT])
+    monkeypatch.setattr(verdicts, "grade", lambda *_, **__: Verdict(next(outcomes)))
+    assert scored([{"name": "verifier"}]).rewards.isnan().all()
+
+
+def test_answers_that_are_slow_to_judge_hold_up_no_other_and_have_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(task: str, text: str, gold: str, **_: object) -> Verdict:
+        time.sleep(1.5 if text == "slow" else 0.0)
+        return Verdict(Outcome.CORRECT)
+
+    monkeypatch.setattr(verdicts, "grade", slow)
+    monkeypatch.setattr(verdicts, "cores", lambda: 2)
+    answers = [answer("slow"), *(answer(str(index)) for index in range(20))]
+    found = verdicts.Verifier(seconds=0.5)([PROBLEMS[0]] * 21, answers)
+    assert [one is None for one in found] == [True] + [False] * 20
+
+
+def test_code_is_judged_only_where_the_config_names_the_reward() -> None:
+    coding = [Problem("c", "humaneval", "x", "{}")]
+    with pytest.raises(ValueError, match=r"allow it by naming the reward: rewards: \[\{name: code\}\]"):
+        verdicts.Verifier().check(coding)
+
+
+@pytest.mark.parametrize("settings", [{}, {"name": "verifier", "path": "a.py:f"}, {"path": "a.py"}, {"name": "none"}])
+def test_a_reward_that_is_named_badly_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        RewardConfig(**settings)
+
+
+def test_rewards_that_share_a_name_or_weigh_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="two rewards are called 'f'"):
+        Config(rewards=(RewardConfig(path="a.py:f"), RewardConfig(path="b.py:f")))
+    with pytest.raises(ValueError, match="every weight is 0"):
+        Config(rewards=(RewardConfig(name="verifier", weight=0.0),))

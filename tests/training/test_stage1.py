@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 import tiny
+from documents import documented_metrics
 from tyler.config.loops import InsertionsConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
@@ -30,9 +32,8 @@ from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.gradient_checkpointing import Recomputed
-from tyler.training.loop import Passes
 from tyler.training.micro_batches import MicroBatches
-from tyler.training.stage1 import accumulate_gradients, development_loss, draw_batch, draw_insertions, train
+from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
 from tyler.training.teacher_forcing import Example, num_positions
 from tyler.training.traces import Trace, load_development, load_traces, tokenize
@@ -44,7 +45,12 @@ SOLUTIONS = (
 )
 PROMPT = Prompt(instruction="")
 SMALL = Stage1Config(
-    steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2, insertions=InsertionsConfig(min=1, max=3)
+    max_skipped=0,
+    steps=6,
+    batch_size=2,
+    learning_rate=0.01,
+    checkpoint_every=2,
+    insertions=InsertionsConfig(min=1, max=3),
 )
 
 
@@ -191,6 +197,13 @@ def test_the_loss_of_a_few_traces_falls(tmp_path: Path) -> None:
     assert sum(found[-5:]) / 5 < 0.85 * sum(found[:5]) / 5
 
 
+def accumulated(model: Tyler, examples: Sequence[Example], rule: MicroBatches, recompute: bool = False) -> float:
+    """The loss of a batch, whose gradient is then in the parameters."""
+    trainer = Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
+    trainer.micro_batches = rule
+    return trainer.accumulate([("x", example) for example in examples])
+
+
 @pytest.mark.parametrize("pieces", [MicroBatches(1), MicroBatches(2), MicroBatches(positions=200)], ids=str)
 def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces: MicroBatches) -> None:
     model = fresh()
@@ -203,7 +216,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces:
     for rule in (MicroBatches(), pieces):
         for parameter in model.synthesizer.trainable():
             parameter.grad = None
-        loss = accumulate_gradients(model, examples, Passes(rule))
+        loss = accumulated(model, examples, rule)
         found.append((loss, [parameter.grad.clone() for parameter in model.synthesizer.trainable()]))
     whole, parts = found
     assert parts[0] == pytest.approx(whole[0], abs=1e-6)
@@ -314,7 +327,7 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(
     ids = [id for id, _ in draw_batch(traces, SMALL, 3)]
     with (
         open_new(tmp_path) as run,
-        pytest.raises(FloatingPointError, match=f"nan at step 4; the batch was {', '.join(ids)}"),
+        pytest.raises(FloatingPointError, match=f"nan at update 4; the batch was {', '.join(ids)}"),
     ):
         train(model, traces, SMALL, run)
     assert all(torch.isfinite(parameter).all() for parameter in model.synthesizer.trainable())
@@ -335,7 +348,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_checkpoints_as_they_were(tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(stage1, "batch_loss", spoil)
-        with open_new(tmp_path / "cut") as run, pytest.raises(FloatingPointError, match="step 4"):
+        with open_new(tmp_path / "cut") as run, pytest.raises(FloatingPointError, match="update 4"):
             train(model, traces_for(model), SMALL, run)
     resumed = fresh()
     with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
@@ -360,8 +373,10 @@ def development_of(run: Path) -> dict[int, float]:
 def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_dropout() -> None:
     model = fresh(dropout=0.5)
     traces = traces_for(model)
-    found = development_loss(model, traces, WATCHED, Passes(MicroBatches(1)))
-    assert found == development_loss(model, traces, WATCHED, Passes(MicroBatches(1))), "dropout would differ"
+    trainer = Stage1Trainer(model, traces, WATCHED, traces)
+    model.synthesizer.train()
+    found = trainer.development_loss()
+    assert found == trainer.development_loss(), "dropout would differ"
     assert all(module.training for module in model.synthesizer.modules()), "and training goes on with it"
     model.synthesizer.eval()
     total, count = 0.0, 0
@@ -373,7 +388,16 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
     assert found == pytest.approx(total / count, abs=1e-5)
     model.synthesizer.train()
     for pieces in (MicroBatches(), MicroBatches(positions=200)):
-        assert development_loss(model, traces, WATCHED, Passes(pieces)) == pytest.approx(found, abs=1e-5)
+        trainer.micro_batches = pieces
+        assert trainer.development_loss() == pytest.approx(found, abs=1e-5)
+
+
+def test_what_is_logged_is_what_is_documented(tmp_path: Path) -> None:
+    model = fresh()
+    with open_new(tmp_path) as run:
+        train(model, traces_for(model), WATCHED, run, traces_for(model)[:2])
+    logged = {key for line in read_jsonl(tmp_path / "metrics.jsonl") for key in line} - {"step"}
+    assert logged == documented_metrics("stage1")
 
 
 def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None:
@@ -391,7 +415,7 @@ def test_watching_the_development_loss_changes_no_weight(tmp_path: Path) -> None
 
 def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
     found = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(stage1, "development_loss", lambda *_: next(found))
+    monkeypatch.setattr(Stage1Trainer, "development_loss", lambda *_: next(found))
     model = fresh()
     with open_new(tmp_path) as run:
         train(model, traces_for(model), WATCHED, run, traces_for(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import grpo, stage1, stage2
+from tyler.training import grpo, stage1, stage2, verdicts
+from tyler.training.advantages import group_advantages
 from tyler.training.gradient_checkpointing import Recomputed
-from tyler.training.rewards import group_advantages
-from tyler.training.stage2 import Rollout, learn, roll_out, train
+from tyler.training.rollouts import Rollout
+from tyler.training.stage2 import Stage2Trainer, train
 from tyler.training.state import state_bytes
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
@@ -42,6 +44,7 @@ CONFIG = Config(
         psi_learning_rate=0.01,
         max_new_tokens=16,
         checkpoint_every=2,
+        max_skipped=0,
         calibration=CalibrationConfig(num_problems=4, steps=30),
     ),
     grpo=GrpoConfig(group_size=3, budget=1, budget_weight=0.2, anchor_weight=0.5, kl_weight=0.3, temperature=0.8),
@@ -49,14 +52,14 @@ CONFIG = Config(
 )
 
 
-def verdict(task: str, completion: str, gold: str, *, truncated: bool = False, thought_open: bool = False) -> Verdict:
+def verdict(task: str, completion: str, gold: str, **_: object) -> Verdict:
     """A verifier that a random model satisfies about every other time."""
     return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
 
 
 @pytest.fixture(autouse=True)
 def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, "grade", verdict)
+    monkeypatch.setattr(verdicts, "grade", verdict)
 
 
 def fresh(dropout: float = 0.0) -> Tyler:
@@ -75,6 +78,16 @@ def with_settings(config: Config, **settings: Any) -> Config:
         mine = {key: value for key, value in settings.items() if key in type(part).model_fields}
         config = config.model_copy(update={section: part.model_copy(update=mine)})
     return config
+
+
+def trainer_of(model: Tyler, config: Config = CONFIG, development: Sequence[Problem] = ()) -> Stage2Trainer:
+    return Stage2Trainer(model, PROBLEMS, development, config)
+
+
+def roll_out(
+    model: Tyler, problems: Sequence[Problem], config: Config, step: int, repeats: Sequence[int] = ()
+) -> Rollout:
+    return trainer_of(model, config).roll_out(problems, step, repeats)
 
 
 def open_new(path: Path) -> Run:
@@ -231,6 +244,7 @@ def moved_policy(family: str = "qwen3", device: str = "cpu") -> tuple[Tyler, Rol
     rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
     draw = torch.Generator().manual_seed(2)
     reference_psi = model.policy.psi.detach() + 0.1 * torch.randn(model.policy.psi.shape, generator=draw).to(device)
+    learned(model, rollout, reference_psi, CONFIG)  # the first update notes what learner and reference give
     with torch.no_grad():
         for parameter in (model.policy.psi, *model.policy.lora.parameters()):
             if parameter.requires_grad:
@@ -247,7 +261,9 @@ def learned(
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     for parameter in trainable(model).values():
         parameter.grad = None
-    terms = learn(model, rollout, reference_psi, config)
+    trainer = trainer_of(model, config)
+    trainer.reference_psi.copy_(reference_psi)
+    terms = trainer.learn(rollout)
     return terms, {name: parameter.grad.clone() for name, parameter in trainable(model).items()}
 
 
@@ -317,17 +333,19 @@ def test_without_a_kl_term_the_reference_is_not_read_and_its_kl_not_told(monkeyp
         return reference_of(policy)
 
     monkeypatch.setattr(type(model.policy), "reference_decoder", property(counted))
-    terms, _ = learned(model, rollout, reference_psi, CONFIG)
+    terms, _ = learned(model, replace(rollout, start=None), reference_psi, CONFIG)
     assert read and terms["kl"] > 0
     read.clear()
-    terms, _ = learned(model, rollout, reference_psi, with_settings(CONFIG, kl_weight=0.0))
+    assert learned(model, rollout, reference_psi, CONFIG)[0]["kl"] > 0 and not read, "once a rollout"
+    read.clear()
+    terms, _ = learned(model, replace(rollout, start=None), reference_psi, with_settings(CONFIG, kl_weight=0.0))
     assert not read and "kl" not in terms
 
 
 def test_the_reference_has_the_psi_of_the_start() -> None:
     model, rollout, reference_psi = moved_policy()
-    terms, _ = learned(model, rollout, reference_psi, CONFIG)
-    other, _ = learned(model, rollout, model.policy.psi.detach().clone(), CONFIG)
+    terms, _ = learned(model, replace(rollout, start=None), reference_psi, CONFIG)
+    other, _ = learned(model, replace(rollout, start=None), model.policy.psi.detach().clone(), CONFIG)
     assert abs(terms["kl"] - other["kl"]) > 1e-3
 
 
@@ -344,7 +362,7 @@ def test_rollouts_keep_to_the_bound_on_memory_and_do_not_change(
     monkeypatch.setattr(type(model.shared_engine), "run", noted)
     bounded = CONFIG.model_copy(update={"decoding": CONFIG.decoding.model_copy(update={"memory": 2_000_000})})
     found = [roll_out(model, PROBLEMS, config, step=0) for config in (CONFIG, bounded)]
-    stage2.greedy_metrics(model, PROBLEMS, bounded)
+    trainer_of(model, bounded, PROBLEMS).evaluate()
     with open_new(tmp_path) as directory:
         stage2.start_psi(model, PROBLEMS, bounded, directory)
     assert bounds == [None, 2_000_000, 2_000_000, 2_000_000]
@@ -353,14 +371,15 @@ def test_rollouts_keep_to_the_bound_on_memory_and_do_not_change(
 
 def test_a_share_of_a_batch_is_scaled_by_the_rewards_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
-    whole, mine, other = (Rollout([], [], [], part, part > 0, {}) for part in (rewards, rewards[:2], rewards[2:]))
+    whole, mine, other = (Rollout([], [], [], part) for part in (rewards, rewards[:2], rewards[2:]))
     for scale in ("group", "batch", "none"):
         objective = CONFIG.grpo.model_copy(update={"scale_rewards": scale})
         expected = group_advantages(rewards, objective.advantage_epsilon, scale=scale)
-        assert torch.equal(stage2.advantages_of(whole, objective), expected)
+        trainer = trainer_of(tiny.tyler("qwen3"), CONFIG.model_copy(update={"grpo": objective}))
+        assert torch.equal(trainer.advantages(whole), expected.flatten())
         with monkeypatch.context() as patch:
-            patch.setattr(stage2.distributed, "gather", lambda part: [part, other.rewards])
-            torch.testing.assert_close(stage2.advantages_of(mine, objective), expected[:2])
+            patch.setattr(grpo.distributed, "gather", lambda part: [part, other.rewards])
+            torch.testing.assert_close(trainer.advantages(mine), expected[:2].flatten())
 
 
 def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
@@ -369,9 +388,9 @@ def test_a_group_of_equal_rewards_teaches_only_the_kl_term() -> None:
     config = with_settings(CONFIG, kl_weight=0.0)
     _, gradients = learned(model, rollout, reference_psi, config)
     assert not any(gradient.any() for gradient in gradients.values())
-    assert stage2.rollout_metrics(model, rollout, config)["stage2/degenerate_groups"] == 1.0
+    assert trainer_of(model, config).rollout_metrics(rollout)["degenerate_groups"] == 1.0
     rollout.rewards[0, 0] = 0.0
-    assert stage2.rollout_metrics(model, rollout, config)["stage2/degenerate_groups"] == 1 - 1 / len(PROBLEMS)
+    assert trainer_of(model, config).rollout_metrics(rollout)["degenerate_groups"] == 1 - 1 / len(PROBLEMS)
 
 
 # ---------------------------------------------------------------------------------------------- learns
@@ -400,11 +419,11 @@ def test_stage_2_moves_all_of_eta_and_psi_and_nothing_else(tmp_path: Path) -> No
 
 def test_eta_and_psi_have_learning_rates_of_their_own() -> None:
     model = fresh()
-    (eta, eta_rate), (psi, psi_rate) = stage2.parameter_groups(model, CONFIG)
+    (eta, eta_rate), (psi, psi_rate) = trainer_of(model).parameter_groups()
     assert (eta_rate, psi_rate) == (0.02, 0.01)
     assert [id(parameter) for parameter in psi] == [id(model.policy.psi)]
     assert {id(parameter) for parameter in [*eta, *psi]} == {id(parameter) for parameter in trainable(model).values()}
-    (_, eta_rate), (_, psi_rate) = stage2.parameter_groups(model, with_settings(CONFIG, psi_learning_rate=None))
+    (_, eta_rate), (_, psi_rate) = trainer_of(model, with_settings(CONFIG, psi_learning_rate=None)).parameter_groups()
     assert eta_rate == psi_rate == 0.02
 
 
@@ -417,8 +436,10 @@ def test_replay_is_the_rollout_although_eta_has_dropout(tmp_path: Path) -> None:
 
 
 def test_several_updates_on_a_rollout_leave_its_policy_behind(tmp_path: Path) -> None:
-    metrics = trained(tmp_path, fresh(), with_settings(CONFIG, updates_per_rollout=3, steps=2))
-    assert all(entry["stage2/replay_gap"] > 1e-4 for entry in metrics[1:])
+    settings = {"updates_per_rollout": 3, "steps": 2, "clip_range": 0.01}
+    metrics = trained(tmp_path, fresh(), with_settings(CONFIG, **settings))
+    assert all(entry["stage2/clip_share"] > 0 for entry in metrics[1:])
+    assert all(entry["stage2/replay_gap"] < 1e-5 for entry in metrics[1:]), "the engine is compared with the first"
 
 
 def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path: Path) -> None:
@@ -428,14 +449,14 @@ def test_operators_are_calibrated_first_and_sampled_from_the_first_step(tmp_path
 
 
 def test_a_penalty_on_successes_over_the_budget_makes_invocations_rare(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo, "grade", lambda *_, truncated, thought_open: Verdict(Outcome.CORRECT))
+    monkeypatch.setattr(verdicts, "grade", lambda *_, **__: Verdict(Outcome.CORRECT))
     settings = {"steps": 12, "group_size": 6, "budget": 0, "kl_weight": 0.0, "psi_learning_rate": 0.1}
     calls = [entry["stage2/invocations"] for entry in trained(tmp_path, fresh(), with_settings(CONFIG, **settings))[1:]]
     assert sum(calls[-3:]) < 0.6 * sum(calls[:3])
 
 
 def test_failures_are_not_punished_for_what_they_spend(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(grpo, "grade", lambda *_, truncated, thought_open: Verdict(Outcome.WRONG))
+    monkeypatch.setattr(verdicts, "grade", lambda *_, **__: Verdict(Outcome.WRONG))
     metrics = trained(tmp_path, fresh(), with_settings(CONFIG, budget=0, kl_weight=0.0, steps=2))
     assert all(entry["stage2/reward"] == 0 and entry["stage2/over_budget"] > 0 for entry in metrics[1:])
     assert all(entry["stage2/degenerate_groups"] == 1 and entry["stage2/gradient_norm"] == 0 for entry in metrics[1:])
@@ -445,8 +466,14 @@ def test_failures_are_not_punished_for_what_they_spend(tmp_path: Path, monkeypat
 
 
 def documented() -> set[str]:
-    """The documented keys of Stage 2, with {operator} filled in."""
-    return {key.replace("{operator}", name) for key in documented_metrics() for name in NAMES}
+    """The documented keys of Stage 2, with {operator} and {reward} filled in."""
+    rewards = ("verifier", "budget")
+    return {
+        key.replace("{operator}", name).replace("{reward}", reward)
+        for key in documented_metrics()
+        for name in NAMES
+        for reward in rewards
+    }
 
 
 def test_what_is_logged_is_what_is_documented(tmp_path: Path) -> None:
@@ -461,7 +488,8 @@ def test_what_is_logged_is_what_is_documented(tmp_path: Path) -> None:
 def test_the_metrics_of_a_rollout_recount_it() -> None:
     model = tiny.tyler("qwen3")
     rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
-    metrics = stage2.rollout_metrics(model, rollout, CONFIG)
+    found = trainer_of(model).rollout_metrics(rollout)
+    metrics = {f"stage2/{name}": value for name, value in found.items()}
     count = len(rollout.trajectories)
     calls = [[call.operator for call in trajectory.invocations] for trajectory in rollout.trajectories]
     assert metrics["stage2/invocations"] == pytest.approx(sum(map(len, calls)) / count)
@@ -483,7 +511,7 @@ def test_the_metrics_of_a_rollout_recount_it() -> None:
 
 def test_greedy_metrics_are_those_of_greedy_answers_by_the_policy() -> None:
     model = tiny.tyler("qwen3")
-    metrics = stage2.greedy_metrics(model, PROBLEMS, CONFIG)
+    metrics = trainer_of(model, CONFIG, PROBLEMS).evaluate()
     answers = model.solve([problem.prompt for problem in PROBLEMS], max_new_tokens=CONFIG.stage2.max_new_tokens)
     assert metrics["greedy/accuracy"] == pytest.approx(sum(len(answer.text) % 2 for answer in answers) / len(answers))
     assert metrics["greedy/invocations"] == pytest.approx(
@@ -547,29 +575,32 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_prob
     tmp_path: Path, monkeypatch
 ) -> None:
     model = fresh()
-    advantages_of = stage2.group_advantages
+    advantages_of = grpo.group_advantages
     calls = []
 
     def spoil(*arguments: Any, **scale: Any) -> Tensor:
         calls.append(1)
         return advantages_of(*arguments, **scale) * (float("nan") if len(calls) == 3 else 1.0)
 
-    monkeypatch.setattr(stage2, "group_advantages", spoil)
-    with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"nan at step 3; the batch was p\d, p\d\."):
+    monkeypatch.setattr(grpo, "group_advantages", spoil)
+    with (
+        open_new(tmp_path) as run,
+        pytest.raises(FloatingPointError, match=r"nan at update 3; the batch was p\d, p\d\."),
+    ):
         train(model, PROBLEMS, [], CONFIG, run)
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
 def test_a_gradient_that_is_not_a_number_names_the_problems_too(tmp_path: Path, monkeypatch) -> None:
     model = fresh()
-    learn_from = stage2.learn
+    learn_from = Stage2Trainer.learn
 
     def spoil(*arguments: Any) -> dict[str, float]:
         terms = learn_from(*arguments)
         model.policy.psi.grad.fill_(float("inf"))
         return terms
 
-    monkeypatch.setattr(stage2, "learn", spoil)
+    monkeypatch.setattr(Stage2Trainer, "learn", spoil)
     with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"at update 1; the batch was p\d, p\d\."):
         train(model, PROBLEMS, [], CONFIG, run)
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
@@ -589,7 +620,7 @@ def test_the_checkpoint_with_the_best_greedy_accuracy_stays_and_a_killed_run_cho
 
     def go_on(run: Run) -> None:
         steps = iter(range(int(json.loads(state.read_text())["steps_done"]) + 1 if state.exists() else 1, 6))
-        monkeypatch.setattr(stage2, "greedy_metrics", lambda *_: {"greedy/accuracy": found[next(steps)]})
+        monkeypatch.setattr(Stage2Trainer, "evaluate", lambda _: {"greedy/accuracy": found[next(steps)]})
         train(fresh(), PROBLEMS, PROBLEMS[:1], config, run)
 
     state = tmp_path / "nowhere"

@@ -9,29 +9,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from tyler.training.objectives import action_weights, stage2_loss
-from tyler.training.rewards import group_advantages
+from tyler.training.advantages import group_advantages
+from tyler.training.policy_losses import AnchoredLoss, anchor_loss
 
 pytest.importorskip("trl", reason="TRL is a development dependency and only the oracle of this test")
 from trl import GRPOTrainer
 
 GROUPS, GROUP_SIZE, ACTIONS = 3, 4, 7
 BATCH = GROUPS * GROUP_SIZE
+LONGEST = 9
 
 
 class GivenLogprobs(GRPOTrainer):
     """TRL's loss without a trainer around it: the model's log-probabilities are given."""
 
-    def __init__(self, logprobs: Tensor) -> None:
+    def __init__(self, logprobs: Tensor, loss: str = "grpo", importance: str = "token", high: float = 0.2) -> None:
         self.given = logprobs
-        self.loss_type, self.importance_sampling_level = "grpo", "token"
-        self.beta, self.epsilon_low, self.epsilon_high = 0.03, 0.2, 0.2
-        self.args = SimpleNamespace(use_bias_correction_kl=False, delta=None)
+        self.loss_type, self.importance_sampling_level = loss, importance
+        self.beta, self.epsilon_low, self.epsilon_high = 0.03, 0.2, high
+        self.max_completion_length = LONGEST
+        self.args = SimpleNamespace(use_bias_correction_kl=False, delta=None, steps_per_generation=1)
         self.aux_loss_enabled = self.use_vllm = self._entropy_bonus_enabled = False
         self.top_entropy_quantile, self.off_policy_mask_threshold = 1.0, None
         self.model = SimpleNamespace(training=True)
         self.current_gradient_accumulation_steps = 1
-        self.accelerator = SimpleNamespace(gather=lambda value: value, reduce=lambda value, reduction: value)
+        self.accelerator = SimpleNamespace(
+            gather=lambda value: value, reduce=lambda value, reduction: value, num_processes=1
+        )
         self._metrics = {"train": defaultdict(list)}
 
     def _get_per_token_logps_and_entropies(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor, None]:
@@ -91,7 +95,10 @@ def make_batch(seed: int) -> dict[str, Tensor]:
     }
 
 
-def trl_loss(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
+def trl_loss(
+    batch: dict[str, Tensor], weights: Tensor | None = None, **settings: object
+) -> tuple[Tensor, Tensor, dict[str, list[float]]]:
+    """TRL's loss, its gradient and its metrics; `weights` are importance weights of what the engine sampled."""
     logprobs = batch["logprobs"].clone().requires_grad_()
     rewards = batch["rewards"]
     spread = rewards.std(dim=1, keepdim=True)
@@ -103,30 +110,70 @@ def trl_loss(batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, list[f
         "advantages": ((rewards - rewards.mean(dim=1, keepdim=True)) / (spread + 1e-4)).flatten(),
         "old_per_token_logps": batch["old"],
         "ref_per_token_logps": batch["reference"],
+        "num_items_in_batch": batch["mask"].sum(),
     }
-    trainer = GivenLogprobs(logprobs)
+    trainer = GivenLogprobs(logprobs, **settings)
+    if weights is not None:
+        trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+        inputs["importance_sampling_ratio"] = weights
     loss = trainer._compute_loss(trainer.model, inputs)
     loss.backward()
     return loss.detach(), logprobs.grad, trainer._metrics["train"]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_grpo_loss_and_gradient_equal_those_of_trl(seed):
-    batch = make_batch(seed)
-    expected, expected_gradient, metrics = trl_loss(batch)
+def our_loss(batch: dict[str, Tensor], operators: Tensor | None = None, **settings: object) -> tuple[Tensor, Tensor]:
+    """Our loss and its gradient on the same numbers."""
+    loss = AnchoredLoss(kl_weight=0.03, max_actions=LONGEST, **settings)
     logprobs = batch["logprobs"].clone().requires_grad_()
-    group_ids = torch.arange(GROUPS).repeat_interleave(GROUP_SIZE)
-    terms = stage2_loss(
-        logprobs,
-        batch["old"],
-        batch["reference"],
-        group_advantages(batch["rewards"]).flatten(),
-        action_weights(batch["mask"], torch.zeros_like(batch["mask"]), group_ids, torch.float64),
-        clip_range=0.2,
-        kl_weight=0.03,
-        anchor_weight=0.1,
-    )
-    terms.loss.backward()
+    operators = torch.zeros_like(batch["mask"]) if operators is None else operators
+    groups, counted = torch.arange(GROUPS).repeat_interleave(GROUP_SIZE), torch.ones(BATCH, dtype=torch.bool)
+    weights = loss.weights(batch["mask"], operators, groups, counted, dtype=torch.float64)
+    advantages = group_advantages(batch["rewards"]).flatten()
+    behaviour = batch.get("behaviour", batch["old"])
+    terms = loss(logprobs, batch["old"], behaviour, batch["reference"], advantages, weights)
+    terms["loss"].backward()
+    return terms["loss"].detach(), logprobs.grad
+
+
+@pytest.mark.parametrize("importance", ["token", "sequence"])
+@pytest.mark.parametrize("high", [0.2, 0.5])
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_loss_and_its_gradient_equal_those_of_trl(seed: int, loss: str, high: float, importance: str) -> None:
+    batch = make_batch(seed)
+    expected, expected_gradient, metrics = trl_loss(batch, loss=loss, importance=importance, high=high)
+    found, gradient = our_loss(batch, normalization=loss, importance=importance, clip_range_high=high)
     assert metrics["clip_ratio/region_mean"][0] > 0, "the batch must exercise the clip"
-    torch.testing.assert_close(terms.loss.detach(), expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(logprobs.grad, expected_gradient, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("correction", ["token", "sequence"])
+def test_importance_weights_are_truncated_as_trl_truncates_them(correction: str) -> None:
+    batch = make_batch(4)
+    draw = torch.Generator().manual_seed(9)
+    gap = 0.8 * torch.randn(BATCH, ACTIONS, dtype=torch.float64, generator=draw)
+    batch["behaviour"] = batch["old"] - gap
+    masked = gap * batch["mask"]
+    ratio = masked.sum(dim=1, keepdim=True).exp() if correction == "sequence" else masked.exp()
+    assert (ratio > 2).any() and (ratio < 1).any()
+    expected, expected_gradient, _ = trl_loss(batch, weights=ratio.clamp(max=2.0))
+    found, gradient = our_loss(batch, correction=correction, correction_cap=2.0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo", "bnpo"])
+def test_the_anchored_loss_stands_beside_every_loss(loss: str) -> None:
+    batch = make_batch(1)
+    operators = batch["mask"] & (torch.arange(ACTIONS) % 3 == 0)
+    alone, _ = our_loss(batch, normalization=loss)
+    anchored, _ = our_loss(batch, operators, normalization=loss, anchor_weight=0.5)
+    ratio = (batch["logprobs"] - batch["old"]).exp()
+    advantages = group_advantages(batch["rewards"]).flatten()[:, None]
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    share = torch.zeros_like(ratio)
+    for group in range(GROUPS):
+        rows = slice(group * GROUP_SIZE, (group + 1) * GROUP_SIZE)
+        share[rows] = operators[rows].double() / operators[rows].sum() / GROUPS
+    torch.testing.assert_close(anchored - alone, 0.5 * anchor_loss(surrogate, share), rtol=0, atol=1e-10)

@@ -10,6 +10,11 @@ from pydantic import Field, field_validator, model_validator
 from tyler.config.sections import MAX_BATCH, BatchSize, Count, LoraConfig, Rate, Section, Seed, Share, Weight
 
 RewardScale = Literal["group", "batch", "none"]
+LossName = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
+Importance = Literal["token", "sequence"]
+Correction = Literal["off", "token", "sequence"]
+BuiltInReward = Literal["verifier", "budget", "format", "length", "code"]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class InsertionsConfig(Section):
@@ -67,6 +72,8 @@ class OptimizationConfig(Section):
     """AdamW's decoupled decay."""
     max_grad_norm: Rate = 1.0
     """Gradients of a larger norm are scaled down to it."""
+    max_skipped: Annotated[int, Field(ge=0)] = 10
+    """Updates in a row that may be skipped because the loss or its gradient is not finite; one more ends the run."""
     eval_every: Count | None = None
     """Steps between evaluations on the development split, by which the best checkpoint is chosen; null for none."""
     checkpoint_every: Count | None = 100
@@ -105,7 +112,7 @@ class TracesConfig(OptimizationConfig):
     """What loops that learn from traces share besides."""
 
     autocast: bool = False
-    """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for them."""
+    """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for it."""
 
 
 class CentringConfig(Section):
@@ -172,20 +179,80 @@ class MemGenWeaverConfig(TracesConfig):
     epochs: Rate | None = 2.0
 
 
-class MemGenGrpoConfig(OptimizationConfig):
+class RewardConfig(Section):
+    """One reward: a built-in one by its `name`, or a function of one's own by its `path`.
+
+    Built in: `verifier` (1 for a right answer), `budget` (the paper's penalty on right answers with more invocations
+    than `grpo.budget`, times `grpo.budget_weight`), `format` (1 for an answer in the form that the task reads),
+    `length` (0 down to -1 at the longest answer), `code` (1 for a program that passes its tests in the sandbox).
+    """
+
+    name: BuiltInReward | None = None
+    """A built-in reward."""
+    path: str | None = None
+    """FILE.py:FUNCTION, or package.module:FUNCTION, with TRL's signature (docs/rewards.md)."""
+    weight: float = 1.0
+    """What it is multiplied by; 0 only reports it."""
+    free: Annotated[int, Field(ge=0)] = 0
+    """Of `length`: visible tokens that cost nothing."""
+    sha256: str | None = None
+    """Of the source that `path` named when the run was started; filled in by the run."""
+
+    @model_validator(mode="after")
+    def _it_is_named_in_one_way(self) -> RewardConfig:
+        if (self.name is None) == (self.path is None):
+            raise ValueError(f"a reward has a name or a path, got name={self.name!r} and path={self.path!r}")
+        if self.path is not None and not all(self.path.rpartition(":")[::2]):
+            raise ValueError(f"path={self.path!r} names no function; write FILE.py:FUNCTION or package.module:FUNCTION")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What its metrics are called: the built-in name, or that of the function."""
+        return self.name or str(self.path).rpartition(":")[2]
+
+
+class ObjectiveConfig(Section):
+    """What all learning from groups of rewarded answers shares."""
+
+    group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
+    """G: answers sampled for each problem."""
+    loss: LossName = "grpo"
+    """What an action counts: as in the paper (1 / (G |tau|)), the same in the whole batch (dapo) or in each process's
+    part of it (bnpo), or 1 over the longest answer allowed (dr_grpo)."""
+    clip_range: Fraction = 0.2
+    """epsilon: how far an importance ratio may move before it is clipped."""
+    clip_range_high: Annotated[float, Field(gt=0)] | None = None
+    """epsilon of the upper bound, as in DAPO; null for the same."""
+    importance: Importance = "token"
+    """Whether the ratio is that of each action, or the geometric mean of the answer's (sequence, as in GSPO)."""
+    mask_truncated: bool = False
+    """Whether answers that were cut off teach nothing; they stay in their group's mean."""
+    redraws: Annotated[int, Field(ge=0)] = 0
+    """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
+    correction: Correction = "token"
+    """Importance weights of what the engine sampled against what the learner computes: by action, by answer, or off."""
+    correction_cap: Annotated[float, Field(gt=1)] = 2.0
+    """At which importance weights are cut off."""
+    temperature: Rate = 1.0
+    """Of the rollouts, and of the log-probabilities that replay them."""
+    updates_per_rollout: Count = 1
+    """Optimizer steps on the same rollouts."""
+    advantage_epsilon: Rate = 1e-4
+    """Added to the standard deviation of a group's rewards."""
+    scale_rewards: RewardScale = "group"
+    """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""
+    reward_seconds: Rate = 60.0
+    """Seconds that all rewards of a step may take together; what is graded later has no verdict."""
+    on_fault: Literal["leave_out", "resample"] = "leave_out"
+    """What becomes of an answer that could not be judged (a time-out, no sandbox, an unreadable gold answer): it is
+    left out of its group, or drawn again first."""
+
+
+class MemGenGrpoConfig(OptimizationConfig, ObjectiveConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
     epochs: Rate | None = 1.0
-    group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
-    """G: answers sampled for each problem."""
-    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """epsilon: how far an importance ratio may move before it is clipped."""
-    temperature: Rate = 1.0
-    """Of what is sampled and learned: the weaver's visible tokens, the trigger's decisions."""
-    updates_per_rollout: Count = 1
-    """Optimizer steps on the same answers."""
-    advantage_epsilon: Rate = 1e-4
-    """Added to the standard deviation of a group's rewards."""
     max_new_tokens: Count = 2048
     """Visible tokens an answer may have."""
 
@@ -275,13 +342,9 @@ class Stage2Config(OptimizationConfig):
     calibration: CalibrationConfig = CalibrationConfig()
 
 
-class GrpoConfig(Section):
-    """The group-relative objective: G, epsilon, beta, B_O, lambda and alpha of the paper, in that order."""
+class GrpoConfig(ObjectiveConfig):
+    """The group-relative objective, and beta, B_O, lambda and alpha of the paper."""
 
-    group_size: Annotated[int, Field(ge=2, le=MAX_BATCH)] = 8
-    """G: rollouts for each problem."""
-    clip_range: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """epsilon: how far an importance ratio may move before it is clipped."""
     kl_weight: Weight = 0.03
     """beta: the weight of the KL term."""
     budget: Annotated[int, Field(ge=0)] = 5
@@ -290,14 +353,6 @@ class GrpoConfig(Section):
     """lambda: what each further invocation of a success costs."""
     anchor_weight: Weight = 0.1
     """alpha: the weight of the anchored loss on invocations."""
-    temperature: Rate = 1.0
-    """Of the rollouts, and of the log-probabilities that replay them."""
-    updates_per_rollout: Count = 1
-    """Optimizer steps on the same rollouts."""
-    advantage_epsilon: Rate = 1e-4
-    """Added to the standard deviation of a group's rewards."""
-    scale_rewards: RewardScale = "group"
-    """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""
 
 
 class Loops(Section):
@@ -306,9 +361,24 @@ class Loops(Section):
     stage1: Stage1Config = Stage1Config()
     stage2: Stage2Config = Stage2Config()
     grpo: GrpoConfig = GrpoConfig()
+    rewards: Annotated[tuple[RewardConfig, ...], Field(min_length=1)] = (
+        RewardConfig(name="verifier"),
+        RewardConfig(name="budget"),
+    )
+    """What answers are rewarded for: the sum of these, each times its weight."""
     sft: SftConfig = SftConfig()
     memgen: MemGenConfig = MemGenConfig()
     softcot: SoftCotConfig = SoftCotConfig()
+
+    @field_validator("rewards")
+    @classmethod
+    def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
+        titles = [one.title for one in rewards]
+        if repeated := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
+        if all(one.weight == 0 for one in rewards):
+            raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
+        return rewards
 
     @property
     def loops(self) -> dict[str, OptimizationConfig]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import textwrap
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, get_args
 
 import yaml
@@ -41,24 +39,15 @@ def parts(annotation: Any) -> list[Any]:
 
 def meaning(owner: type[BaseModel], name: str) -> str:
     """The text below a key, in the class that says it last. Raises ValueError where there is none."""
-    for base in owner.__mro__:
-        if issubclass(base, BaseModel) and name in (found := docstrings(base)):
-            return found[name]
+    if text := own_text(owner, name):
+        return text
     raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
 
 
-@cache
-def docstrings(owner: type) -> dict[str, str]:
-    """The strings that stand below the fields of a class."""
-    if owner is BaseModel:
-        return {}
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {}
-    for field, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            found[field.target.id] = plain(ast.literal_eval(below.value))
-    return found
+def own_text(owner: type[BaseModel], name: str) -> str:
+    """The text below a key, empty where there is none; a class that changes only a default keeps its base's."""
+    bases = [base for base in owner.__mro__ if issubclass(base, BaseModel) and name in base.model_fields]
+    return next((plain(text) for base in bases if (text := base.model_fields[name].description)), "")
 
 
 def first_paragraph(owner: Any) -> str:
@@ -99,7 +88,7 @@ def _about(owner: type[BaseModel], name: str, field: FieldInfo) -> str:
     if name == "operators":
         keys = " ".join(f"{key}: {text}" for key, text in OPERATOR.items())
         return f"The typed latent operators, in the order of their action ids. {keys}"
-    return docstrings(owner).get(name) or first_paragraph(field.annotation) or meaning(owner, name)
+    return own_text(owner, name) or first_paragraph(field.annotation) or meaning(owner, name)
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -36,7 +36,9 @@ def suggest(word: str, allowed: Sequence[str]) -> str:
 class Section(BaseModel):
     """What all sections share: unknown keys are refused, types are not bent, and nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class BackboneConfig(Section):

@@ -16,6 +16,7 @@ from operator import getitem
 from typing import Any
 
 from tyler.config.files import load_config
+from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.config.schema import Config
 from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks import Problem, load_problems
@@ -35,12 +36,20 @@ SECTIONS = {
     UNTRAINED: (),
     "merge": (),
     "stage1": ("operators", "lora", "stage1"),
-    "stage2": ("lora", "stage2", "grpo", "decoding"),
+    "stage2": ("lora", "stage2", "grpo", "rewards", "decoding"),
     **{name: trainer.reads for name, trainer in TRAINERS.items()},
 }
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
 OWN_ENGINE = "native"
 """The engine that no cell names."""
+AT_FIRST = (*("group_size", "clip_range", "temperature", "updates_per_rollout", "advantage_epsilon", "scale_rewards"),)
+"""What an objective had when FORMAT came."""
+LATER = {
+    **{name: field.default for name, field in ObjectiveConfig.model_fields.items() if name not in AT_FIRST},
+    "max_skipped": OptimizationConfig.model_fields["max_skipped"].default,
+    "rewards": Config().model_dump(mode="json")["rewards"],
+}
+"""Settings that came after FORMAT, with their defaults."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 """Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
@@ -83,7 +92,7 @@ class Training:
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
         free = FREE if config.decoding.engine != OWN_ENGINE else (*FREE, "engine", "engine_args")
-        return {"method": self.method, **without(read, free)}
+        return {"method": self.method, **without(as_first_named(read), free)}
 
 
 @dataclass(frozen=True)
@@ -237,6 +246,14 @@ def digest(problems: Iterable[tuple[object, ...]]) -> str:
     for content in problems:
         found.update(json.dumps(content, ensure_ascii=False).encode())
     return found.hexdigest()[:16]
+
+
+def as_first_named(settings: Any) -> Any:
+    """Settings as FORMAT names them: what came later counts where it is not at its default."""
+    if not isinstance(settings, dict):
+        return settings
+    later = LATER | ({"scale_rewards": "group"} if "optimizer" in settings else {})
+    return {key: as_first_named(value) for key, value in settings.items() if key not in later or value != later[key]}
 
 
 def without(settings: Any, keys: Sequence[str]) -> Any:

@@ -36,11 +36,11 @@ from tyler.planning.plan import parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
-from tyler.training.loop import Passes, check_finite
 from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
-from tyler.training.optimizer import Optimization
-from tyler.training.stage1 import accumulate_gradients, draw_insertions
-from tyler.training.stage2 import Rollout, learn, parameter_groups, roll_out
+from tyler.training.optimizer import Optimization, scaler_of
+from tyler.training.rollouts import Rollout
+from tyler.training.stage1 import Stage1Trainer, draw_insertions
+from tyler.training.stage2 import Stage2Trainer
 from tyler.training.teacher_forcing import Example, first_latent
 from tyler.training.traces import Trace, tokenize
 
@@ -162,9 +162,10 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     with meter.phase("calibration") as calibrating:
         calibrate(model, problems, settings)
     with meter.phase("rollout") as rolling:
-        rollout = roll_out(model, problems[:1], settings, step=0)
+        trainer = Stage2Trainer(model, problems[:1], (), settings)
+        rollout = trainer.roll_out(problems[:1], step=0)
     with meter.phase("Stage 2 step") as second:
-        stage2_step(model, rollout, settings)
+        stage2_step(trainer, rollout)
     with meter.phase("one answer"):
         answer = answer_once(model, problems[0])
     work = workload(model, examples, rollout, settings)
@@ -203,14 +204,12 @@ def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, len
 
 def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> float:
     """One optimizer step of Phi; returns the loss."""
-    settings = config.stage1
-    optimization = Optimization.of(settings, [(model.synthesizer.trainable(), settings.learning_rate)], 1)
-    model.synthesizer.train()
-    passes = Passes.of(settings, model.backbone, model.synthesizer)
-    loss = accumulate_gradients(model, examples, passes, settings.gradient_checkpointing)
-    check_finite(loss, 0, ["the dry run's"])
-    optimization.step(0)
-    model.synthesizer.eval()
+    trainer = Stage1Trainer(model, (), config.stage1)
+    optimization = Optimization.of(config.stage1, trainer.parameter_groups(), 1, scaler_of(model.backbone))
+    trainer.begin()
+    loss = trainer.accumulate([("dry", example) for example in examples], optimization.backward)
+    optimization.step(0, ["the dry run's"], loss)
+    trainer.end()
     return loss
 
 
@@ -233,12 +232,11 @@ def calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> None
     model.policy.psi.data.copy_(fit_psi(decisions, len(model.operators), config.stage2.calibration))
 
 
-def stage2_step(model: Tyler, rollout: Rollout, config: Config) -> None:
+def stage2_step(trainer: Stage2Trainer, rollout: Rollout) -> None:
     """One update of {eta, psi} on one group."""
-    optimization = Optimization.of(config.stage2, parameter_groups(model, config), 1)
-    terms = learn(model, rollout, model.policy.psi.detach().clone(), config)
-    check_finite(terms["loss"], 0, ["the dry run's"])
-    optimization.step(0)
+    optimization = Optimization.of(trainer.loop, trainer.parameter_groups(), 1, scaler_of(trainer.backbone))
+    trainer.reference_psi.copy_(trainer.model.policy.psi.detach())
+    trainer.improve(rollout, optimization, 0)
 
 
 def answer_once(model: Tyler, problem: Problem) -> Trajectory:

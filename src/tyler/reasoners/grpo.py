@@ -14,11 +14,13 @@ from tyler.tasks.problem import Problem
 from tyler.training import stage2
 from tyler.training.command import Prepared, load_backbone, origin_of, training_command
 from tyler.training.grpo import load_askable
+from tyler.training.rewards import origins, with_sources
 
 
 @training_command
 def run(config: Config) -> Prepared[Tyler]:
     """`tyler train grpo`: the settings of `stage2` and `grpo`, without operators."""
+    config = with_sources(config)
     backbone = load_backbone(config)
     torch.manual_seed(config.stage2.seed)
     lora = LoraSettings(**config.lora.model_dump())
@@ -27,5 +29,9 @@ def run(config: Config) -> Prepared[Tyler]:
     model.policy.add_lora(lora)
     room = longest_prompt(backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)
-    origin = origin_of(backbone.fingerprint(), map(Problem.content, problems)) | backbone.text_origin()
-    return Prepared(model, origin, partial(stage2.train, model, problems, development, config, title="GRPO"))
+    origin = (
+        origin_of(backbone.fingerprint(), map(Problem.content, problems))
+        | origins(config.rewards)
+        | backbone.text_origin()
+    )
+    return Prepared(model, origin, partial(stage2.train, model, problems, development, config, title="GRPO"), config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -16,9 +15,8 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes
 from tyler.training.objectives import token_logprobs
-from tyler.training.supervised import SupervisedSpec, train
+from tyler.training.supervised import SupervisedTrainer
 from tyler.training.traces import Trace, load_traces, traces_of
 
 
@@ -39,30 +37,29 @@ def batch_loss(
     return -token_logprobs(torch.cat(states), model.backbone.head, targets).sum() / num_targets
 
 
-def spec(model: Tyler, config: SftConfig) -> SupervisedSpec[Trace]:
-    """What SFT brings to the supervised loop: eta learns from the traces' target tokens."""
-    assert model.policy.lora is not None
+class SftTrainer(SupervisedTrainer[Trace]):
+    """eta learns from the traces' target tokens."""
 
-    def part_loss(traces: Sequence[Trace], num_targets: int) -> Float[Tensor, ""]:
-        return batch_loss(model, traces, num_targets, config.gradient_checkpointing)
+    title, prefix = "SFT", "sft"
 
-    return SupervisedSpec(
-        title="SFT",
-        metrics="sft",
-        module=model.policy.lora,
-        model=model,
-        passes=Passes.of(config, model.backbone, model.policy.lora),
-        batch_loss=part_loss,
-        num_targets=lambda trace: len(trace.target_ids),
-        num_tokens=num_tokens,
-        name=lambda trace: trace.id,
-        describe=lambda batch, seconds: {"tokens_per_second": sum(map(num_tokens, batch)) / seconds},
-    )
+    def __init__(
+        self, model: Tyler, traces: Sequence[Trace], config: SftConfig, development: Sequence[Trace] = ()
+    ) -> None:
+        assert model.policy.lora is not None
+        super().__init__(model, model.policy.lora, model.backbone, config, traces, development)
+        self.model = model
 
+    def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
+        return batch_loss(self.model, part, num_targets, self.recomputed)
 
-def num_tokens(trace: Trace) -> int:
-    """Of prompt and target."""
-    return len(trace.prompt_ids) + len(trace.target_ids)
+    def num_targets(self, example: Trace) -> int:
+        return len(example.target_ids)
+
+    def num_positions(self, example: Trace) -> int:
+        return len(example.prompt_ids) + len(example.target_ids)
+
+    def name(self, example: Trace) -> str:
+        return example.id
 
 
 @training_command
@@ -76,5 +73,4 @@ def run(config: Config) -> Prepared[Tyler]:
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
     origin = origin_of(backbone.fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
-    loop = partial(train, spec(model, config.sft), traces, config.sft, development=development)
-    return Prepared(model, origin, loop)
+    return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)

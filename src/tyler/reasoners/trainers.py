@@ -10,7 +10,9 @@ from tyler.reasoners.trainer import TRACES, Trainer
 
 PLAIN = {
     "sft": Trainer("fine-tuning on the traces of Stage 1", "sft:run", "sft", ("lora", "sft", *TRACES)),
-    "grpo": Trainer("Stage 2 on the plain backbone", "grpo:run", "stage2", ("lora", "stage2", "grpo", "decoding")),
+    "grpo": Trainer(
+        "Stage 2 on the plain backbone", "grpo:run", "stage2", ("lora", "stage2", "grpo", "rewards", "decoding")
+    ),
 }
 """Of the backbone without operators."""
 

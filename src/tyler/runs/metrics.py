@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metrics:
-    """The keys of one kind of training. `{operator}` in a key stands for each operator's name."""
+    """The keys of one kind of training. `{operator}` in a key stands for each operator's name,
+    `{reward}` for each reward's."""
 
     title: str
     about: str
@@ -25,97 +26,97 @@ class Metrics:
         return next(iter(self.meanings)).partition("/")[0]
 
 
+def _learning(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+    """What every loop logs of a step's update."""
+    return {
+        f"{prefix}/loss": loss,
+        f"{prefix}/gradient_norm": f"norm of the gradient of {learner} before clipping",
+        f"{prefix}/learning_rate": f"learning rate of {learner}",
+        f"{prefix}/skipped_updates": "updates skipped so far, because the loss or its gradient was not finite",
+        **{f"{prefix}/{key}": meaning for key, meaning in more.items()},
+    }
+
+
+def _from_traces(prefix: str, loop: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+    """What every loop on traces logs."""
+    development = f"the same loss on development problems, without dropout, every `{loop}.eval_every` steps; chooses "
+    shared = {"seconds": "wall time of the step", "development_loss": f"{development}`checkpoints/best`"}
+    loss = "cross-entropy per visible target token of the batch, in nats"
+    return _learning(prefix, loss, learner, more | shared)
+
+
+def _from_rewards(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+    """What every loop on rewards logs; means are over the answers of the step."""
+    shared = {
+        "reward": "R(tau): the sum of all rewards, each times its weight",
+        "reward_{reward}": "mean of one reward, before its weight",
+        "reward_{reward}_std": "its standard deviation over the answers of the step",
+        "success": "share of answers that the verifier accepts",
+        "faults": "share of answers without a verdict: a time-out, no sandbox, a gold answer that cannot be read",
+        "gold_errors": "share of answers whose gold answer cannot be read: they teach nothing, mend the data",
+        "left_out": "share of answers that have no reward and are left out of their groups",
+        "truncated": "share of answers cut off by `max_new_tokens` or the model's context",
+        "visible_tokens": "visible tokens per answer",
+        "latents": "latents per answer",
+        "degenerate_groups": "share of groups whose rewards are all equal: they teach nothing but a KL term",
+        "redrawn_groups": "share of groups that were replaced for want of spread (`redraws`)",
+        "clip_share": "share of actions where the clip binds",
+        "cut_share": "share of actions whose importance weight, learner against engine, reaches `correction_cap`",
+        "replay_gap": "largest difference between the engine's log-probability of an action and the learner's",
+        "replay_gap_mean": "mean of these differences",
+        "replay_gap_p99": "their 99th percentile",
+        "rollout_seconds": "wall time of decoding the groups",
+        "synthesis_seconds": (
+            "of which passes of operator calls: the sum over rollouts of what fell to each, every pass split over the "
+            "rows it served ([evaluation](../evaluation.md#how-to-read-the-tables))"
+        ),
+        "grading_seconds": "wall time of the rewards",
+        "learning_seconds": "wall time of replay, gradients and updates",
+    }
+    return _learning(prefix, loss, learner, shared | more)
+
+
+SPEED = {"tokens_per_second": "prompt and target tokens of the batch over its wall time"}
+
 STAGE1 = Metrics(
     "Stage 1",
     "",
-    {
-        "stage1/loss": "cross-entropy per visible target token of the batch, in nats",
-        "stage1/gradient_norm": "norm of the gradient of Phi before clipping",
-        "stage1/learning_rate": "learning rate of the step",
-        "stage1/insertions": "mean number of latent blocks per example",
-        "stage1/tokens_per_second": "prompt and target tokens of the batch over its wall time",
-        "stage1/seconds": "wall time of the step",
-        "stage1/development_loss": (
-            "the same loss on development problems, every `stage1.eval_every` steps: without dropout, latents at the "
-            "same places every time; chooses `checkpoints/best`"
-        ),
-    },
+    _from_traces("stage1", "stage1", "Phi", {"insertions": "mean number of latent blocks per example"} | SPEED),
     trains="Stage 1",
     loop="stage1",
     sections=("stage1",),
 )
-SFT = Metrics(
-    "SFT",
-    "",
-    {
-        "sft/loss": "cross-entropy per target token of the batch, in nats",
-        "sft/gradient_norm": "norm of the gradient of eta before clipping",
-        "sft/learning_rate": "learning rate of the step",
-        "sft/tokens_per_second": "prompt and target tokens of the batch over its wall time",
-        "sft/seconds": "wall time of the step",
-        "sft/development_loss": (
-            "the same loss on development problems, without dropout, every `sft.eval_every` steps; chooses "
-            "`checkpoints/best`"
-        ),
-    },
-    trains="SFT",
-    loop="sft",
-    sections=("sft",),
-)
+SFT = Metrics("SFT", "", _from_traces("sft", "sft", "eta", SPEED), trains="SFT", loop="sft", sections=("sft",))
 SOFTCOT = Metrics(
     "SoftCoT",
     "",
-    {
-        "softcot/loss": "cross-entropy per target token of the batch, in nats",
-        "softcot/gradient_norm": "norm of the gradient of the Linear before clipping",
-        "softcot/learning_rate": "learning rate of the step",
-        "softcot/tokens_per_second": "prompt (thoughts included) and target tokens of the batch over its wall time",
-        "softcot/seconds": "wall time of the step",
-        "softcot/development_loss": (
-            "the same loss on development problems, without dropout, every `softcot.eval_every` steps; chooses "
-            "`checkpoints/best`"
-        ),
-    },
+    _from_traces("softcot", "softcot", "the Linear", SPEED),
     trains="SoftCoT",
     loop="softcot",
     sections=("softcot",),
 )
 STAGE2 = Metrics(
-    "Stage 2, and GRPO without operators",
+    "Stage 2",
     "Means are over the rollouts of the step unless said otherwise.",
-    {
-        "stage2/reward": "R(tau): task reward minus budget penalty",
-        "stage2/success": "share of rollouts that the verifier accepts",
-        "stage2/invocations": "operator invocations per rollout, sampled",
-        "stage2/invocations_{operator}": "the same for one operator",
-        "stage2/over_budget": "share of rollouts with more invocations than `grpo.budget`",
-        "stage2/truncated": "share of rollouts cut off by `stage2.max_new_tokens` or the model's context",
-        "stage2/gold_errors": "share of rollouts whose gold answer cannot be read: they teach nothing, mend the data",
-        "stage2/visible_tokens": "visible actions per rollout",
-        "stage2/latents": "latents per rollout",
-        "stage2/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing but the KL term",
-        "stage2/loss": "L_stage2 of the step's last update",
-        "stage2/grpo": "L_GRPO, with its KL term",
-        "stage2/anchor": "L_anch, before its weight",
-        "stage2/kl": (
-            "k3 KL to the policy at the start of Stage 2, nats per action; absent where `grpo.kl_weight` is 0, for "
-            "nothing reads the reference there"
-        ),
-        "stage2/entropy": "entropy of the policy over V', nats per action",
-        "stage2/clip_share": "share of actions where the clip binds",
-        "stage2/operator_clip_share": "the same among operator invocations",
-        "stage2/replay_gap": (
-            "largest difference between a replayed and a sampled log-probability; near 0 at a step's first update"
-        ),
-        "stage2/gradient_norm": "norm of the gradient of {eta, psi} before clipping",
-        "stage2/learning_rate": "learning rate of eta",
-        "stage2/rollout_seconds": "wall time of decoding the groups",
-        "stage2/synthesis_seconds": (
-            "of which passes of operator calls: the sum over rollouts of what fell to each, every pass split over the "
-            "rows it served ([evaluation](../evaluation.md#how-to-read-the-tables))"
-        ),
-        "stage2/grading_seconds": "wall time of the verifier",
-        "stage2/learning_seconds": "wall time of replay, gradient and update",
+    _from_rewards(
+        "stage2",
+        "L_stage2 of the step's last update",
+        "{eta, psi}",
+        {
+            "invocations": "operator invocations per rollout, sampled",
+            "invocations_{operator}": "the same for one operator",
+            "over_budget": "share of rollouts with more invocations than `grpo.budget`",
+            "grpo": "L_GRPO, with its KL term",
+            "anchor": "L_anch, before its weight",
+            "kl": (
+                "k3 KL to the policy at the start of Stage 2, nats per action; absent where `grpo.kl_weight` is 0, for "
+                "nothing reads the reference there"
+            ),
+            "entropy": "entropy of the policy over V', nats per action",
+            "operator_clip_share": "share of operator invocations where the clip binds",
+        },
+    )
+    | {
         "greedy/accuracy": (
             "greedy accuracy on development problems, every `stage2.eval_every` steps; chooses `checkpoints/best`"
         ),
@@ -133,17 +134,12 @@ STAGE2 = Metrics(
 MEMGEN_WEAVER = Metrics(
     "MemGen: the weaver on traces",
     "",
-    {
-        "memgen_weaver/loss": "cross-entropy per target token of the batch, in nats",
-        "memgen_weaver/gradient_norm": "norm of the gradient of the weaver before clipping",
-        "memgen_weaver/learning_rate": "learning rate of the step",
-        "memgen_weaver/blocks": "mean number of latent blocks per trace, the prompt's included",
-        "memgen_weaver/seconds": "wall time of the step",
-        "memgen_weaver/development_loss": (
-            "the same loss on development problems, without dropout, every `memgen.weaver.eval_every` steps; chooses "
-            "`checkpoints/best`"
-        ),
-    },
+    _from_traces(
+        "memgen_weaver",
+        "memgen.weaver",
+        "the weaver",
+        {"blocks": "mean number of latent blocks per trace, the prompt's included"},
+    ),
     trains="MemGen weaver",
     loop="memgen.weaver",
     sections=("memgen",),
@@ -151,29 +147,20 @@ MEMGEN_WEAVER = Metrics(
 MEMGEN_GRPO = Metrics(
     "MemGen: GRPO of the weaver or of the trigger",
     "Means are over the answers of the step. The loss and what follows it are missing where no trigger was asked.",
-    {
-        "memgen_grpo/reward": "share of answers that the verifier accepts",
-        "memgen_grpo/gold_errors": "share of rollouts whose gold answer cannot be read: they teach nothing",
-        "memgen_grpo/degenerate_groups": "share of groups whose rewards are all equal: they teach nothing",
-        "memgen_grpo/visible_tokens": "visible tokens per answer",
-        "memgen_grpo/latents": "latents per answer, the prompt's included",
-        "memgen_grpo/insertions": "blocks after delimiters per answer",
-        "memgen_grpo/consultations": "times that the trigger was asked per answer",
-        "memgen_grpo/agreed": "share of its answers that were yes",
-        "memgen_grpo/loss": "L_GRPO of the step's last update",
-        "memgen_grpo/clip_share": "share of learned actions where the clip binds",
-        "memgen_grpo/replay_gap": (
-            "largest difference between a replayed and a sampled log-probability; near 0 at a step's first update"
-        ),
-        "memgen_grpo/gradient_norm": "norm of the gradient before clipping",
-        "memgen_grpo/learning_rate": "learning rate of the update",
-        "memgen_grpo/rollout_seconds": "wall time of decoding and grading the groups",
-        "memgen_grpo/learning_seconds": "wall time of replay, gradients and updates",
-        "memgen_grpo/greedy_accuracy": (
-            "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
-        ),
-        "memgen_grpo/greedy_insertions": "blocks after delimiters per greedy answer",
-    },
+    _from_rewards(
+        "memgen_grpo",
+        "L_GRPO of the step's last update",
+        "the weaver or the trigger",
+        {
+            "insertions": "blocks after delimiters per answer",
+            "consultations": "times that the trigger was asked per answer",
+            "agreed": "share of its answers that were yes",
+            "greedy_accuracy": (
+                "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
+            ),
+            "greedy_insertions": "blocks after delimiters per greedy answer",
+        },
+    ),
     trains="MemGen GRPO",
     loop=None,
     sections=("memgen",),

@@ -3,15 +3,21 @@
 traces.py                  solutions as tokens, with their candidates
 stage1.py                  operators learn from solution traces
 stage2.py                  the policy learns when to invoke what
-supervised.py              fine-tuning on traces, for the baselines that need it
-objectives.py              losses, one function per equation
-rewards.py                 rewards and advantages, one function per equation
+supervised.py              the trainer of all that learns from traces
+grpo.py                    the trainer of all that learns from groups of rewarded answers
+rollouts.py                who answers while a policy learns
+rewards.py                 what answers are worth: built-in rewards, and several with weights
+reward_functions.py        rewards of one's own, in processes of their own
+verdicts.py                the verifier on many answers at once
+policy_losses.py           losses of policies, one function per equation
+advantages.py              rewards compared within their groups
+objectives.py              the loss of Stage 1, and log-probabilities
 teacher_forcing.py         latents inside given solutions
 replay.py                  log-probabilities of finished trajectories
 merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
 gradient_checkpointing.py  activations computed again where memory is short
-loop.py                    the steps a run has left, with checkpoints
+loop.py                    what all trainings share: their loop, with checkpoints
 mixed_precision.py         products in bfloat16 over float32 weights
 micro_batches.py           which rows of a batch are read at once
 optimizer.py               AdamW and its schedule

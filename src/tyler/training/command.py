@@ -40,6 +40,8 @@ class Prepared(Generic[Model]):
     origin: dict[str, str]
     train: Callable[[Run], None]
     """Trains the model in place, logging and checkpointing into the run; resumes where that stands."""
+    config: Config | None = None
+    """The config as the run records it, where that says more than the one that was given."""
 
 
 class TrainingCommand(Protocol[Trained]):
@@ -80,7 +82,8 @@ def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand
         check_tracker(config.tracking)
         with distributed.joined(config.devices):
             prepared = prepare(config) if start is None else prepare(config, start=start)
-            with opened_run(config, output, resume=resume, replace=replace, origin=prepared.origin) as run:
+            kept = prepared.config or config
+            with opened_run(kept, output, resume=resume, replace=replace, origin=prepared.origin) as run:
                 prepared.train(run)
         return prepared.model
 

@@ -111,7 +111,7 @@ def share(items: Sequence[Item]) -> Sequence[Item]:
 
 def part_of(count: int) -> float:
     """The share of the batch's things, `count` of them, that this process has; every process must call this."""
-    return count / sum(gather(count))
+    return count / max(1, sum(gather(count)))
 
 
 def gather(item: Item) -> list[Item]:
@@ -136,10 +136,10 @@ def average(metrics: Mapping[str, float], weight: int) -> dict[str, float]:
     }
 
 
-def add_up(terms: Mapping[str, float], largest: str) -> dict[str, float]:
-    """Terms of a batch's loss summed over all processes; of the one named `largest`, the largest."""
+def add_up(terms: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """Terms of a batch's loss by their `names`, summed over all processes; of one that has none, 0."""
     parts = gather(dict(terms))
-    return {name: (max if name == largest else sum)(part[name] for part in parts) for name in terms}
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:

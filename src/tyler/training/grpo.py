@@ -1,115 +1,425 @@
-"""The loop of GRPO, for Stage 2, plain GRPO and MemGen: groups of answers are rolled out, rewarded and learned from.
+"""The trainer of everything that learns from groups of rewarded answers: Stage 2, plain GRPO and MemGen.
 
-What differs is who learns, from which actions, and by which reward: a `GrpoSpec` says it. Read `train` from top to
+A method says in a subclass which actions are learned and how they are replayed; rollouts, rewards and the loss are
+parts that can be replaced (`rollouts.py`, `rewards.py`, `policy_losses.py`). Read `GrpoTrainer.step` from top to
 bottom.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import gt
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from tyler.config.loops import OptimizationConfig
+from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.config.schema import Config
 from tyler.engine.request import Request
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
+from tyler.modeling.backbone import Backbone
 from tyler.runs.run import Run
-from tyler.tasks import grade
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import distributed
+from tyler.training.advantages import degenerate_groups, group_advantages
 from tyler.training.command import development_problems, load_problems
-from tyler.training.loop import Saved, batch_at, check_finite, remaining_steps
+from tyler.training.loop import Saved, Step, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
+from tyler.training.policy_losses import ActionWeights, AnchoredLoss, PolicyLoss
+from tyler.training.rewards import Rewards, Scores
+from tyler.training.rollouts import Rollout, Rollouts
+from tyler.training.verdicts import is_fault
 
 logger = logging.getLogger(__name__)
 
-REPLAY_GAP = "replay_gap"
-"""The term that is a largest difference, and not a sum over the batch."""
 NAMED = 5
 """As many problems are named where some are left out."""
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """The groups of one step, flat: `group_size` trajectories per problem, with verdicts and rewards."""
+class Actions(NamedTuple):
+    """The learned actions of a rollout's answers, right-padded: what they were sampled at, which are real, which call
+    an operator."""
 
-    problems: list[Problem]
-    trajectories: list[Trajectory]
-    verdicts: list[Verdict]
-    rewards: Float[Tensor, "batch group"]
-    success: Bool[Tensor, "batch group"]
-    seconds: dict[str, float]
-
-
-Rolled = TypeVar("Rolled", bound=Rollout)
+    logprobs: Float[Tensor, "answers actions"]
+    mask: Bool[Tensor, "answers actions"]
+    is_operator: Bool[Tensor, "answers actions"]
 
 
 @dataclass(frozen=True)
-class GrpoSpec(Generic[Rolled]):
-    """What one kind of GRPO brings to the loop."""
+class Parts:
+    """What a GRPO training is made of beside its model: who answers, what for, and what is descended on."""
 
-    title: str
-    """Of the progress bar."""
-    metrics: str
-    """What the names of its metrics begin with."""
-    loop: OptimizationConfig
-    updates_per_rollout: int
-    parameters: list[tuple[list[nn.Parameter], float]]
-    """Parameters with their peak learning rate."""
-    model: Saved
-    """What its checkpoints hold."""
-    roll_out: Callable[[Sequence[Problem], Sequence[int], int], Rolled]
-    """Answers problems, of which the batch had some before (`repeats_in`), at a step, counted from 0."""
-    describe: Callable[[Rolled], Mapping[str, float]]
-    """Metrics of a rollout, the same in every process."""
-    learn: Callable[[Rolled], dict[str, float]]
-    """Accumulates the gradient of the loss; returns the loss and its terms, without the prefix."""
-    greedy: Callable[[Sequence[Problem]], Mapping[str, float]]
-    """Metrics of greedy answers to development problems, the same in every process."""
-    best: str
-    """The metric of `greedy` whose highest value chooses the best checkpoint."""
-    state: Sequence[Tensor] = ()
-    """What a resumed run needs besides parameters and optimizer."""
-    start: Callable[[Run], None] = lambda run: None
-    """What a new run does before its first step."""
-    record: Callable[[Run, int, Rolled], None] = lambda run, step, rollout: None
-    """Keeps the answers of a step, counted from 1."""
+    rollouts: Rollouts
+    rewards: Rewards
+    loss: PolicyLoss
 
 
-def train(spec: GrpoSpec[Rolled], problems: Sequence[Problem], development: Sequence[Problem], run: Run) -> None:
-    """Train what `spec` names in place, logging and checkpointing into `run`; resumes where `run` stands.
+class GrpoTrainer(Trainer):
+    """Rolls out groups, rewards them, and descends on a policy loss. A method overrides what is abstract here."""
 
-    Every `eval_every` steps `development` is answered greedily, by which the best checkpoint is chosen.
-    """
-    loop, updates = spec.loop, spec.updates_per_rollout
-    total = loop.num_steps(len(problems))
-    optimization = Optimization.of(loop, spec.parameters, total * updates)
-    steps = remaining_steps(spec.title, run, total, optimization, loop.checkpoint_every, spec.model, spec.state)
-    if run.latest_checkpoint() is None:
-        spec.start(run)
-    with closing(steps):
-        for step in steps:
-            batch = [problems[index] for _, index in batch_at(step.number, loop.batch_size, len(problems), loop.seed)]
-            rollout = spec.roll_out(distributed.share(batch), distributed.share(repeats_in(batch)), step.number)
-            metrics = dict(spec.describe(rollout))
-            started = time.perf_counter()
-            for update in range(step.number * updates, (step.number + 1) * updates):
-                metrics |= improve(spec, rollout, optimization, update)
-            metrics[f"{spec.metrics}/learning_seconds"] = time.perf_counter() - started
-            if development and step.is_due(loop.eval_every):
-                metrics |= spec.greedy(development)
-                step.record_best(metrics, spec.best, gt)
-            spec.record(run, step.number + 1, rollout)
-            step.log(metrics, note(metrics, spec.metrics))
+    better = staticmethod(gt)
+    terms: ClassVar[tuple[str, ...]] = ("loss", "clip_share", "cut_share")
+    """The terms of the loss that are logged."""
+
+    def __init__(
+        self,
+        model: Saved,
+        backbone: Backbone,
+        loop: OptimizationConfig,
+        objective: ObjectiveConfig,
+        parts: Parts,
+        problems: Sequence[Problem],
+        development: Sequence[Problem] = (),
+    ) -> None:
+        super().__init__(model, loop, backbone, len(problems), has_development=bool(development))
+        self.backbone, self.objective, self.parts = backbone, objective, parts
+        self.problems, self.development = problems, development
+
+    # ------------------------------------------------------------------------------------------ what a method says
+
+    @abstractmethod
+    def request(self, problem: Problem, sampling: Sampling) -> Request:
+        """What is asked for one answer of a group."""
+
+    @abstractmethod
+    def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
+        """Greedy answers to development problems."""
+
+    @abstractmethod
+    def actions(self, rollout: Rollout) -> Actions:
+        """The learned actions of a rollout."""
+
+    @abstractmethod
+    def replay(self, rollout: Rollout, places: list[int]) -> tuple[Float[Tensor, "rows actions"], Tensor | None]:
+        """log p of the learned actions of some answers, with gradients, and the entropy where it is known."""
+
+    def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:
+        """The same under the reference; None where nothing is compared with one."""
+        return None
+
+    def describe_answers(self, answers: Sequence[Trajectory]) -> dict[str, float]:
+        """Means over answers, sampled or greedy, without a prefix."""
+        return {}
+
+    def describe(self, rollout: Rollout) -> dict[str, float]:
+        """Means over a rollout of this process, without a prefix."""
+        return {}
+
+    @property
+    def temperature(self) -> float:
+        """Of the tokens of a rollout."""
+        return self.objective.temperature
+
+    # ---------------------------------------------------------------------------------------------------- one step
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.objective.updates_per_rollout
+
+    def step(self, step: Step, optimization: Optimization) -> tuple[dict[str, float], str]:
+        """Roll out, learn as often as `updates_per_rollout` says, and tell how it went."""
+        rollout = self.roll_out_step(step.number)
+        metrics = self.rollout_metrics(rollout)
+        started = time.perf_counter()
+        for update in range(self.updates_per_step):
+            metrics |= self.improve(rollout, optimization, step.number * self.updates_per_step + update)
+        metrics["learning_seconds"] = time.perf_counter() - started
+        self.record(step.run, step.number + 1, rollout)
+        return metrics, self.note(metrics)
+
+    def note(self, metrics: Mapping[str, float]) -> str:
+        """What the progress bar says of a step."""
+        calls = metrics.get("invocations")
+        said = f"reward {metrics['reward']:.2f}"
+        return said if calls is None else f"{said}, {calls:.1f} calls"
+
+    def record(self, run: Run, step: int, rollout: Rollout) -> None:
+        """Keep the answers of a step, counted from 1."""
+
+    # ------------------------------------------------------------------------------------------------- the rollout
+
+    def roll_out_step(self, step: int) -> Rollout:
+        """The rollout of a step, counted from 0: its problems are a function of the seed and the step."""
+        loop = self.loop
+        batch = [self.problems[index] for _, index in batch_at(step, loop.batch_size, len(self.problems), loop.seed)]
+        self.parts.rollouts.update(step * self.updates_per_step)
+        rollout = self.roll_out(distributed.share(batch), step, distributed.share(repeats_in(batch)))
+        for draw in range(1, self.objective.redraws + 1):
+            rollout = self.redraw(rollout, step, draw)
+        return rollout
+
+    def roll_out(self, problems: Sequence[Problem], step: int, repeats: Sequence[int] = (), draw: int = 0) -> Rollout:
+        """Sample and reward a group of answers for each problem; `draw` counts those of a step that were replaced."""
+        started = time.perf_counter()
+        members = groups_of(problems, self.objective.group_size, repeats)
+        problems_of = [problem for problem, _ in members]
+        requests = [self.request(problem, self.sampling(problem, step, member, draw)) for problem, member in members]
+        trajectories = self.answer(requests)
+        answered = time.perf_counter()
+        scores = self.parts.rewards(problems_of, trajectories)
+        if self.objective.on_fault == "resample":
+            scores = self.resample(requests, problems_of, trajectories, scores)
+        seconds = {
+            "rollout": answered - started,
+            "synthesis": sum(trajectory.synthesis_seconds for trajectory in trajectories),
+            "grading": time.perf_counter() - answered,
+        }
+        return self.assemble(problems, trajectories, scores, seconds)
+
+    def sampling(self, problem: Problem, step: int, member: int, draw: int) -> Sampling:
+        """Of one answer: its random stream follows from the run's seed, the step, the problem and its number."""
+        again = (f"draw {draw}",) if draw else ()
+        return Sampling(self.temperature, seed=seed_of(self.loop.seed, step, problem.id, member, *again))
+
+    def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
+        """The answers of the engine; a method that keeps more of them overrides this."""
+        return self.parts.rollouts.answer(requests)
+
+    def assemble(
+        self, problems: Sequence[Problem], trajectories: list[Trajectory], scores: Scores, seconds: dict[str, float]
+    ) -> Rollout:
+        """Answers and scores as a rollout."""
+        shape = (len(problems), self.objective.group_size)
+        parts = {name: value.view(shape) for name, value in scores.parts.items()}
+        version = self.parts.rollouts.version
+        return Rollout(
+            list(problems), trajectories, scores.verdicts, scores.rewards.view(shape), parts, seconds, version
+        )
+
+    def resample(
+        self, requests: list[Request], problems: list[Problem], trajectories: list[Trajectory], scores: Scores
+    ) -> Scores:
+        """Answer again, once, where the infrastructure gave no verdict; the new answers replace the old ones."""
+        judged = zip(problems, scores.verdicts, strict=True)
+        places = [place for place, (problem, verdict) in enumerate(judged) if is_fault(problem, verdict)]
+        if not places:
+            return scores
+        again = [replace(requests[place], sampling=_reseeded(requests[place].sampling)) for place in places]
+        answers = self.answer_at(again, places)
+        second = self.parts.rewards([problems[place] for place in places], answers)
+        verdicts, index = list(scores.verdicts), torch.tensor(places)
+        for place, answer, verdict in zip(places, answers, second.verdicts, strict=True):
+            trajectories[place], verdicts[place] = answer, verdict
+        parts = {name: value.index_copy(0, index, second.parts[name]) for name, value in scores.parts.items()}
+        return Scores(scores.rewards.index_copy(0, index, second.rewards), parts, verdicts)
+
+    def answer_at(self, requests: Sequence[Request], places: Sequence[int]) -> list[Trajectory]:
+        """New answers in the places of earlier ones."""
+        return self.answer(requests)
+
+    def redraw(self, rollout: Rollout, step: int, draw: int) -> Rollout:
+        """The rollout with groups of other problems in the place of those without spread (DAPO, arXiv 2503.14476)."""
+        flat = degenerate_groups(rollout.rewards).nonzero().flatten().tolist()
+        if not flat:
+            return rollout
+        chosen = random.Random(f"redraw {self.loop.seed} {step} {draw} {distributed.rank()}")
+        problems = chosen.choices(self.problems, k=len(flat))
+        other = self.roll_out(problems, step, repeats_in(problems), draw)
+        return replaced(rollout, other, flat)
+
+    def rollout_metrics(self, rollout: Rollout) -> dict[str, float]:
+        """What every training from rewards is watched by, the same in every process."""
+        count = len(rollout.trajectories)
+        mine = {
+            "faults": len(rollout.faults) / count,
+            "gold_errors": gold_errors(rollout.verdicts),
+            "left_out": float(rollout.rewards.isnan().float().mean()),
+            "truncated": sum(one.truncated for one in rollout.trajectories) / count,
+            "visible_tokens": sum(one.num_visible for one in rollout.trajectories) / count,
+            "latents": sum(one.num_latents for one in rollout.trajectories) / count,
+            "success": float(rollout.success.float().mean()),
+            "degenerate_groups": float(degenerate_groups(rollout.rewards).float().mean()),
+            "redrawn_groups": rollout.redrawn / len(rollout.problems),
+            **{f"{part}_seconds": seconds for part, seconds in rollout.seconds.items()},
+            **self.describe(rollout),
+            **self.describe_answers(rollout.trajectories),
+        }
+        means = distributed.average(mine, len(rollout.problems))
+        return means | self.reward_metrics(rollout)
+
+    def reward_metrics(self, rollout: Rollout) -> dict[str, float]:
+        """The mean reward, and the mean and the spread of each of its parts, over the batch of all processes."""
+        names = {"reward": rollout.rewards} | {f"reward_{name}": part for name, part in rollout.parts.items()}
+        everywhere = distributed.gather({name: value.flatten() for name, value in names.items()})
+        metrics = {}
+        for name in names:
+            values = torch.cat([part[name] for part in everywhere])
+            values = values[~values.isnan()]
+            metrics[name] = float(values.mean()) if len(values) else 0.0
+            if name != "reward":
+                metrics[f"{name}_std"] = float(values.std()) if len(values) > 1 else 0.0
+        return metrics
+
+    # -------------------------------------------------------------------------------------------------- one update
+
+    def improve(self, rollout: Rollout, optimization: Optimization, update: int) -> dict[str, float]:
+        """One update on a rollout; `update` counts all of the run from 0. Nothing where nothing was decided."""
+        terms = self.learn(rollout, optimization.backward)
+        if not any(distributed.gather(any(one.grad is not None for one in optimization.parameters))):
+            return {}  # MemGen's trigger was never asked
+        ids = [id for part in distributed.gather([problem.id for problem in rollout.problems]) for id in part]
+        norm, rate = optimization.step(update, ids, loss=terms["loss"])
+        skipped = {"skipped_updates": float(optimization.skipped)}
+        return {**terms, "gradient_norm": norm, "learning_rate": rate, **skipped}
+
+    def advantages(self, rollout: Rollout) -> Float[Tensor, " answers"]:
+        """Of this process's answers, scaled by the rewards of the whole batch where the config says so."""
+        objective = self.objective
+        everyone = distributed.gather(rollout.rewards) if objective.scale_rewards == "batch" else [rollout.rewards]
+        batch = torch.cat(everyone).flatten()
+        found = group_advantages(
+            rollout.rewards, objective.advantage_epsilon, scale=objective.scale_rewards, batch=batch
+        )
+        return found.flatten().to(self.backbone.device)
+
+    def weights(self, rollout: Rollout, actions: Actions) -> ActionWeights:
+        """Weights of every action over the whole batch, so that micro-batches and the shares of processes add up."""
+        device, mask = actions.mask.device, actions.mask
+        groups = torch.arange(len(rollout.problems), device=device).repeat_interleave(rollout.rewards.shape[1])
+        if self.objective.mask_truncated:
+            whole = torch.tensor([not one.truncated for one in rollout.trajectories], device=device)
+            mask = mask & whole[:, None]
+        counted = ~rollout.rewards.flatten().isnan().to(device)
+        return self.parts.loss.weights(mask, actions.is_operator & mask, groups, counted, distributed.part_of)
+
+    def learn(self, rollout: Rollout, backward: Callable[[Tensor], None] = Tensor.backward) -> dict[str, float]:
+        """Accumulate the gradient of the loss over micro-batches of answers; returns its terms over the whole batch.
+
+        The first update on a rollout computes what the learner and the reference give its actions; later ones compare
+        with that. A rollout is this process's share of a batch; the gradient is the share's part.
+        """
+        actions = self.actions(rollout)
+        weights, advantages = self.weights(rollout, actions), self.advantages(rollout)
+        first = rollout.start is None
+        if first:
+            rollout.start, rollout.reference = actions.logprobs.clone(), actions.logprobs.clone()
+        totals: dict[str, float] = {}
+        lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
+        for places in MicroBatches.of(self.loop, self.backbone).cut(lengths):
+            if bool(weights.mask[places].any()):
+                terms = self.part_terms(rollout, places, actions, weights, advantages, first)
+                backward(terms["loss"])
+                totals = {name: totals.get(name, 0.0) + float(term.detach()) for name, term in terms.items()}
+        totals = distributed.add_up(totals, self.logged_terms)
+        return totals | self.mismatch(rollout, actions, weights.mask)
+
+    @property
+    def logged_terms(self) -> tuple[str, ...]:
+        """The names of the terms that `learn` gives, the same in every process."""
+        return self.terms
+
+    def part_terms(
+        self,
+        rollout: Rollout,
+        places: list[int],
+        actions: Actions,
+        weights: ActionWeights,
+        advantages: Tensor,
+        first: bool,
+    ) -> dict[str, Tensor]:
+        """The terms of the loss of some answers."""
+        assert rollout.start is not None and rollout.reference is not None, "made before the first micro-batch"
+        rows = torch.tensor(places, device=self.backbone.device)
+        length = int(actions.mask[rows].any(dim=0).nonzero().max()) + 1
+        logprobs, entropy = (part if part is None else part[:, :length] for part in self.replay(rollout, places))
+        assert logprobs is not None
+        if first:
+            rollout.start[rows, :length] = logprobs.detach()
+            reference = self.reference(rollout, places)
+            if reference is not None:
+                rollout.reference[rows, :length] = reference[:, :length]
+        mine = weights.rows(rows, length)
+        behaviour = actions.logprobs[rows, :length]
+        start, reference = rollout.start[rows, :length], rollout.reference[rows, :length]
+        terms = self.parts.loss(logprobs, start, behaviour, reference, advantages[rows], mine)
+        if entropy is not None:
+            terms["entropy"] = (mine.grpo * entropy).sum()
+        return {name: term for name, term in terms.items() if name in self.logged_terms}
+
+    def mismatch(self, rollout: Rollout, actions: Actions, mask: Tensor) -> dict[str, float]:
+        """How far the engine's log-probabilities are from the learner's, over all actions of the batch."""
+        assert rollout.start is not None
+        gaps = (rollout.start - actions.logprobs)[mask].abs().cpu()
+        everywhere = torch.cat(distributed.gather(gaps))
+        if not len(everywhere):
+            return {}
+        p99 = everywhere.kthvalue(max(1, round(0.99 * len(everywhere)))).values
+        return {
+            "replay_gap": float(everywhere.max()),
+            "replay_gap_mean": float(everywhere.mean()),
+            "replay_gap_p99": float(p99),
+        }
+
+    # --------------------------------------------------------------------------------------------- on other problems
+
+    def evaluate(self) -> dict[str, float]:
+        """Greedy answers to development problems: the share that is right, and more of them."""
+        mine = distributed.share(self.development)
+        if not mine:
+            return distributed.average({}, 0)
+        answers = self.greedy_answers(mine)
+        verdicts = self.parts.rewards.verifier(mine, answers)
+        right = sum(verdict is not None and verdict.correct for verdict in verdicts)
+        return distributed.average(self.name_greedy(right / len(mine), self.describe_answers(answers)), len(mine))
+
+    def name_greedy(self, accuracy: float, more: Mapping[str, float]) -> dict[str, float]:
+        """Greedy metrics under their full names, of which `best` is one."""
+        return {self.best: accuracy, **{f"greedy/{name}": value for name, value in more.items()}}
+
+
+def gold_errors(verdicts: Sequence[Verdict | None]) -> float:
+    """The share of answers whose gold answer cannot be read: they are left out of their groups."""
+    return sum(one is not None and one.outcome is Outcome.GOLD_ERROR for one in verdicts) / len(verdicts)
+
+
+def _reseeded(sampling: Sampling) -> Sampling:
+    return replace(sampling, seed=seed_of(sampling.seed, "again"))
+
+
+def replaced(rollout: Rollout, other: Rollout, groups: Sequence[int]) -> Rollout:
+    """A rollout with the groups of another one in some places."""
+    size, index = rollout.rewards.shape[1], torch.tensor(list(groups))
+    problems, trajectories, verdicts = list(rollout.problems), list(rollout.trajectories), list(rollout.verdicts)
+    for place, group in enumerate(groups):
+        problems[group] = other.problems[place]
+        mine, theirs = slice(group * size, (group + 1) * size), slice(place * size, (place + 1) * size)
+        trajectories[mine], verdicts[mine] = other.trajectories[theirs], other.verdicts[theirs]
+    return replace(
+        rollout,
+        problems=problems,
+        trajectories=trajectories,
+        verdicts=verdicts,
+        rewards=rollout.rewards.index_copy(0, index, other.rewards),
+        parts={name: part.index_copy(0, index, other.parts[name]) for name, part in rollout.parts.items()},
+        seconds={name: spent + other.seconds[name] for name, spent in rollout.seconds.items()},
+        redrawn=rollout.redrawn + len(groups),
+    )
+
+
+def anchored_loss(objective: ObjectiveConfig, max_actions: int, **weights: float) -> AnchoredLoss:
+    """The loss that a config names; `weights` are `kl_weight` and `anchor_weight`, where there are any."""
+    return AnchoredLoss(
+        normalization=objective.loss,
+        clip_range=objective.clip_range,
+        clip_range_high=objective.clip_range_high,
+        importance=objective.importance,
+        correction=objective.correction,
+        correction_cap=objective.correction_cap,
+        max_actions=max_actions,
+        **weights,
+    )
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
 
 
 def load_askable(
@@ -149,7 +459,7 @@ def repeats_in(batch: Sequence[Problem]) -> list[int]:
 
 
 def groups_of(problems: Sequence[Problem], group_size: int, repeats: Sequence[int] = ()) -> list[tuple[Problem, int]]:
-    """Every answer that is asked for: its problem, and its number, by which it is seeded.
+    """Every answer of a step: its problem, and its number, by which it is seeded.
 
     A problem that the batch had before (`repeats_in`) is answered by other numbers.
     """
@@ -160,77 +470,26 @@ def groups_of(problems: Sequence[Problem], group_size: int, repeats: Sequence[in
     ]
 
 
-def improve(spec: GrpoSpec[Rolled], rollout: Rolled, optimization: Optimization, update: int) -> dict[str, float]:
-    """One update on a rollout; `update` counts all updates of the run from 0. Nothing where nothing was decided."""
-    terms = spec.learn(rollout)
-    ids = [id for part in distributed.gather([problem.id for problem in rollout.problems]) for id in part]
-    check_finite(terms["loss"], update // spec.updates_per_rollout, ids)
-    if not any(distributed.gather(any(one.grad is not None for one in optimization.parameters))):
-        return {}  # MemGen's trigger was never asked
-    norm, rate = optimization.step(update, ids)
-    found = {**terms, "gradient_norm": norm, "learning_rate": rate}
-    return {f"{spec.metrics}/{name}": value for name, value in found.items()}
-
-
-def note(metrics: Mapping[str, float], prefix: str) -> str:
-    """What the progress bar says of a step."""
-    calls = metrics.get(f"{prefix}/invocations")
-    said = f"reward {metrics[f'{prefix}/reward']:.2f}"
-    return said if calls is None else f"{said}, {calls:.1f} calls"
-
-
-def accumulate_gradients(
-    trajectories: Sequence[Trajectory],
-    pieces: MicroBatches,
-    names: Sequence[str],
-    part_terms: Callable[[list[int]], Mapping[str, Tensor | float]],
-) -> dict[str, float]:
-    """Accumulate the gradient over micro-batches of trajectories; returns the terms of the whole batch by `names`.
-
-    `part_terms` gives of some places the part of the loss with its gradient and of its other terms, or nothing where
-    nothing was decided there. A rollout is this process's share of a batch; the gradient is the share's part.
-    """
-    totals = dict.fromkeys(names, 0.0)
-    lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories]
-    for places in pieces.cut(lengths):
-        terms = part_terms(places)
-        if isinstance(loss := terms.get("loss"), Tensor):
-            loss.backward()
-        for name, term in terms.items():
-            value = float(term.detach() if isinstance(term, Tensor) else term)
-            totals[name] = max(totals[name], value) if name == REPLAY_GAP else totals[name] + value
-    return distributed.add_up(totals, largest=REPLAY_GAP)
-
-
-def graded(problems: Sequence[Problem], answers: Sequence[Trajectory]) -> list[Verdict]:
-    """What the verifier says of one answer to each problem."""
+def trajectory_records(rollout: Rollout) -> list[dict[str, Any]]:
+    """What the audit trail says of each answer: its text, invocations, verdict and rewards."""
+    group_size = rollout.rewards.shape[1]
+    flat = {name: part.flatten().tolist() for name, part in rollout.parts.items()}
     return [
-        grade(
-            problem.task,
-            answer.text,
-            problem.answer,
-            truncated=answer.truncated,
-            thought_open=answer.thought_open,
+        {
+            "problem": rollout.problems[index // group_size].id,
+            "member": index % group_size,
+            "text": trajectory.text,
+            "invocations": [
+                [one.operator, one.position, one.num_latents, one.offset] for one in trajectory.invocations
+            ],
+            "budget": trajectory.budget,
+            "outcome": None if verdict is None else verdict.outcome.value,
+            "reward": reward,
+            "rewards": {name: values[index] for name, values in flat.items()},
+            "finish_reason": trajectory.finish_reason,
+            "seed": trajectory.sampling.seed,
+        }
+        for index, (trajectory, verdict, reward) in enumerate(
+            zip(rollout.trajectories, rollout.verdicts, rollout.rewards.flatten().tolist(), strict=True)
         )
-        for problem, answer in zip(problems, answers, strict=True)
     ]
-
-
-def gold_errors(verdicts: Sequence[Verdict]) -> float:
-    """The share of answers whose gold answer cannot be read: their groups get reward 0 and teach nothing."""
-    return sum(verdict.outcome is Outcome.GOLD_ERROR for verdict in verdicts) / len(verdicts)
-
-
-def greedy_metrics(
-    development: Sequence[Problem],
-    answer: Callable[[Sequence[Problem]], Sequence[Trajectory]],
-    accuracy: str,
-    describe: Callable[[Sequence[Trajectory]], Mapping[str, float]],
-) -> dict[str, float]:
-    """The share of development problems that are answered right, under the name `accuracy`, and more of the answers."""
-    mine = distributed.share(development)
-    if not mine:
-        return distributed.average({}, 0)
-    answers = answer(mine)
-    correct = [verdict.correct for verdict in graded(mine, answers)]
-    return distributed.average({accuracy: sum(correct) / len(correct), **describe(answers)}, len(mine))

@@ -1,32 +1,31 @@
-"""What both training loops share: the optimizer, its schedule, and what a killed run needs to resume bit by bit."""
+"""What all trainings share: their loop, and what a killed run needs to resume bit by bit.
+
+A kind of training is a `Trainer`: `grpo.GrpoTrainer` for what learns from rewards, `supervised.SupervisedTrainer` for
+what learns from traces. Read `Trainer.train` from top to bottom.
+"""
 
 from __future__ import annotations
 
-import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from tyler.config.loops import TracesConfig
+from tyler.config.loops import OptimizationConfig
 from tyler.modeling.backbone import Backbone
 from tyler.runs.progress import Bar, NoBar, bar
 from tyler.runs.run import Run, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.training import distributed
-from tyler.training.micro_batches import MicroBatches
-from tyler.training.mixed_precision import MixedPrecision
-from tyler.training.optimizer import REMEDY, Optimization
+from tyler.training.optimizer import Optimization, scaler_of
 from tyler.training.state import load_state, save_state, state_bytes
-
-Item = TypeVar("Item")
-"""One example of a batch, of whatever kind."""
 
 
 def batch_at(step: int, batch_size: int, num_examples: int, seed: int) -> list[tuple[int, int]]:
@@ -131,57 +130,76 @@ def training_steps(
                 raise interruption.stop(f"stopped after step {finished} of {total}; {left}", finished < total)
 
 
-@dataclass(frozen=True)
-class Passes:
-    """How a batch of traces is read: which rows at once, and in which precision."""
+class Trainer(ABC):
+    """One training: what learns, what a step does, and what chooses the best checkpoint. Subclasses say it.
 
-    pieces: MicroBatches = field(default_factory=MicroBatches)
-    precision: MixedPrecision = field(default_factory=MixedPrecision)
-
-    @classmethod
-    def of(cls, config: TracesConfig, backbone: Backbone, learner: nn.Module) -> Passes:
-        """What a loop's config says of training `learner` on the backbone. Raises ValueError as `MixedPrecision.of`."""
-        pieces = MicroBatches.of(config, backbone).or_rows(config.batch_size)
-        return cls(pieces, MixedPrecision.of(backbone, learner, config.autocast))
-
-
-def accumulate(
-    batch_loss: Callable[[Sequence[Item]], Tensor],
-    examples: Sequence[Item],
-    passes: Passes,
-    length: Callable[[Item], int],
-) -> float:
-    """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's loss.
-
-    `batch_loss` is of some examples and a part of the whole batch's, so the parts of all processes add up to it;
-    `length` is what an example is padded by.
+    `has_development` says whether there is something to evaluate on every `eval_every` steps.
     """
-    mine, total = distributed.share(examples), 0.0
-    with passes.precision.weights():
-        for places in passes.pieces.cut([length(one) for one in mine]):
-            with passes.precision.products():
-                loss = batch_loss([mine[place] for place in places])
-            loss.backward()
-            total += float(loss.detach())
-    return sum(distributed.gather(total))
 
+    title: str
+    """Of the progress bar."""
+    prefix: str
+    """What the names of its metrics begin with."""
+    best: str
+    """The metric of `evaluate` that chooses the best checkpoint."""
+    better: Callable[[float, float], bool]
+    """Whether one value of it beats another."""
 
-@torch.no_grad()
-def measure(
-    batch_loss: Callable[[Sequence[Item]], Tensor],
-    examples: Sequence[Item],
-    passes: Passes,
-    length: Callable[[Item], int],
-) -> float:
-    """The loss alone, of development examples: as `accumulate`, without gradients."""
-    mine = distributed.share(examples)
-    with passes.precision.weights(), passes.precision.products():
-        parts = passes.pieces.cut([length(one) for one in mine])
-        total = sum(float(batch_loss([mine[place] for place in places])) for places in parts)
-    return sum(distributed.gather(total))
+    def __init__(
+        self, model: Saved, loop: OptimizationConfig, backbone: Backbone, num_examples: int, *, has_development: bool
+    ) -> None:
+        self.saved, self.loop, self.theta = model, loop, backbone
+        self.num_examples, self.has_development = num_examples, has_development
 
+    @abstractmethod
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """What learns, with the peak of its learning rate."""
 
-def check_finite(loss: float, step: int, ids: Sequence[str]) -> None:
-    """Raise FloatingPointError at a loss that is not a number, before it reaches the weights; names the batch."""
-    if not math.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss} at step {step + 1}; the batch was {', '.join(ids)}. {REMEDY}")
+    @abstractmethod
+    def step(self, step: Step, optimization: Optimization) -> tuple[dict[str, float], str]:
+        """Learn from the batch of a step; its metrics, without the prefix, and a note for the progress bar."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Metrics on development examples under their full names, the same in every process."""
+
+    @property
+    def state(self) -> Sequence[Tensor]:
+        """What a resumed run needs besides parameters and optimizer."""
+        return ()
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates of one step."""
+        return 1
+
+    def start(self, run: Run) -> None:  # noqa: B027 - most have nothing to do
+        """What a new run does before its first step."""
+
+    def begin(self) -> None:  # noqa: B027
+        """What every start does before its first step."""
+
+    def end(self) -> None:  # noqa: B027
+        """What follows the last step."""
+
+    def train(self, run: Run) -> None:
+        """Train in place, logging and checkpointing into `run`; resumes where `run` stands.
+
+        Every `eval_every` steps the model is evaluated, by which the best checkpoint is chosen.
+        """
+        loop, total = self.loop, self.loop.num_steps(self.num_examples)
+        updates = total * self.updates_per_step
+        optimization = Optimization.of(loop, self.parameter_groups(), updates, scaler_of(self.theta))
+        steps = remaining_steps(self.title, run, total, optimization, loop.checkpoint_every, self.saved, self.state)
+        if run.latest_checkpoint() is None:
+            self.start(run)
+        self.begin()
+        with closing(steps):
+            for step in steps:
+                metrics, note = self.step(step, optimization)
+                named: dict[str, float] = {f"{self.prefix}/{name}": value for name, value in metrics.items()}
+                if self.has_development and step.is_due(loop.eval_every):
+                    named |= self.evaluate()
+                    step.record_best(named, self.best, self.better)
+                step.log(named, note)
+        self.end()

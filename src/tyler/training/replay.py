@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tyler.engine.trajectory import Packed, Trajectory, pack
 from tyler.modeling.backbone import Backbone
@@ -50,3 +51,10 @@ def replay_logprobs(
 def pack_for(backbone: Backbone, trajectories: Sequence[Trajectory]) -> Packed:
     """Pack trajectories with a backbone's own embeddings, on its device."""
     return pack(trajectories, backbone.embed, backbone.device)
+
+
+def padded(rows: Sequence[Sequence[float]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ragged rows as a right-padded float32 tensor [rows, longest], and the mask of what is real."""
+    values = pad_sequence([torch.tensor(row, dtype=torch.float32) for row in rows], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    return values.to(device), (torch.arange(values.shape[1]) < lengths).to(device)

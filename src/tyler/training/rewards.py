@@ -1,15 +1,86 @@
-"""Rewards and advantages of Stage 2 (paper, Section 4.2 and its appendix): pure functions of tensors.
+"""Rewards of answers: those that are built in, functions of one's own, and several with weights.
 
-Nothing here knows what a trajectory is: the caller counts invocations and asks the grader for success.
+A reward has TRL's signature, `(prompts, completions, **columns) -> list[float | None]`, so a function written for TRL's
+standard format works unchanged. It names the columns that it wants, or takes all with `**columns`:
+
+    of the problem   id, task, answer, solution, family, level
+    of the answer    completion_ids, success, truncated, invocations, num_invocations, num_visible, num_latents
+
+None leaves an answer out of its group. Whatever else a reward does wrong ends the run by name (`RewardError`).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tyler.config.loops import RewardScale
+from tyler.config.loops import GrpoConfig, ObjectiveConfig, RewardConfig
+from tyler.config.schema import Config
+from tyler.engine.trajectory import Trajectory
+from tyler.tasks.answers.boxed import boxed_answer
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.training.reward_functions import START_SECONDS, RewardError, RewardFunction, source_digest
+from tyler.training.reward_worker import parameters
+from tyler.training.verdicts import Verifier, is_fault
+
+Values = list[float | None]
+
+
+class Reward(Protocol):
+    """What an answer is worth, for each of many; None leaves an answer out of its group."""
+
+    def __call__(self, *args: Any, **columns: Any) -> Sequence[float | None]: ...
+
+
+# ---------------------------------------------------------------------------------------------------- what they see
+
+
+def columns_of(
+    problems: Sequence[Problem], answers: Sequence[Trajectory], verdicts: Sequence[Verdict | None]
+) -> dict[str, list[Any]]:
+    """Every column, one value for each answer, in JSON's types."""
+    return {
+        "prompts": [one.prompt for one in problems],
+        "completions": [one.text for one in answers],
+        **{key: [getattr(one, key) for one in problems] for key in OF_PROBLEMS},
+        "completion_ids": [visible_ids(one) for one in answers],
+        "success": [
+            None if one is None or is_fault(problem, one) else one.correct
+            for problem, one in zip(problems, verdicts, strict=True)
+        ],
+        "outcome": [None if one is None else one.outcome.value for one in verdicts],
+        "truncated": [one.truncated for one in answers],
+        "invocations": [[call.operator for call in one.invocations] for one in answers],
+        "num_invocations": [one.num_invocations for one in answers],
+        "num_visible": [one.num_visible for one in answers],
+        "num_latents": [one.num_latents for one in answers],
+    }
+
+
+OF_PROBLEMS = ("id", "task", "answer", "solution", "family", "level")
+COLUMNS = tuple(columns_of([], [], []))
+"""The names that a reward may ask for."""
+
+
+def visible_ids(answer: Trajectory) -> list[int]:
+    """The tokens of an answer, without its operator calls."""
+    pairs = zip(answer.actions, answer.is_operator, strict=True)
+    return [action for action, is_operator in pairs if not is_operator]
+
+
+# --------------------------------------------------------------------------------------------------------- built in
+
+
+def verifier(*, success: list[bool | None], **columns: Any) -> Values:
+    """R_task: 1 for an answer that the task's grader accepts, 0 for another, None for one without a verdict."""
+    return [None if one is None else float(one) for one in success]
 
 
 def budget_penalty(
@@ -26,53 +97,197 @@ def budget_penalty(
     return over_budget * success
 
 
-def trajectory_reward(
-    task_reward: Float[Tensor, "*batch"],
-    success: Bool[Tensor, "*batch"],
-    num_invocations: Int[Tensor, "*batch"],
-    *,
-    budget: int,
-    budget_weight: float,
-) -> Float[Tensor, "*batch"]:
-    """R(tau) = R_task(tau) - lambda P_bud(tau), Eq. trajectory-reward.
+@dataclass(frozen=True)
+class Budget:
+    """-lambda P_bud(tau), the second term of Eq. trajectory-reward."""
 
-    `budget_weight` is lambda; 0 turns the budget off. Raises ValueError when `budget` or `budget_weight` is negative
-    (a negative weight would pay for overspending).
+    budget: int
+    budget_weight: float
+
+    def __call__(self, *, success: list[bool | None], num_invocations: list[int], **columns: Any) -> Values:
+        right = torch.tensor([bool(one) for one in success])
+        penalties = budget_penalty(right, torch.tensor(num_invocations), self.budget).tolist()
+        pairs = zip(success, penalties, strict=True)
+        return [None if one is None else -self.budget_weight * penalty for one, penalty in pairs]
+
+
+def answer_format(*, completions: list[str], outcome: list[str | None], **columns: Any) -> Values:
+    """1 for an answer in the form that its task reads, mostly a box, right or wrong; 0 for another."""
+    unreadable = (Outcome.NO_BOX, Outcome.TRUNCATED, Outcome.UNPARSABLE)
+    return [
+        float(boxed_answer(text) is not None if said is None else said not in unreadable)
+        for text, said in zip(completions, outcome, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Length:
+    """0 for up to `free` visible tokens, and down to -1 at `longest` (DAPO's soft punishment, arXiv 2503.14476)."""
+
+    free: int
+    longest: int
+
+    def __call__(self, *, num_visible: list[int], **columns: Any) -> Values:
+        room = max(1, self.longest - self.free)
+        return [-min(1.0, max(0, count - self.free) / room) for count in num_visible]
+
+
+# ------------------------------------------------------------------------------------------------------ all together
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """One reward of several: its name in metrics, its weight, and the columns that it takes (None: all)."""
+
+    title: str
+    weight: float
+    reward: Reward
+    wanted: tuple[str, ...] | None = None
+
+    def values(self, columns: Mapping[str, list[Any]]) -> Values:
+        """The value of each answer. Raises RewardError for anything but a finite number or None for each of them."""
+        given = columns if self.wanted is None else {name: columns[name] for name in self.wanted}
+        try:
+            values = list(self.reward(**given))
+        except RewardError:
+            raise
+        except Exception as error:
+            raise RewardError(f"the reward {self.title!r} failed with {type(error).__name__}: {error}") from error
+        return checked(self.title, values, len(columns["completions"]))
+
+
+def checked(title: str, values: list[Any], count: int) -> Values:
+    """Rewards as floats. Raises RewardError where there are too many or too few, or one is not a finite number."""
+    if len(values) != count:
+        raise RewardError(f"the reward {title!r} gave {len(values)} values for {count} answers; give one for each")
+    found: Values = []
+    for place, value in enumerate(values):
+        number = None if value is None else _number(value)
+        if number is not None and not math.isfinite(number):
+            raise RewardError(
+                f"the reward {title!r} gave {value!r} for answer {place + 1} of {count}; give a finite number, or None "
+                "to leave the answer out of its group"
+            )
+        found.append(number)
+    return found
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What answers earned: NaN where one has no reward, which leaves it out of its group."""
+
+    rewards: Float[Tensor, " answers"]
+    parts: dict[str, Float[Tensor, " answers"]]
+    """The value of each reward, before its weight."""
+    verdicts: list[Verdict | None]
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """R(tau), Eq. trajectory-reward: the sum of several rewards, each times its weight."""
+
+    parts: tuple[Weighted, ...]
+    verifier: Verifier = field(default_factory=Verifier)
+
+    @classmethod
+    def of(cls, config: GrpoConfig, settings: Sequence[RewardConfig], objective: ObjectiveConfig, longest: int,
+           stack: ExitStack, *, operators: bool) -> Rewards:  # fmt: skip
+        """The rewards that a config names; `stack` ends their processes. The penalty is on `operators` alone.
+
+        Raises RewardError for a function that cannot be found or asks for a column that does not exist.
+        """
+        parts = [
+            _weighted(one, config, objective, longest, stack) for one in settings if operators or one.name != "budget"
+        ]
+        runs_code = any(one.name == "code" for one in settings)
+        return cls(tuple(parts), Verifier(objective.reward_seconds, runs_code))
+
+    @property
+    def titles(self) -> list[str]:
+        return [part.title for part in self.parts]
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Raise ValueError or SandboxError where answers to these problems could not be judged."""
+        self.verifier.check(problems)
+
+    def __call__(self, problems: Sequence[Problem], answers: Sequence[Trajectory]) -> Scores:
+        """The rewards of one answer to each problem. Raises RewardError."""
+        verdicts = self.verifier(problems, answers)
+        columns = columns_of(problems, answers, verdicts)
+        values = {part.title: _tensor(part.values(columns)) for part in self.parts}
+        total = torch.stack([part.weight * values[part.title] for part in self.parts]).sum(dim=0)
+        return Scores(total, values, verdicts)
+
+
+def _tensor(values: Values) -> Tensor:
+    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float32)
+
+
+def _weighted(
+    one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig, longest: int, stack: ExitStack
+) -> Weighted:
+    """One reward of a config, ready to be called."""
+    built_in: dict[str, Reward] = {
+        "verifier": verifier,
+        "code": verifier,
+        "budget": Budget(config.budget, config.budget_weight),
+        "format": answer_format,
+        "length": Length(one.free, longest),
+    }
+    if one.name is not None:
+        return Weighted(one.title, one.weight, built_in[one.name])
+    assert one.path is not None, "a reward has a name or a path"
+    function = stack.enter_context(RewardFunction(one.path, objective.reward_seconds))
+    return Weighted(one.title, one.weight, function, wanted_columns(one.title, function.parameters))
+
+
+def of_functions(*functions: Reward, weights: Sequence[float] | None = None) -> Rewards:
+    """Rewards from functions of this process, for trainings that are started from Python."""
+    weights = weights or [1.0] * len(functions)
+    titles = [getattr(one, "__name__", type(one).__name__) for one in functions]
+    return Rewards(
+        tuple(
+            Weighted(title, weight, one, wanted_columns(title, parameters(one)))
+            for title, weight, one in zip(titles, weights, functions, strict=True)
+        )
+    )
+
+
+def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tuple[str, ...] | None:
+    """The columns that a reward takes; None for all. Raises RewardError for a parameter that is none of them."""
+    if parameters is None:
+        return None
+    if missing := [name for name, needed in parameters if needed and name not in COLUMNS]:
+        raise RewardError(
+            f"the reward {title!r} asks for the column {missing[0]!r}, which does not exist; there are "
+            f"{', '.join(COLUMNS)}"
+        )
+    return tuple(name for name, _ in parameters if name in COLUMNS)
+
+
+def with_sources(config: Config) -> Config:
+    """The config with the hashes of its rewards' sources, as a run keeps it.
+
+    Raises RewardError for a function that cannot be loaded or asks for a column that does not exist.
     """
-    if budget_weight < 0:
-        raise ValueError(f"budget_weight (lambda) must be 0 or more, got {budget_weight}")
-    return task_reward - budget_weight * budget_penalty(success, num_invocations, budget).to(task_reward.dtype)
+    return config.model_copy(update={"rewards": tuple(map(_with_source, config.rewards))})
 
 
-def group_advantages(
-    rewards: Float[Tensor, "batch group"],
-    epsilon: float = 1e-4,
-    *,
-    scale: RewardScale = "group",
-    batch: Float[Tensor, " all"] | None = None,
-) -> Float[Tensor, "batch group"]:
-    """A_i = (R(tau_i) - mean) / (std + epsilon) within each group, Eq. app-grpo-advantage.
-
-    The paper leaves the standard deviation and its epsilon open (and reuses the letter for the clip range): we take
-    the unbiased one and 1e-4, as TRL does. A degenerate group's advantages are exactly 0.
-
-    `scale` is TRL's `scale_rewards`: "group" is the paper's; "batch" divides by the deviation of all rewards of the
-    step, which are `batch` where `rewards` are one process's share of them; "none" does not divide.
-    Raises ValueError when the group has fewer than 2 trajectories: there is nothing to compare.
-    """
-    if rewards.shape[1] < 2:
-        raise ValueError(f"a group needs at least 2 trajectories, got rewards of shape {tuple(rewards.shape)}")
-    # Counted from the group's first reward, equal rewards are exactly 0: a rounded mean would leave each of them an
-    # advantage near 1e-3 in float32, which Adam then scales up.
-    shifted = rewards - rewards[:, :1]
-    centred = shifted - shifted.mean(dim=1, keepdim=True)
-    if scale == "none":
-        return centred
-    if scale == "batch":
-        return centred / ((rewards if batch is None else batch).std(correction=1) + epsilon)
-    return centred / (shifted.std(dim=1, keepdim=True, correction=1) + epsilon)
+def _with_source(one: RewardConfig) -> RewardConfig:
+    if one.path is None:
+        return one
+    with RewardFunction(one.path, START_SECONDS) as function:
+        wanted_columns(one.title, function.parameters)
+    return one.model_copy(update={"sha256": source_digest(one.path)})
 
 
-def degenerate_groups(rewards: Float[Tensor, "batch group"]) -> Bool[Tensor, " batch"]:
-    """Which groups have equal rewards throughout, so that all their advantages are 0 and only the KL term teaches."""
-    return (rewards == rewards[:, :1]).all(dim=1)
+def origins(settings: Sequence[RewardConfig]) -> dict[str, str]:
+    """What a run notes of the functions that it learns from."""
+    return {f"the reward {one.path}": source_digest(one.path) for one in settings if one.path is not None}

@@ -1,17 +1,14 @@
 """Stage 1: latent synthesis optimization (Section 4.1). Phi learns from solution traces; the backbone is frozen.
 
 For every trace, pairs (b, k) are drawn from its candidate boundaries, latents are inserted there, and the loss is the
-cross-entropy of every visible target token. Read `train` from top to bottom.
+cross-entropy of every visible target token. The loop is `supervised.SupervisedTrainer`'s.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
-from operator import lt
 from pathlib import Path
 from typing import cast
 
@@ -39,18 +36,14 @@ from tyler.training.command import (
     training_command,
 )
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import (
-    Passes,
-    accumulate,
-    batch_at,
-    check_finite,
-    measure,
-    remaining_steps,
-)
+from tyler.training.loop import batch_at
 from tyler.training.objectives import stage1_loss
-from tyler.training.optimizer import Optimization
+from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_development, load_traces
+
+Named = tuple[str, Example]
+"""An example with the id of its trace."""
 
 
 def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random) -> tuple[Insertion, ...]:
@@ -72,33 +65,58 @@ def batch_loss(
     return stage1_loss(logprobs, mask, num_targets)
 
 
+class Stage1Trainer(SupervisedTrainer[Named]):
+    """Phi learns; the constants of centred heads have a learning rate of their own."""
+
+    title, prefix = "Stage 1", "stage1"
+
+    def __init__(
+        self, model: Tyler, traces: Sequence[Trace], config: Stage1Config, development: Sequence[Trace] = ()
+    ) -> None:
+        examples = [(trace.id, development_example(trace, config)) for trace in development]
+        super().__init__(model.at_stage("stage1"), model.synthesizer, model.backbone, config, (), examples)
+        self.model, self.traces, self.config, self.num_examples = model, traces, config, len(traces)
+        self.centres = [head.centre for head in centred_heads(model)]
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        return parameter_groups(self.model, self.config)
+
+    @property
+    def state(self) -> Sequence[Tensor]:
+        return self.centres
+
+    def train(self, run: Run) -> None:
+        distributed.copy_from_first(self.centres)  # each process has measured them, and rounded in its own way
+        super().train(run)
+
+    def batch(self, step: int) -> list[Named]:
+        return draw_batch(self.traces, self.config, step)
+
+    def batch_loss(self, part: Sequence[Named], num_targets: int) -> Tensor:
+        examples = [example for _, example in part]
+        return batch_loss(self.model, examples, num_targets, self.recomputed)
+
+    def num_targets(self, example: Named) -> int:
+        return len(example[1].target_ids)
+
+    def num_positions(self, example: Named) -> int:
+        return num_positions(example[1], self.model.heads)
+
+    def name(self, example: Named) -> str:
+        return example[0]
+
+    def describe(self, batch: Sequence[Named], seconds: float) -> dict[str, float]:
+        """What a step worked on, and how fast."""
+        tokens = sum(len(example) for _, example in batch)
+        insertions = sum(len(example.insertions) for _, example in batch) / len(batch)
+        return {"insertions": insertions, "tokens_per_second": tokens / seconds}
+
+
 def train(
     model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()
 ) -> None:
     """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
-    total = config.num_steps(len(traces))
-    optimization = Optimization.of(config, parameter_groups(model, config), total)
-    centres = [head.centre for head in centred_heads(model)]
-    distributed.copy_from_first(centres)  # each process has measured them, and rounded in its own way
-    steps = remaining_steps(
-        "Stage 1", run, total, optimization, config.checkpoint_every, model.at_stage("stage1"), centres
-    )
-    passes = Passes.of(config, model.backbone, model.synthesizer)
-    model.synthesizer.train()
-    with closing(steps):
-        for step in steps:
-            started = time.perf_counter()
-            batch = draw_batch(traces, config, step.number)
-            loss = accumulate_gradients(model, [example for _, example in batch], passes, config.gradient_checkpointing)
-            check_finite(loss, step.number, [id for id, _ in batch])
-            norm, rate = optimization.step(step.number, [id for id, _ in batch])
-            metrics = batch_metrics([example for _, example in batch], time.perf_counter() - started)
-            metrics |= {"stage1/loss": loss, "stage1/gradient_norm": norm, "stage1/learning_rate": rate}
-            if development and step.is_due(config.eval_every):
-                metrics["stage1/development_loss"] = development_loss(model, development, config, passes)
-                step.record_best(metrics, "stage1/development_loss", lt)
-            step.log(metrics, f"loss {loss:.3f}")
-    model.synthesizer.eval()
+    Stage1Trainer(model, traces, config, development).train(run)
 
 
 def parameter_groups(model: Tyler, config: Stage1Config) -> list[tuple[list[nn.Parameter], float]]:
@@ -114,17 +132,7 @@ def centred_heads(model: Tyler) -> list[CentredHead]:
     return [head for head in model.synthesizer.mapping().values() if isinstance(head, CentredHead)]
 
 
-def batch_metrics(examples: Sequence[Example], seconds: float) -> dict[str, float]:
-    """What a step worked on, and how fast."""
-    tokens = sum(len(example.prompt_ids) + len(example.target_ids) for example in examples)
-    return {
-        "stage1/insertions": sum(len(example.insertions) for example in examples) / len(examples),
-        "stage1/tokens_per_second": tokens / seconds,
-        "stage1/seconds": seconds,
-    }
-
-
-def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[tuple[str, Example]]:
+def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Named]:
     """The examples of one step with their ids. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
@@ -136,41 +144,10 @@ def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list
     return batch
 
 
-def accumulate_gradients(
-    model: Tyler,
-    examples: Sequence[Example],
-    passes: Passes,
-    gradient_checkpointing: bool = False,
-) -> float:
-    """Accumulate the gradient of the batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(len(example.target_ids) for example in examples)
-
-    def part_loss(part: Sequence[Example]) -> Tensor:
-        return batch_loss(model, part, num_targets, gradient_checkpointing)
-
-    return accumulate(part_loss, examples, passes, lambda example: num_positions(example, model.heads))
-
-
-def development_loss(model: Tyler, traces: Sequence[Trace], config: Stage1Config, passes: Passes) -> float:
-    """L_stage1 over development traces, without dropout; latents go to the same places every time."""
-    examples = [
-        Example(
-            trace.prompt_ids,
-            trace.target_ids,
-            draw_insertions(trace, config.insertions, random.Random(f"development {config.seed} {trace.id}")),
-        )
-        for trace in traces
-    ]
-    num_targets = sum(len(example.target_ids) for example in examples)
-    model.synthesizer.eval()
-    loss = measure(
-        lambda part: batch_loss(model, part, num_targets),
-        examples,
-        passes,
-        lambda example: num_positions(example, model.heads),
-    )
-    model.synthesizer.train()
-    return loss
+def development_example(trace: Trace, config: Stage1Config) -> Example:
+    """A development trace with latents, which go to the same places every time."""
+    draw = random.Random(f"development {config.seed} {trace.id}")
+    return Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw))
 
 
 def load_whole_backbone(config: Config) -> Backbone:

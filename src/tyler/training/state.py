@@ -25,7 +25,8 @@ def save_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
     if torch.backends.mps.is_available():
         tensors["random.mps"] = torch.mps.get_rng_state()
     save_file(tensors, folder / "state.safetensors")
-    (folder / "state.json").write_text(json.dumps({"steps_done": steps_done}))
+    kept = {"steps_done": steps_done, "skipped": optimization.skipped, "in_a_row": optimization.in_a_row}
+    (folder / "state.json").write_text(json.dumps(kept | {"scaler": optimization.scaler.state_dict()}))
 
 
 def state_bytes(parameters: Sequence[Tensor]) -> int:
@@ -43,7 +44,8 @@ def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
         saved = [
             tensors[f"parameter.{place}"] for place in range(sum(name.startswith("parameter.") for name in tensors))
         ]
-        generator, done = tensors["random.cpu"], int(json.loads((folder / "state.json").read_text())["steps_done"])
+        generator, kept = tensors["random.cpu"], json.loads((folder / "state.json").read_text())
+        done, skipped, in_a_row = (int(kept.get(name, 0)) for name in ("steps_done", "skipped", "in_a_row"))
     if len(saved) != len(parameters):
         raise ValueError(
             f"{folder} holds {len(saved)} trained tensors, this run trains {len(parameters)}: the config has changed"
@@ -64,6 +66,9 @@ def load_state(folder: Path, parameters: Sequence[Tensor], optimization: Optimiz
             state.setdefault(int(index), {})[key] = tensor
     groups = optimization.optimizer.state_dict()["param_groups"]
     optimization.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimization.skipped, optimization.in_a_row = skipped, in_a_row
+    if optimization.scaler.is_enabled():
+        optimization.scaler.load_state_dict(kept["scaler"])
     torch.set_rng_state(generator)
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])

@@ -1,98 +1,131 @@
-"""The supervised loop of SFT, SoftCoT and MemGen's weaver. What differs is who learns, and from which loss."""
+"""The trainer of everything that learns from solution traces: Stage 1, SFT, SoftCoT and MemGen's weaver."""
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from operator import lt
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from tyler.config.loops import OptimizationConfig
-from tyler.runs.run import Run
-from tyler.training.loop import Passes, Saved, accumulate, batch_at, check_finite, measure, remaining_steps
+from tyler.config.loops import TracesConfig
+from tyler.modeling.backbone import Backbone
+from tyler.training import distributed
+from tyler.training.loop import Saved, Step, Trainer, batch_at
+from tyler.training.micro_batches import MicroBatches
+from tyler.training.mixed_precision import MixedPrecision
 from tyler.training.optimizer import Optimization
 
 Item = TypeVar("Item")
 """One training example of a method."""
 
 
-@dataclass(frozen=True)
-class SupervisedSpec(Generic[Item]):
-    """What one method brings to the loop."""
+class SupervisedTrainer(Trainer, Generic[Item]):
+    """Descends on the loss of batches of examples. A method overrides what is abstract here."""
 
-    title: str
-    """Of the progress bar."""
-    metrics: str
-    """What the names of its metrics begin with."""
-    module: nn.Module
-    """The module that learns: its parameters that want a gradient, in its training mode."""
-    model: Saved
-    """What its checkpoints hold."""
-    passes: Passes
-    """How its batches are read."""
-    batch_loss: Callable[[Sequence[Item], int], Tensor]
-    """The loss of some examples of a batch that has so many targets in all."""
-    num_targets: Callable[[Item], int]
-    num_tokens: Callable[[Item], int]
-    """Positions of an example, by which it is padded."""
-    name: Callable[[Item], str]
-    """An example's id, for messages."""
-    describe: Callable[[Sequence[Item], float], dict[str, float]]
-    """Metrics of a batch and of the seconds it took, besides loss, gradient norm, learning rate and seconds."""
+    better = staticmethod(lt)
 
+    def __init__(
+        self,
+        model: Saved,
+        module: nn.Module,
+        backbone: Backbone,
+        loop: TracesConfig,
+        examples: Sequence[Item],
+        development: Sequence[Item] = (),
+    ) -> None:
+        super().__init__(model, loop, backbone, len(examples), has_development=bool(development))
+        self.module, self.examples, self.development = module, examples, development
+        self.micro_batches = MicroBatches.of(loop, backbone).or_rows(loop.batch_size)
+        self.precision = MixedPrecision.of(backbone, module, loop.autocast)
 
-def accumulate_gradients(spec: SupervisedSpec[Item], batch: Sequence[Item]) -> float:
-    """Accumulate the gradient of a batch's loss over micro-batches; returns the loss."""
-    num_targets = sum(map(spec.num_targets, batch))
-    return accumulate(lambda part: spec.batch_loss(part, num_targets), batch, spec.passes, spec.num_tokens)
+    # ------------------------------------------------------------------------------------------ what a method says
 
+    @abstractmethod
+    def batch_loss(self, part: Sequence[Item], num_targets: int) -> Tensor:
+        """The loss of some examples of a batch that has `num_targets` targets in all."""
 
-def development_loss(spec: SupervisedSpec[Item], examples: Sequence[Item]) -> float:
-    """The loss of development examples, without dropout."""
-    num_targets = sum(map(spec.num_targets, examples))
-    spec.module.eval()
-    loss = measure(lambda part: spec.batch_loss(part, num_targets), examples, spec.passes, spec.num_tokens)
-    spec.module.train()
-    return loss
+    @abstractmethod
+    def num_targets(self, example: Item) -> int:
+        """The tokens that an example teaches."""
 
+    @abstractmethod
+    def num_positions(self, example: Item) -> int:
+        """Positions of an example, by which it is padded."""
 
-def train(
-    spec: SupervisedSpec[Item],
-    examples: Sequence[Item],
-    config: OptimizationConfig,
-    run: Run,
-    development: Sequence[Item] = (),
-) -> None:
-    """Train the spec in place, logging and checkpointing into `run`; resumes where `run` stands.
+    @abstractmethod
+    def name(self, example: Item) -> str:
+        """An example's id, for messages."""
 
-    Every `eval_every` steps the loss of `development` is measured, by which the best checkpoint is chosen.
-    """
-    parameters = [parameter for parameter in spec.module.parameters() if parameter.requires_grad]
-    total = config.num_steps(len(examples))
-    optimization = Optimization.of(config, [(parameters, config.learning_rate)], total)
-    steps = remaining_steps(spec.title, run, total, optimization, config.checkpoint_every, spec.model)
-    spec.module.train()
-    with closing(steps):
-        for step in steps:
-            started = time.perf_counter()
-            batch = [
-                examples[index] for _, index in batch_at(step.number, config.batch_size, len(examples), config.seed)
-            ]
-            ids = [spec.name(example) for example in batch]
-            loss = accumulate_gradients(spec, batch)
-            check_finite(loss, step.number, ids)
-            norm, rate = optimization.step(step.number, ids)
-            seconds = time.perf_counter() - started
-            metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
-            metrics |= spec.describe(batch, seconds)
-            if development and step.is_due(config.eval_every):
-                metrics["development_loss"] = development_loss(spec, development)
-            named = {f"{spec.metrics}/{key}": value for key, value in metrics.items()}
-            if "development_loss" in metrics:
-                step.record_best(named, f"{spec.metrics}/development_loss", lt)
-            step.log(named, f"loss {loss:.3f}")
-    spec.module.eval()
+    def describe(self, batch: Sequence[Item], seconds: float) -> dict[str, float]:
+        """Metrics of a batch and of the seconds it took, without a prefix."""
+        return {"tokens_per_second": sum(map(self.num_positions, batch)) / seconds}
+
+    def batch(self, step: int) -> list[Item]:
+        """The examples of a step, counted from 0: a function of the seed and the step."""
+        loop = self.loop
+        pairs = batch_at(step, loop.batch_size, len(self.examples), loop.seed)
+        return [self.examples[index] for _, index in pairs]
+
+    # ------------------------------------------------------------------------------------------------------- the loop
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether activations are computed again in the backward pass, where there is one."""
+        return self.loop.gradient_checkpointing and torch.is_grad_enabled()
+
+    @property
+    def best(self) -> str:  # type: ignore[override]
+        return f"{self.prefix}/development_loss"
+
+    def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """All of the module that wants a gradient."""
+        learned = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        return [(learned, self.loop.learning_rate)]
+
+    def begin(self) -> None:
+        self.module.train()
+
+    def end(self) -> None:
+        self.module.eval()
+
+    def step(self, step: Step, optimization: Optimization) -> tuple[dict[str, float], str]:
+        started = time.perf_counter()
+        batch = self.batch(step.number)
+        loss = self.accumulate(batch, optimization.backward)
+        norm, rate = optimization.step(step.number, [self.name(example) for example in batch], loss=loss)
+        seconds = time.perf_counter() - started
+        metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
+        metrics["skipped_updates"] = float(optimization.skipped)
+        return metrics | self.describe(batch, seconds), f"loss {loss:.3f}"
+
+    def accumulate(self, batch: Sequence[Item], backward: Callable[[Tensor], None] = Tensor.backward) -> float:
+        """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's
+        loss."""
+        num_targets, total = sum(map(self.num_targets, batch)), 0.0
+        mine = distributed.share(batch)
+        with self.precision.weights():
+            for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
+                with self.precision.products():
+                    loss = self.batch_loss([mine[place] for place in places], num_targets)
+                backward(loss)
+                total += float(loss.detach())
+        return sum(distributed.gather(total))
+
+    def evaluate(self) -> dict[str, float]:
+        return {self.best: self.development_loss()}
+
+    @torch.no_grad()
+    def development_loss(self) -> float:
+        """The loss of the development examples, without dropout."""
+        num_targets, mine = sum(map(self.num_targets, self.development)), distributed.share(self.development)
+        training = self.module.training
+        self.module.eval()
+        cut = self.micro_batches.cut([self.num_positions(one) for one in mine])
+        with self.precision.weights(), self.precision.products():
+            parts = [self.batch_loss([mine[place] for place in places], num_targets) for places in cut]
+        self.module.train(training)
+        return sum(distributed.gather(sum(map(float, parts))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,9 +28,8 @@ from tyler.training.command import (
     training_command,
 )
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes
 from tyler.training.objectives import stage1_loss
-from tyler.training.supervised import SupervisedSpec, train
+from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
 from tyler.training.traces import Trace, load_traces, longer, traces_of
 
@@ -79,21 +77,32 @@ def named_example(model: MemGen, trace: Trace) -> Named:
     return trace.id, example_of(model, trace)
 
 
-def spec(model: MemGen, config: MemGenWeaverConfig) -> SupervisedSpec[Named]:
-    """What MemGen brings to the supervised loop: the weaver learns from the traces' target tokens."""
-    recomputed = config.gradient_checkpointing
-    return SupervisedSpec(
-        title="MemGen weaver",
-        metrics="memgen_weaver",
-        module=model.weaver,
-        model=model,
-        passes=Passes.of(config, model.backbone, model.weaver),
-        batch_loss=lambda part, num_targets: batch_loss(model, [one for _, one in part], num_targets, recomputed),
-        num_targets=lambda named: len(named[1].target_ids),
-        num_tokens=lambda named: num_positions(named[1], model.weaver.mapping()),
-        name=lambda named: named[0],
-        describe=lambda batch, _: {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)},
-    )
+class WeaverTrainer(SupervisedTrainer[Named]):
+    """The weaver learns from the traces' target tokens."""
+
+    title, prefix = "MemGen weaver", "memgen_weaver"
+
+    def __init__(
+        self, model: MemGen, examples: Sequence[Named], config: MemGenWeaverConfig, development: Sequence[Named] = ()
+    ) -> None:
+        super().__init__(model, model.weaver, model.backbone, config, examples, development)
+        self.model = model
+
+    def batch_loss(self, part: Sequence[Named], num_targets: int) -> Tensor:
+        recomputed = self.recomputed
+        return batch_loss(self.model, [example for _, example in part], num_targets, recomputed)
+
+    def num_targets(self, example: Named) -> int:
+        return len(example[1].target_ids)
+
+    def num_positions(self, example: Named) -> int:
+        return num_positions(example[1], self.model.weaver.mapping())
+
+    def name(self, example: Named) -> str:
+        return example[0]
+
+    def describe(self, batch: Sequence[Named], seconds: float) -> dict[str, float]:
+        return {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)}
 
 
 def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list[Trace]:
@@ -128,7 +137,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     model = earlier or new_weaver(config, backbone)
     examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
     origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
-    return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))
+    return Prepared(model, origin, WeaverTrainer(model, examples, settings, development).train)
 
 
 def new_weaver(config: Config, backbone: Backbone) -> MemGen:

@@ -27,9 +27,8 @@ from tyler.training.command import (
     training_command,
 )
 from tyler.training.gradient_checkpointing import recomputing
-from tyler.training.loop import Passes
 from tyler.training.objectives import token_logprobs
-from tyler.training.supervised import SupervisedSpec, train
+from tyler.training.supervised import SupervisedTrainer
 from tyler.training.traces import longer
 
 logger = logging.getLogger(__name__)
@@ -81,20 +80,28 @@ def batch_loss(
     return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
 
 
-def spec(model: SoftCot, config: SoftCotConfig) -> SupervisedSpec[Example]:
-    """What SoftCoT brings to the supervised loop: the Linear learns from the solutions' tokens."""
-    return SupervisedSpec(
-        title="SoftCoT",
-        metrics="softcot",
-        module=model.projection,
-        model=model,
-        passes=Passes.of(config, model.backbone, model.projection),
-        batch_loss=lambda part, num_targets: batch_loss(model, part, num_targets, config.gradient_checkpointing),
-        num_targets=lambda example: len(example.target_ids),
-        num_tokens=len,
-        name=lambda example: example.problem.id,
-        describe=lambda batch, seconds: {"tokens_per_second": sum(map(len, batch)) / seconds},
-    )
+class SoftCotTrainer(SupervisedTrainer[Example]):
+    """The Linear learns from the solutions' tokens."""
+
+    title, prefix = "SoftCoT", "softcot"
+
+    def __init__(
+        self, model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, development: Sequence[Example] = ()
+    ) -> None:
+        super().__init__(model, model.projection, model.backbone, config, examples, development)
+        self.model = model
+
+    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
+        return batch_loss(self.model, part, num_targets, self.recomputed)
+
+    def num_targets(self, example: Example) -> int:
+        return len(example.target_ids)
+
+    def num_positions(self, example: Example) -> int:
+        return len(example)
+
+    def name(self, example: Example) -> str:
+        return example.problem.id
 
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
@@ -129,4 +136,4 @@ def run(config: Config) -> Prepared[SoftCot]:
     development = examples_of(unseen, config, model) if unseen else []
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
     origin = origin_of(models, map(Problem.content, problems)) | backbone.text_origin()
-    return Prepared(model, origin, partial(train, spec(model, settings), examples, settings, development=development))
+    return Prepared(model, origin, SoftCotTrainer(model, examples, settings, development).train)

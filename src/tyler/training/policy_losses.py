@@ -1,0 +1,334 @@
+"""The losses of policies that learn from rewards (paper, Section 4.2 and its appendix), one equation a function.
+
+Every loss is a weighted sum over actions whose weights come from masks over the *whole* batch, so the losses of
+micro-batches add up to the loss of the batch, and their gradients to its gradient:
+
+    weights = loss.weights(mask, operator_mask, group_ids, counted)       # once, on the whole batch
+    for rows in micro_batches:
+        terms = loss(..., advantages[rows], weights.rows(rows))
+        terms["loss"].backward()                                          # no further division
+
+Where this says TRL, its value on the same numbers is an oracle of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tyler.config.loops import Correction, Importance, LossName
+
+# ------------------------------------------------------------------------------------------------- weights of actions
+
+
+def trajectory_weights(
+    mask: Bool[Tensor, "batch actions"], group_ids: Int[Tensor, " batch"], dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "batch actions"]:
+    """1 / (num_groups G |tau_i|) on the actions of tau_i: the double mean of Eq. app-grpo-objective, then over groups.
+
+    `mask` marks the actions of each trajectory (row); rows with equal `group_ids` answer one prompt, and groups may
+    differ in size. A trajectory without actions weighs nothing but still counts in G.
+    """
+    _, group, group_sizes = torch.unique(group_ids, return_inverse=True, return_counts=True)
+    num_actions = mask.sum(dim=1, keepdim=True)
+    share = 1 / (len(group_sizes) * group_sizes[group].unsqueeze(1) * num_actions).to(dtype)
+    return torch.where(mask, share, 0)
+
+
+def token_weights(mask: Bool[Tensor, "batch actions"], dtype: torch.dtype = torch.float32) -> Tensor:
+    """1 / (all actions): each action of the batch counts the same, however long its answer (DAPO, arXiv 2503.14476)."""
+    return mask.to(dtype) / mask.sum().clamp(min=1)
+
+
+def constant_weights(
+    mask: Bool[Tensor, "batch actions"], max_actions: int, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "batch actions"]:
+    """1 / (answers times the most actions of one): no division by a length that was sampled (Dr. GRPO, 2503.20783)."""
+    return mask.to(dtype) / (len(mask) * max_actions)
+
+
+def anchor_weights(
+    operator_mask: Bool[Tensor, "batch actions"], group_ids: Int[Tensor, " batch"], dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "batch actions"]:
+    """1 / (num_groups N_O) on the operator invocations of a group, Eqs. app-operator-mask, app-operator-anchor-loss.
+
+    `operator_mask` marks the invocations M_O(tau_i) and N_O counts them over the group. A group without invocations
+    contributes 0 and still counts among the groups: the paper writes one group; several are averaged.
+    """
+    _, group, group_sizes = torch.unique(group_ids, return_inverse=True, return_counts=True)
+    per_trajectory = operator_mask.sum(dim=1)
+    per_group = torch.zeros_like(group_sizes).index_add(0, group, per_trajectory)
+    num_invocations = per_group[group].unsqueeze(1)
+    share = 1 / (len(group_sizes) * num_invocations).to(dtype)
+    return torch.where(operator_mask, share, 0)
+
+
+@dataclass(frozen=True)
+class ActionWeights:
+    """How much each action of a batch counts: `grpo` in the policy loss and the KL, `anchor` in the anchor loss.
+
+    `mask` marks the actions; everywhere else both weights are 0. Weights are shares of the whole batch, so a
+    micro-batch takes its rows of them and never computes its own.
+    """
+
+    mask: Bool[Tensor, "batch actions"]
+    grpo: Float[Tensor, "batch actions"]
+    anchor: Float[Tensor, "batch actions"]
+
+    def rows(self, index: slice | Int[Tensor, " rows"], length: int | None = None) -> ActionWeights:
+        """The weights of some trajectories, unchanged: those of a micro-batch, of its first `length` actions."""
+        return ActionWeights(self.mask[index, :length], self.grpo[index, :length], self.anchor[index, :length])
+
+
+def action_weights(
+    mask: Bool[Tensor, "batch actions"],
+    operator_mask: Bool[Tensor, "batch actions"],
+    group_ids: Int[Tensor, " batch"],
+    dtype: torch.dtype = torch.float32,
+) -> ActionWeights:
+    """The paper's weights of all actions of a batch, before it is split into micro-batches.
+
+    Raises ValueError when an invocation lies outside `mask`: it would enter the anchor loss without being an action.
+    """
+    _check_invocations(mask, operator_mask)
+    return ActionWeights(
+        mask,
+        grpo=trajectory_weights(mask, group_ids, dtype),
+        anchor=anchor_weights(operator_mask, group_ids, dtype),
+    )
+
+
+def _check_invocations(mask: Tensor, operator_mask: Tensor) -> None:
+    if bool((operator_mask & ~mask).any()):
+        strays = int((operator_mask & ~mask).sum())
+        raise ValueError(f"operator_mask marks {strays} positions that mask does not; an invocation is an action")
+
+
+# ------------------------------------------------------------------------------------------------------ the equations
+
+
+def importance_ratio(
+    logprobs: Float[Tensor, "batch actions"], old_logprobs: Float[Tensor, "batch actions"]
+) -> Float[Tensor, "batch actions"]:
+    """r_ij = p(a_ij | x_ij) / p_old(a_ij | x_ij), Eq. app-grpo-ratio; p_old is the learner at the rollout's start."""
+    return torch.exp(logprobs - old_logprobs)
+
+
+def sequence_ratio(
+    logprobs: Float[Tensor, "batch actions"],
+    old_logprobs: Float[Tensor, "batch actions"],
+    mask: Bool[Tensor, "batch actions"],
+) -> Float[Tensor, "batch actions"]:
+    """The geometric mean of an answer's ratios, at each of its actions (GSPO, arXiv 2507.18071, Eq. 7)."""
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0).sum(dim=1, keepdim=True)
+    return torch.exp(log_ratio / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(logprobs)
+
+
+def truncated_importance(
+    old_logprobs: Float[Tensor, "batch actions"],
+    behaviour_logprobs: Float[Tensor, "batch actions"],
+    mask: Bool[Tensor, "batch actions"],
+    correction: Correction,
+    cap: float,
+) -> Float[Tensor, "batch actions"]:
+    """min(p_old / p_behaviour, cap) of each action or of the whole answer; 1 where the correction is off.
+
+    The engine that answered rounds otherwise than the learner; this weighs its answers as the learner's own. TRL's
+    `token_truncate` and `sequence_truncate`.
+    """
+    gap = torch.where(mask, old_logprobs - behaviour_logprobs, 0)
+    if correction == "off":
+        return torch.ones_like(gap)
+    if correction == "sequence":
+        gap = gap.sum(dim=1, keepdim=True).expand_as(gap)
+    return gap.exp().clamp(max=cap)
+
+
+def clipped_surrogate(
+    ratio: Float[Tensor, "batch actions"],
+    advantages: Float[Tensor, " batch"],
+    clip_range: float,
+    clip_range_high: float | None = None,
+) -> Float[Tensor, "batch actions"]:
+    """l_ij = min(r_ij A_i, clip(r_ij, 1 - epsilon, 1 + epsilon) A_i), Eq. app-grpo-token; `clip_range` is epsilon.
+
+    `clip_range_high` is an epsilon of its own for the upper bound (DAPO's clip-higher); None is the same.
+    """
+    advantage = advantages.unsqueeze(1)
+    high = clip_range if clip_range_high is None else clip_range_high
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + high) * advantage)
+
+
+def clipped_actions(
+    ratio: Float[Tensor, "batch actions"],
+    advantages: Float[Tensor, " batch"],
+    clip_range: float,
+    clip_range_high: float | None = None,
+) -> Bool[Tensor, "batch actions"]:
+    """Where the clip of Eq. app-grpo-token binds, so that the action gives no gradient."""
+    advantage = advantages.unsqueeze(1)
+    high = clip_range if clip_range_high is None else clip_range_high
+    too_likely = (ratio > 1 + high) & (advantage > 0)
+    too_unlikely = (ratio < 1 - clip_range) & (advantage < 0)
+    return too_likely | too_unlikely
+
+
+def kl_k3(
+    logprobs: Float[Tensor, "batch actions"], reference_logprobs: Float[Tensor, "batch actions"]
+) -> Float[Tensor, "batch actions"]:
+    """k3 estimate of D_KL(p || p_ref) in Eq. app-grpo-objective, per action: p_ref/p - log(p_ref/p) - 1, at least 0.
+
+    The paper leaves the estimator open. The reference is the policy at the start of Stage 2, psi included.
+    """
+    log_ratio = reference_logprobs - logprobs
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def grpo_loss(
+    surrogate: Float[Tensor, "batch actions"],
+    kl: Float[Tensor, "batch actions"],
+    weights: Float[Tensor, "batch actions"],
+    kl_weight: float,
+) -> Float[Tensor, ""]:
+    """L_GRPO(R) = -J_GRPO(R), Eq. app-grpo-objective, with `weights` from `trajectory_weights` and beta as `kl_weight`.
+
+    The KL is averaged like the surrogate, over the actions of each trajectory and then over trajectories, which the
+    paper leaves open and TRL's `loss_type="grpo"` does.
+    """
+    return -(weights * surrogate).sum() + kl_weight * (weights * kl).sum()
+
+
+def anchor_loss(
+    surrogate: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"]
+) -> Float[Tensor, ""]:
+    """L_anch, Eq. app-operator-anchor-loss, with `weights` from `anchor_weights`; 0 when no operator was invoked."""
+    return -(weights * surrogate).sum()
+
+
+# --------------------------------------------------------------------------------------------------------- the losses
+
+
+class PolicyLoss(Protocol):
+    """What a policy descends on: how its actions are weighed over a whole batch, and the terms of some of its rows."""
+
+    def weights(
+        self,
+        mask: Bool[Tensor, "batch actions"],
+        operator_mask: Bool[Tensor, "batch actions"],
+        group_ids: Int[Tensor, " batch"],
+        counted: Bool[Tensor, " batch"],
+        part_of: Callable[[int], float],
+    ) -> ActionWeights:
+        """The weights of a process's answers; `counted` marks those with a reward, and `part_of` gives the process's
+        part of a count that is summed over all processes (`distributed.part_of`)."""
+        ...
+
+    def __call__(
+        self,
+        logprobs: Float[Tensor, "batch actions"],
+        old_logprobs: Float[Tensor, "batch actions"],
+        behaviour_logprobs: Float[Tensor, "batch actions"],
+        reference_logprobs: Float[Tensor, "batch actions"],
+        advantages: Float[Tensor, " batch"],
+        weights: ActionWeights,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The terms of some answers by name; "loss" carries the gradient. Each is a weighted sum: parts add up."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnchoredLoss:
+    """L_stage2 = L_GRPO(R) + alpha L_anch, Eq. app-stage2-control-loss, in the paper's form or a later one.
+
+    `normalization` says what an action counts in L_GRPO: as in the paper (`grpo`), the same for all actions of the
+    batch (`dapo`) or of each process's share of it (`bnpo`), or 1 over `max_actions` (`dr_grpo`). `importance` is that
+    of a token or of the whole answer (GSPO) in L_GRPO; the anchored loss keeps a token's, as its equation has it.
+    """
+
+    normalization: LossName = "grpo"
+    clip_range: float = 0.2
+    clip_range_high: float | None = None
+    kl_weight: float = 0.0
+    anchor_weight: float = 0.0
+    importance: Importance = "token"
+    correction: Correction = "off"
+    correction_cap: float = 2.0
+    max_actions: int = 1
+
+    def weights(
+        self,
+        mask: Bool[Tensor, "batch actions"],
+        operator_mask: Bool[Tensor, "batch actions"],
+        group_ids: Int[Tensor, " batch"],
+        counted: Bool[Tensor, " batch"],
+        part_of: Callable[[int], float] = lambda count: 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> ActionWeights:
+        """The weights of all actions of a batch; answers that are not `counted` weigh nothing and are in no mean.
+
+        Raises ValueError when an invocation lies outside `mask`.
+        """
+        _check_invocations(mask, operator_mask)
+        groups = group_ids[counted]
+        num_groups = len(groups.unique())
+        num_actions = int(mask[counted].sum())
+        counts = {"grpo": num_groups, "dapo": num_actions, "bnpo": 1, "dr_grpo": len(groups)}
+        shares = {
+            count: part_of(count_of) for count, count_of in counts.items() if count in ("grpo", self.normalization)
+        }
+        policy, anchor = torch.zeros(mask.shape, dtype=dtype, device=mask.device), torch.zeros_like(mask, dtype=dtype)
+        if len(groups):
+            policy[counted] = shares[self.normalization] * self._of_policy(mask[counted], groups, dtype)
+            anchor[counted] = shares["grpo"] * anchor_weights(operator_mask[counted], groups, dtype)
+        return ActionWeights(mask & counted[:, None], policy, anchor)
+
+    def _of_policy(self, mask: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.normalization == "grpo":
+            return trajectory_weights(mask, groups, dtype)
+        if self.normalization == "dr_grpo":
+            return constant_weights(mask, self.max_actions, dtype)
+        return token_weights(mask, dtype)
+
+    def __call__(
+        self,
+        logprobs: Float[Tensor, "batch actions"],
+        old_logprobs: Float[Tensor, "batch actions"],
+        behaviour_logprobs: Float[Tensor, "batch actions"],
+        reference_logprobs: Float[Tensor, "batch actions"],
+        advantages: Float[Tensor, " batch"],
+        weights: ActionWeights,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The terms of some answers; `loss` carries the gradient, the others are detached, and all add up.
+
+        Log-probabilities are of the chosen actions under the policy (with gradient), the learner at the rollout's
+        start, the engine that answered, and the reference; what they hold outside `weights.mask` is ignored. `kl` is
+        the unweighted KL (nats per action) and `clip_share` the share of actions where the clip binds, both averaged
+        like the loss; `operator_clip_share` averages over operator invocations like the anchor loss. `cut_share` is
+        the share of actions whose importance weight reaches the cap.
+        """
+        mask, clips = weights.mask, (self.clip_range, self.clip_range_high)
+        logprobs, old, behaviour, reference = (
+            torch.where(mask, one, 0) for one in (logprobs, old_logprobs, behaviour_logprobs, reference_logprobs)
+        )
+        truncated = truncated_importance(old, behaviour, mask, self.correction, self.correction_cap)
+        ratio = importance_ratio(logprobs, old)
+        surrogate = truncated * clipped_surrogate(ratio, advantages, *clips)
+        whole = ratio if self.importance == "token" else sequence_ratio(logprobs, old, mask)
+        policy = surrogate if self.importance == "token" else truncated * clipped_surrogate(whole, advantages, *clips)
+        kl = kl_k3(logprobs, reference)
+        grpo = grpo_loss(policy, kl, weights.grpo, self.kl_weight)
+        anchor = anchor_loss(surrogate, weights.anchor)
+        return {
+            "loss": grpo + self.anchor_weight * anchor,
+            "grpo": grpo.detach(),
+            "anchor": anchor.detach(),
+            "kl": (weights.grpo * kl.detach()).sum(),
+            "clip_share": (weights.grpo * clipped_actions(whole.detach(), advantages, *clips)).sum(),
+            "operator_clip_share": (weights.anchor * clipped_actions(ratio.detach(), advantages, *clips)).sum(),
+            "cut_share": (weights.grpo * (truncated >= self.correction_cap)).sum(),
+        }

@@ -1,0 +1,76 @@
+"""Advantages within groups: the equation, its exact zeros, and answers without a reward."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tyler.training.advantages import degenerate_groups, group_advantages
+
+
+def test_advantages_match_the_equation_written_as_loops():
+    rewards = torch.rand(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    advantages = group_advantages(rewards)
+    for row, advantage_row in zip(rewards.tolist(), advantages.tolist(), strict=True):
+        mean = sum(row) / len(row)
+        deviation = math.sqrt(sum((reward - mean) ** 2 for reward in row) / (len(row) - 1))
+        for reward, advantage in zip(row, advantage_row, strict=True):
+            assert advantage == pytest.approx((reward - mean) / (deviation + 1e-4), abs=1e-12)
+
+
+def test_advantages_of_one_success_in_four_are_the_hand_computed_ones():
+    # mean 0.25; unbiased variance (0.75^2 + 3 * 0.25^2) / 3 = 0.25, so 0.75 / 0.5001 and -0.25 / 0.5001
+    advantages = group_advantages(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
+    expected = torch.tensor([[0.75 / 0.5001, *[-0.25 / 0.5001] * 3]], dtype=torch.float64)
+    torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.9, 0.1, 1 / 3])
+def test_a_degenerate_group_has_advantages_of_exactly_zero(reward):
+    assert group_advantages(torch.full((1, 7), reward)).tolist() == [[0.0] * 7]
+
+
+def test_groups_do_not_see_each_other():
+    first, second = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[100.0, 0.0, 3.0]])
+    together = group_advantages(torch.cat([first, second]))
+    assert together.equal(torch.cat([group_advantages(first), group_advantages(second)]))
+
+
+def test_a_group_of_one_is_refused():
+    with pytest.raises(ValueError, match=r"at least 2 trajectories.*\(4, 1\)"):
+        group_advantages(torch.ones(4, 1))
+
+
+def test_degenerate_groups_are_those_with_equal_rewards():
+    rewards = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0001]])
+    assert degenerate_groups(rewards).tolist() == [True, True, False, False]
+
+
+def test_rewards_may_be_scaled_by_the_spread_of_the_whole_batch_or_not_at_all():
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.5]])
+    spread = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.5]).std()
+    centred = torch.tensor([[0.5, -0.5], [0.0, 0.0], [-0.25, 0.25]])
+    torch.testing.assert_close(group_advantages(rewards, scale="none"), centred)
+    torch.testing.assert_close(group_advantages(rewards, scale="batch"), centred / (spread + 1e-4))
+    share = group_advantages(rewards[:1], scale="batch", batch=rewards.flatten())
+    torch.testing.assert_close(share, group_advantages(rewards, scale="batch")[:1])
+
+
+def test_the_scale_by_groups_is_the_default():
+    rewards = torch.rand(4, 8, generator=torch.Generator().manual_seed(1))
+    shifted = rewards - rewards[:, :1]
+    centred = shifted - shifted.mean(dim=1, keepdim=True)
+    before = centred / (shifted.std(dim=1, keepdim=True, correction=1) + 1e-4)
+    torch.testing.assert_close(group_advantages(rewards), before, rtol=0, atol=1e-5)
+    assert torch.equal(group_advantages(rewards, scale="group", batch=torch.rand(40)), group_advantages(rewards))
+
+
+def test_an_answer_without_a_reward_is_left_out_of_its_group():
+    nan = math.nan
+    rewards = torch.tensor([[1.0, nan, 0.0, 1.0], [nan, nan, 2.0, nan], [nan, 1.0, 1.0, nan]], dtype=torch.float64)
+    found = group_advantages(rewards)
+    torch.testing.assert_close(found[:1, [0, 2, 3]], group_advantages(torch.tensor([[1.0, 0.0, 1.0]]).double()))
+    assert found[0, 1] == 0 and found[1:].abs().max() == 0, "one that is left alone has nothing to be compared with"
+    assert degenerate_groups(rewards).tolist() == [False, True, True]
