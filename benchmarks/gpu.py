@@ -160,14 +160,14 @@ def generate(model: Tyler, amounts: Amounts, rows: int, **settings: object) -> N
 
 def first_token(engines: Engines, amounts: Amounts) -> None:
     """Until the first token of an answer is there, and the answer is over."""
-    events = list(engines(1, None).stream(requests(amounts, 1, 1, 0)))
+    events = list(engines(1).stream(requests(amounts, 1, 1, 0)))
     assert isinstance(events[0], TokenEvent)
 
 
 def call_seconds(engines: Engines, length: int) -> float:
     """The median seconds of a call 8 tokens after the last, at a given context; the first call reads it all."""
     router = Forced({8 * place: ("state",) for place in range(1, 6)})
-    engine, seconds = engines(1, None), []
+    engine, seconds = engines(1), []
     engine.timings, spent = Timings(), 0.0
     for event in engine.stream([Request([5] * length, router, max_new_tokens=54)]):
         if isinstance(event, InvocationEvent):
