@@ -205,12 +205,13 @@ def test_the_assistants_header_is_learned_as_in_the_release_or_left_out(template
         ids, labels = labels_of_the_release(model, problem, 5)
         target = words.encode(problem.solution, add_special_tokens=False)
         one = training.tokenize(model, problem, 5, learn_header=True)
-        last = len(ids) - ids[::-1].index(words.get_vocab()["<|end|>"]) - 1  # where ours has the end token
-        assert one.prompt_ids + one.target_ids == [*ids[:last], words.eos_token_id]
+        end = words.get_vocab()["<|end|>"]
+        last = len(ids) - ids[::-1].index(end) - 1  # the answer ends where the template ends its turn
+        assert one.prompt_ids + one.target_ids == [*ids[:last], end]
         assert one.target_ids[:-1] == [id for id in labels[:last] if id != -100]
         assert len(one.target_ids) > len(target) + 1
         bare = training.tokenize(model, problem, 5, learn_header=False)
-        assert bare.target_ids == [*target, words.eos_token_id]
+        assert bare.target_ids == [*target, end]
         assert bare.prompt_ids + bare.target_ids == one.prompt_ids + one.target_ids
 
 
