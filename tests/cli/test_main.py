@@ -234,7 +234,7 @@ def test_eval_compares_no_evaluation_with_itself_alone(capsys: pytest.CaptureFix
 
 def test_eval_without_a_model_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["eval", "--task", "gsm8k"]) == 2
-    assert "needs a MODEL (a folder or a Hub id), or --compare" in capsys.readouterr().err
+    assert "needs a MODEL (a folder or a Hub id), --endpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["sometimes", "boundaries:often", "boundaries:1.5", "never:0.5"])
@@ -298,7 +298,12 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
             "while answers were decoded",
             "decoding.memory",
         ),
-        ("tyler.training.supervised.accumulate", ["train", "sft", "mini"], "in a training step", "micro_batch_size"),
+        (
+            "tyler.training.supervised.SupervisedTrainer.accumulate",
+            ["train", "sft", "mini"],
+            "in a training step",
+            "micro_batch_size",
+        ),
     ],
 )
 def test_running_out_of_memory_says_in_which_phase(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tyler.experiments.failures import kind, steps
-from tyler.tasks import load_problems
+from tyler.tasks import Outcome, load_problems
 
 RIGHT = "Step 1: $56 - 9 = 47$\n\nStep 2: $47 + 5 = 52$\n\nThe answer is $\\boxed{52}$"
 
@@ -31,12 +31,12 @@ def changed(old: str, new: str) -> str:
     ],
 )
 def test_the_first_step_that_differs_decides(text: str, expected: str) -> None:
-    assert kind("w", text, RIGHT) == expected
+    assert kind(Outcome.WRONG, text, RIGHT) == expected
 
 
-@pytest.mark.parametrize("letter", "ntuxgl")
-def test_an_answer_without_a_verdict_wrong_fails_by_its_format(letter: str) -> None:
-    assert kind(letter, "", RIGHT) == "format"
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome not in (Outcome.CORRECT, Outcome.WRONG)])
+def test_an_answer_without_a_verdict_wrong_fails_by_its_format(outcome: Outcome) -> None:
+    assert kind(outcome, "", RIGHT) == "format"
 
 
 def test_a_number_in_front_of_a_step_is_no_step() -> None:
@@ -57,6 +57,6 @@ def test_steps_of_every_family_are_found() -> None:
 
 def test_a_condition_that_is_read_wrongly_is_a_state_and_another_law_another_strategy() -> None:
     _, _, science, _, programs = (problem.solution or "" for problem in load_problems("mini", "harder", count=5))
-    assert kind("w", programs.replace("is False", "is True"), programs) == "state"
-    assert kind("w", science.replace("current * resistance", "current * charge"), science) == "strategy"
-    assert kind("w", science.replace("2 * 28 = 56", "2 * 28 = 65"), science) == "state"
+    assert kind(Outcome.WRONG, programs.replace("is False", "is True"), programs) == "state"
+    assert kind(Outcome.WRONG, science.replace("current * resistance", "current * charge"), science) == "strategy"
+    assert kind(Outcome.WRONG, science.replace("2 * 28 = 56", "2 * 28 = 65"), science) == "state"
