@@ -80,3 +80,12 @@ def test_arguments_are_what_they_were() -> None:
 def test_the_plugin_is_found_by_its_entry_point() -> None:
     (plugin,) = entry_points(group="vllm.general_plugins", name="tyler")
     assert plugin.load().__module__ == "tyler.engine.vllm.plugin"
+
+
+def test_full_cuda_graphs_which_would_skip_operator_calls_are_refused() -> None:
+    from tyler.engine.vllm.settings import with_piecewise_graphs
+
+    assert with_piecewise_graphs({}) == {"cudagraph_mode": "PIECEWISE"}
+    assert with_piecewise_graphs({"compilation_config": {"level": 3}}) == {"level": 3, "cudagraph_mode": "PIECEWISE"}
+    with pytest.raises(ValueError, match="FULL_AND_PIECEWISE skips operator calls; allowed: PIECEWISE, NONE"):
+        with_piecewise_graphs({"compilation_config": {"cudagraph_mode": "FULL_AND_PIECEWISE"}})

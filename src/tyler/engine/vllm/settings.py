@@ -105,7 +105,24 @@ def engine_args(
         "async_scheduling": False,
         "disable_log_stats": True,
     }
-    return EngineArgs(**{**defaults, **given, **fixed}), ids, positions
+    return (
+        EngineArgs(**{**defaults, **given, **fixed, "compilation_config": with_piecewise_graphs(given)}),
+        ids,
+        positions,
+    )
+
+
+def with_piecewise_graphs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's compilation settings with CUDA graphs that are piecewise, or none.
+
+    A full graph records the whole forward pass once, and would skip the projection of queries in every later batch.
+    Raises ValueError for full graphs.
+    """
+    compilation = dict(given.get("compilation_config") or {})
+    mode = str(compilation.setdefault("cudagraph_mode", "PIECEWISE")).upper()
+    if mode not in ("PIECEWISE", "NONE"):
+        raise ValueError(f"compilation_config: cudagraph_mode={mode} skips operator calls; allowed: PIECEWISE, NONE")
+    return compilation
 
 
 def folder_of(backbone: Backbone) -> str:
