@@ -124,7 +124,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.text for one in report.records] == [answer.text for answer in expected]
     assert all(one.latents >= model.settings.prompt_latents for one in report.records)
-    with pytest.raises(ValueError, match="is a memgen checkpoint; leave --method"):
+    with pytest.raises(ValueError, match="is a memgen checkpoint; omit --method"):
         registry.load(str(place / "memgen"), "cot", name="x")
 
 

@@ -105,7 +105,14 @@ def reproduce(
         from tyler.experiments.smoke import run as rehearse
 
         rehearse(made, instead.tokenizers or tokenizers_in(data), options)
-    elif instead.render:
+        return
+    if not show_instead(instead, made, device):
+        carry_out(made, device, options, processes, bound)
+
+
+def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:
+    """Show what was asked for in place of running the cells; whether anything was."""
+    if instead.render:
         made.report()
         say_where(made)
     elif instead.dry_run:
@@ -117,7 +124,8 @@ def reproduce(
 
         show_trace(made, instead.trace)
     else:
-        carry_out(made, device, options, processes, bound)
+        return False
+    return True
 
 
 def tokenizers_in(data: Path | None) -> Path | None:

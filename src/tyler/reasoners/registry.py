@@ -143,14 +143,9 @@ def load(
     kind = kind_of(location)
     method = method or kind or OWN
     chosen = None if method == OWN else find_method(method)
-    if kind and method != kind:
-        raise ValueError(f"{location} is a {kind} checkpoint; leave --method away, or give its backbone")
-    if chosen is not None and chosen.saved is not None and not kind:
-        raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
+    check_method(location, kind, method, chosen, overrides)
     place = {"backbone": backbone, "device": device, "dtype": dtype}
     if chosen is None:
-        if overrides:
-            raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
         typed = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
         check_trained(typed, location, router)
         return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
@@ -180,6 +175,16 @@ def load(
         dtype,
         model.backbone.text_settings,
     )
+
+
+def check_method(location: str, kind: str | None, method: str, chosen: Method | None, overrides: Sequence[str]) -> None:
+    """Raise ValueError where the method does not fit the checkpoint of `kind`, or has no settings to override."""
+    if kind and method != kind:
+        raise ValueError(f"{location} is a {kind} checkpoint; omit --method, or give its backbone")
+    if chosen is None and overrides:
+        raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
+    if chosen is not None and chosen.saved is not None and not kind:
+        raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
 
 
 def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineChoice = NATIVE, **place: Any) -> Tyler:
