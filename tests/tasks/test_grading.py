@@ -81,17 +81,18 @@ TASK = Task("added", "Added", {}, problem, boxed(equal), aliases=("addedlate",))
 """
 
 
-def test_a_benchmark_is_one_module_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "added.py").write_text(NEW)
+@pytest.mark.parametrize("name", ["added", "added_here"])
+def test_a_benchmark_is_one_module_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text(NEW.replace('"added"', f'"{name}"'))
     monkeypatch.setattr(benchmarks, "__path__", [*benchmarks.__path__, str(tmp_path)])
     monkeypatch.setattr(grading, "TASKS", grading._benchmarks())
     grading._aliases.cache_clear()
     try:
-        assert grade("Added", r"\boxed{7}", "7").correct
-        assert task_name("ADDED-late") == "added"
+        assert grade(name.title(), r"\boxed{7}", "7").correct
+        assert task_name("ADDED-late") == name
     finally:
         grading._aliases.cache_clear()
-        sys.modules.pop("tyler.tasks.benchmarks.added")
+        sys.modules.pop(f"tyler.tasks.benchmarks.{name}")
 
 
 def test_a_benchmark_is_found_under_its_earlier_place() -> None:

@@ -30,9 +30,13 @@ TASKS = _benchmarks()
 Gold = str | bool | int | float | list[int] | list[float]
 
 
+def _plain(name: str) -> str:
+    return re.sub(r"[-_\s]", "", name).casefold()
+
+
 def task_name(name: str) -> str:
     """A task's name in TASKS, however it is written (`MATH-500`, `gpqa_diamond`). Raises ValueError if unknown."""
-    plain = re.sub(r"[-_\s]", "", name).casefold()
+    plain = _plain(name)
     if plain not in TASKS:
         plain = _aliases().get(plain, plain)
     if plain not in TASKS:
@@ -44,14 +48,22 @@ def task_name(name: str) -> str:
 
 def find_task(name: str) -> Task | Generated:
     """What a task says of itself; its module loads here. Raises ValueError for an unknown name."""
-    task: Task | Generated = importlib.import_module(TASKS[task_name(name)]).TASK
+    return _load(task_name(name))
+
+
+def _load(name: str) -> Task | Generated:
+    """The task of a module of benchmarks, by that module's name."""
+    task: Task | Generated = importlib.import_module(TASKS[name]).TASK
     return task
 
 
 @cache
 def _aliases() -> dict[str, str]:
-    """The task of each alias. All benchmarks load for that, so names that are modules are looked up before."""
-    return {alias: name for name in TASKS for alias in find_task(name).aliases}
+    """The task of each alias, and of a module's name without its underscores.
+
+    All benchmarks load for that, so names that are modules are looked up before.
+    """
+    return {_plain(alias): name for name in TASKS for alias in (name, *_load(name).aliases)}
 
 
 def grade(
