@@ -56,9 +56,11 @@ SKILL = Training(
     "sft",
     (
         *WITHOUT_END,
-        "sft.steps=2500",
+        "data.count=16000",
+        "sft.steps=1000",
+        "sft.autocast=true",
         "lora.rank=8",
-        "lora.alpha=32",
+        "lora.alpha=16",
         "lora.dropout=0",
         f"lora.target_modules={EVERY_MAP}",
     ),
