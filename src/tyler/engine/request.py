@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.engine.checks import check_whole
+from tyler.engine.logits import LogitSettings
 from tyler.engine.routing import Learned, Never, Router, check_router
 from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Sampler
@@ -38,11 +39,12 @@ class SoftPrompt:
 class Request:
     """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
 
-    `stop` ends the answer: one string or several. `sampler` replaces the rule by which tokens and their embeddings are
-    chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the prompt.
-    `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the answer
-    with actions of another one up to an invocation, which is then left out: the decision there is between tokens, or
-    the fixed router's call is not made. Raises ValueError, with what is allowed, for any setting that is none.
+    `stop` ends the answer: one string or several; so does any of `stop_token_ids`, besides the model's own end tokens.
+    `logits` changes which visible tokens are taken (`logits.py`). `sampler` replaces the rule by which tokens and their
+    embeddings are chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the
+    prompt. `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the
+    answer with actions of another one up to an invocation, which is then left out: the decision there is between
+    tokens, or the fixed router's call is not made. Raises ValueError, with what is allowed, for a setting that is none.
     """
 
     prompt_ids: Sequence[int]
@@ -51,6 +53,8 @@ class Request:
     budget: int | None = None
     max_new_tokens: int = 2048
     stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    logits: LogitSettings = field(default_factory=LogitSettings)
     sampler: Sampler | None = None
     soft_prompt: SoftPrompt | None = None
     operator_probs: bool = False
@@ -67,8 +71,13 @@ class Request:
             raise ValueError(f"sampling={self.sampling!r}; {A_SAMPLING}")
         check_router(self.router)
         object.__setattr__(self, "stop", stop_strings(self.stop))
+        for token in self.stop_token_ids:
+            check_whole("a token of stop_token_ids", token, 0, "it must be a token id")
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         if self.sampler is not None and not isinstance(self.router, Never):
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
+        if self.sampler is not None and not self.logits.plain:
+            raise ValueError("a request with a sampler chooses by the sampler's rule; leave logits out")
         if self.sampler is not None and self.branch is not None:
             raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch out")
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.branch import Branch
 from tyler.engine.detokenizer import IncrementalDetokenizer
+from tyler.engine.logits import LogitState
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.modeling.backbone import Backbone
 from tyler.tasks.prompts import thought_is_open
 
 
@@ -28,7 +29,7 @@ class RequestState:
         request: Request,
         schedule: Schedule,
         offered: tuple[bool, ...],
-        tokenizer: PreTrainedTokenizerBase,
+        backbone: Backbone,
         streamed: bool,
         coalesce: int | None,
         branch: Branch | None,
@@ -39,8 +40,10 @@ class RequestState:
         self.streamed = streamed  # whether its tokens are reported as they come
         self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
         self.branch = branch  # of a request that begins with another answer's actions
-        self.visible = IncrementalDetokenizer(tokenizer)
-        self.thought_open = thought_is_open(tokenizer, request.prompt_ids)
+        self.visible = IncrementalDetokenizer(backbone.tokenizer)
+        self.thought_open = thought_is_open(backbone.tokenizer, request.prompt_ids)
+        self._end_ids = end_ids(request, backbone)
+        self.logit_state = logit_state(request, self.visible.tokens, backbone)
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
@@ -80,6 +83,10 @@ class RequestState:
         """Whether the two start from the same context."""
         mine, theirs = self.request, other.request
         return mine.soft_prompt is theirs.soft_prompt and mine.prompt_ids == theirs.prompt_ids
+
+    def ends(self, token: int) -> bool:
+        """Whether a visible token ends the answer."""
+        return token in self._end_ids
 
     @property
     def may_call(self) -> bool:
@@ -260,3 +267,19 @@ class RequestState:
             thought_open=self.thought_open,
             num_soft_prompt=0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions),
         )
+
+
+def end_ids(request: Request, backbone: Backbone) -> frozenset[int]:
+    """The tokens that end an answer. Raises ValueError for one that the model does not have."""
+    if beyond := [token for token in request.stop_token_ids if token >= backbone.vocab_size]:
+        raise ValueError(f"stop_token_ids has {beyond[0]}; the model's tokens are from 0 to {backbone.vocab_size - 1}")
+    return frozenset(request.stop_token_ids).union(backbone.eos_ids)
+
+
+def logit_state(request: Request, tokens: Sequence[int], backbone: Backbone) -> LogitState | None:
+    """How the request changes logits, given the answer's visible tokens; None where it changes none."""
+    if request.logits.plain:
+        return None
+    eos_ids, vocab_size, temperature = backbone.eos_ids, backbone.vocab_size, request.sampling.scale
+    given = request.logits, request.prompt_ids, tokens
+    return LogitState(*given, eos_ids=eos_ids, vocab_size=vocab_size, temperature=temperature)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tyler.engine.logits import adjusted
 from tyler.engine.native.packing import fits_twice, packed_weight
 from tyler.engine.request_state import RequestState
 from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
@@ -50,11 +51,13 @@ def decide(
     logits: Float[Tensor, "rows actions"], rows: Sequence[RequestState], vocab_size: int
 ) -> tuple[list[int], list[float]]:
     """a_t and log p(a_t | x_t) of each row, noted where it is on a branch or wants to be told p(operator)."""
-    actions, logprobs = choose(logits, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
+    chosen_by = adjusted(logits, [row.logit_state for row in rows])
+    actions, logprobs = choose(chosen_by, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
     repeated = [None if row.branch is None else row.branch.next for row in rows]
     if any(action is not None for action in repeated):
         chosen = zip(repeated, actions.tolist(), strict=True)
         actions = torch.tensor([own if other is None else other for other, own in chosen], device=logits.device)
+    if chosen_by is not logits or any(action is not None for action in repeated):
         logprobs = logprobs_of(logits, actions)
     if any(row.reports for row in rows):
         table = operator_probs(logits, logits.shape[-1] - vocab_size).tolist()

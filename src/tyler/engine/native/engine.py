@@ -126,7 +126,7 @@ class Engine:
             learned = request.router.learned
             check_branch(request.branch, self._vocab_size, offered, learned, self._eos_ids, request.budget)
             branch = Branch(request.branch, self._vocab_size, request.router.learned)
-        return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce, branch)
+        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, branch)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
@@ -392,7 +392,7 @@ class Engine:
             return
         if action >= self._vocab_size:
             row.park(Call(len(row.visible), self.operators[action - self._vocab_size].name), logprob)
-        elif action in self._eos_ids:
+        elif row.ends(action):
             row.actions.append(action)
             row.logprobs.append(logprob)
             row.finish_reason = "eos"

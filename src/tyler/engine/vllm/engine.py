@@ -145,7 +145,7 @@ class VllmEngine:
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         offered = (request.router.learned,) * len(self.operators)
         index, self._submitted = self._submitted, self._submitted + 1
-        return RequestState(index, request, schedule, offered, self.backbone.tokenizer, streamed, coalesce, None)
+        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, None)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
@@ -332,7 +332,7 @@ class VllmEngine:
             answer.taken += 1
             row.park(Call(len(row.visible), self.operators[action - self.ids.vocab_size].name), logprob)
             return
-        elif action in self._eos_ids:
+        elif row.ends(action):
             row.actions.append(action)
             row.logprobs.append(logprob)
             row.finish_reason = "eos"
