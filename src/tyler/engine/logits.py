@@ -27,8 +27,12 @@ BITS = 32
 """Tokens in one number of a grammar's mask."""
 
 
+class GrammarError(Exception):
+    """A grammar grew too complex in the middle of an answer."""
+
+
 class Matcher(Protocol):
-    """Where one answer stands in its grammar."""
+    """Where one answer stands in its grammar. Both methods may raise GrammarError."""
 
     def accept(self, token: int) -> None:
         """Go on by a visible token that the mask allowed."""
@@ -122,18 +126,36 @@ class LogitState:
         self._places: dict[int, int] = {}  # of each token in `used`
         self._repeated = set(self.repeated)
         self._seen = 0
+        self.error: str | None = None
+        """Why the answer cannot go on."""
+
+    def mask(self) -> Int[Tensor, "words"] | None:
+        """What the grammar allows next; None without one, and where it has failed."""
+        if self.matcher is None or self.error is not None:
+            return None
+        try:
+            return self.matcher.mask()
+        except GrammarError as error:
+            self.error = str(error)
+            return None
 
     def update(self) -> None:
         """Take in the tokens that have come since."""
         for token in self.tokens[self._seen :]:
-            if self.matcher is not None:
-                self.matcher.accept(token)
+            self._accept(token)
             if self.settings.repetition_penalty != 1 and token not in self._repeated:
                 self._repeated.add(token)
                 self.repeated.append(token)
             if self._penalizes:
                 self._penalize(token)
         self._seen = len(self.tokens)
+
+    def _accept(self, token: int) -> None:
+        if self.matcher is not None and self.error is None:
+            try:
+                self.matcher.accept(token)
+            except GrammarError as error:
+                self.error = str(error)
 
     def _penalize(self, token: int) -> None:
         if token not in self._places:
@@ -201,9 +223,9 @@ def _add(
 
 def _mask(tokens: Float[Tensor, "rows vocab"], states: Sequence[LogitState]) -> None:
     """Leave what the rows' grammars allow."""
-    rows = [row for row, state in enumerate(states) if state.matcher is not None]
-    if rows:
-        words = torch.stack([state.matcher.mask() for state in states if state.matcher is not None])
+    masks = {row: mask for row, state in enumerate(states) if (mask := state.mask()) is not None}
+    if masks:
+        rows, words = list(masks), torch.stack(list(masks.values()))
         tokens[rows] = tokens[rows].masked_fill(~unpacked(words.to(tokens.device), tokens.shape[-1]), NEVER)
 
 

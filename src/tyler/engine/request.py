@@ -39,10 +39,12 @@ class SoftPrompt:
 class Request:
     """One answer to decode. `budget` caps operator calls (None: no cap); `max_new_tokens` counts actions.
 
+    `max_generated` bounds tokens and latents together: a call that would pass it ends the answer unmade.
     `stop` ends the answer: one string or several; so does any of `stop_token_ids`, besides the model's own end tokens.
     `logits` changes which visible tokens are taken (`logits.py`). `sampler` replaces the rule by which tokens and their
     embeddings are chosen (`soft_sampling.py`), and goes without operators; `soft_prompt` replaces embeddings of the
-    prompt. `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the
+    prompt. `top_logprobs` asks to be told so many of the most probable tokens wherever a token was taken.
+    `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the
     answer with actions of another one up to an invocation, which is then left out: the decision there is between
     tokens, or the fixed router's call is not made. Raises ValueError, with what is allowed, for a setting that is none.
     """
@@ -52,11 +54,13 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     budget: int | None = None
     max_new_tokens: int = 2048
+    max_generated: int | None = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     logits: LogitSettings = field(default_factory=LogitSettings)
     sampler: Sampler | None = None
     soft_prompt: SoftPrompt | None = None
+    top_logprobs: int = 0
     operator_probs: bool = False
     branch: Sequence[int] | None = None
 
@@ -64,6 +68,9 @@ class Request:
         if not self.prompt_ids:
             raise ValueError("the prompt is empty; give at least one token")
         check_whole("max_new_tokens", self.max_new_tokens, 1, "it must be a whole number, at least 1")
+        check_whole("top_logprobs", self.top_logprobs, 0, "it must be a whole number, 0 for none")
+        if self.max_generated is not None:
+            check_whole("max_generated", self.max_generated, 1, "it must be a whole number, at least 1, or None")
         if self.budget is not None:
             check_whole("budget", self.budget, 0, "it must be a whole number, 0 or more, or None for no cap")
             object.__setattr__(self, "budget", int(self.budget))
@@ -78,6 +85,8 @@ class Request:
             raise ValueError(f"a request with a sampler has no operators; give router=Never(), not {self.router!r}")
         if self.sampler is not None and not self.logits.plain:
             raise ValueError("a request with a sampler chooses by the sampler's rule; leave logits out")
+        if self.sampler is not None and self.top_logprobs:
+            raise ValueError("a request with a sampler tells of no other tokens; leave top_logprobs out")
         if self.sampler is not None and self.branch is not None:
             raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch out")
 
@@ -99,13 +108,18 @@ def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
 class TokenEvent:
     """A visible token of request `index`, and the text it completed (empty inside a multi-byte character).
 
-    `operator_probs` is p(operator) of each operator where it was chosen, of a request that asks for it.
+    `logprob` is log p(a_t | x_t), and `top` the most probable tokens with theirs, of a request that asks for them. Of a
+    token that is `cut` a stop string left only this text, or none. `operator_probs` is p(operator) of each operator
+    where it was chosen, of a request that asks for it.
     """
 
     index: int
     token: int
     text: str
     operator_probs: tuple[float, ...] = field(default=(), compare=False)
+    logprob: float = field(default=0.0, compare=False)
+    top: tuple[tuple[int, float], ...] = field(default=(), compare=False)
+    cut: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class RequestState:
         self.thought_open = thought_is_open(backbone.tokenizer, request.prompt_ids)
         self._end_ids = end_ids(request, backbone)
         self.logit_state = logit_state(request, self.visible.tokens, backbone)
+        self.top: tuple[tuple[int, float], ...] = ()  # the most probable tokens at the latest decision
+        self.tops: list[tuple[tuple[int, float], ...]] = []  # where each visible token was chosen
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
@@ -122,12 +124,21 @@ class RequestState:
         """p(operator) of the latest decision."""
         return self.operator_probs[-1] if self.operator_probs else ()
 
+    def exceeds(self, latents: int = 0) -> bool:
+        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left."""
+        most = self.request.max_generated
+        if most is None:
+            return False
+        used = len(self.visible) + sum(call.num_latents for call in self.invocations)
+        return used + latents > most if latents else used >= most
+
     def park(self, call: Call, logprob: float) -> None:
         self.call, self.call_logprob, self.waited = call, logprob, 0
 
     def show(self, token: int, logprob: float, start: int) -> None:
         """Take a visible token whose embedding goes to context position `start`."""
         self.visible.tokens.append(token)
+        self.tops.append(self.top)
         self.starts.append(start)
         self.actions.append(token)
         self.logprobs.append(logprob)
@@ -140,7 +151,7 @@ class RequestState:
         assert self.call is not None
         held = self.visible.tokens[self.call.position :]
         start = self.starts[self.call.position] if held else 0
-        for history in (self.visible.tokens, self.starts, self.actions, self.logprobs):
+        for history in (self.visible.tokens, self.tops, self.starts, self.actions, self.logprobs):
             del history[len(history) - len(held) :]
         return held, start
 
@@ -149,7 +160,11 @@ class RequestState:
         self.finish_reason, self.call, self.error = "error", None, error
 
     def is_lost(self, logprob: float, where: str) -> bool:
-        """Whether what was drawn has no finite log-probability; then the answer ends with an error that says where."""
+        """Whether nothing can have been drawn; then the answer ends with an error that says why: the numbers at `where`
+        are not finite, or its grammar has failed."""
+        if self.logit_state is not None and self.logit_state.error is not None:
+            self.fail(f"the answer's grammar cannot be kept to any further: {self.logit_state.error}")
+            return True
         if math.isfinite(logprob):
             return False
         self.fail(
@@ -203,7 +218,10 @@ class RequestState:
             events += self._calls_up_to(index)
             text = self.visible[index]
             kept = text if self.stopped_at is None else text[: max(0, self.stopped_at - start)]
-            events.append(TokenEvent(self.index, self.visible.tokens[index], kept, self._reported_at(index)))
+            token, cut = self.visible.tokens[index], self.stopped_at is not None and start + len(text) > self.stopped_at
+            logprob = self.logprobs[index + sum(call.position <= index for call in self.invocations)]
+            probs = self._reported_at(index)
+            events.append(TokenEvent(self.index, token, kept, probs, logprob, self.tops[index], cut))
             start += len(text)
         self.emitted = max(self.emitted, certain)
         return events + self._calls_up_to(self.emitted)

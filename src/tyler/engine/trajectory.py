@@ -45,7 +45,7 @@ class Trajectory:
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
     router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort"; `limited_by`
-    says which length: "max_new_tokens", or "context" where the model's context was full. `seconds` is
+    says which length: "max_new_tokens", "max_generated", or "context" where the model's context was full. `seconds` is
     wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes that served
     it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose

@@ -63,7 +63,16 @@ def decide(
         table = operator_probs(logits, logits.shape[-1] - vocab_size).tolist()
         for row, probs in zip(rows, table, strict=True):
             row.report(probs)
+    note_alternatives(logits, rows, vocab_size)
     for row in rows:
         if row.branch is not None:
             row.branch.advance()
     return actions.tolist(), logprobs.tolist()
+
+
+def note_alternatives(logits: Float[Tensor, "rows actions"], rows: Sequence[RequestState], vocab_size: int) -> None:
+    """Note the most probable tokens where rows ask for them, with log p under what they are drawn from."""
+    if most := max(row.request.top_logprobs for row in rows):
+        found = logits.log_softmax(dim=-1)[:, :vocab_size].topk(min(most, vocab_size), dim=-1)
+        for row, ids, values in zip(rows, found.indices.tolist(), found.values.tolist(), strict=True):
+            row.top = tuple(zip(ids, values, strict=True))[: row.request.top_logprobs]

@@ -19,7 +19,7 @@ from tyler.engine.branch import Branch, check_branch
 from tyler.engine.checks import check_sizes
 from tyler.engine.fair_lock import SoleUser
 from tyler.engine.native.batch import Batch
-from tyler.engine.native.decisions import LmHead, decide, logits_of
+from tyler.engine.native.decisions import LmHead, decide, logits_of, note_alternatives
 from tyler.engine.native.fused_decoder import has_fixed_angles
 from tyler.engine.native.scheduler import Scheduler
 from tyler.engine.protocol import Load
@@ -272,10 +272,11 @@ class Engine:
 
     def _park_scheduled(self) -> None:
         """Park the rows in which a fixed schedule places an operator at or before the present position."""
-        for row in self.rows:
+        for slot, row in enumerate(self.rows):
             while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
                 if row.may_call and call.operator in self.heads and not row.leaves_out_call():
                     row.park(call, logprob=0.0)
+                    self._finish_if_full(slot)
 
     def _due(self, parked: range) -> bool:
         """Calls are served when no other row can act, or when one has waited long enough."""
@@ -336,6 +337,9 @@ class Engine:
                 logits = logits_of(self.lm_head, before, [row] * len(tokens))
                 chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens].tolist()
                 row.logprobs[-len(tokens) :] = chosen
+                for place, one in enumerate(logits, len(row.tops) - len(tokens)):
+                    note_alternatives(one[None], [row], self._vocab_size)
+                    row.tops[place] = row.top
                 row.is_lost(sum(chosen), "the logits of tokens after a call")
             if row.finish_reason == "length" and not hidden[index, counts[index] - 1].isfinite().all():
                 row.is_lost(math.nan, "the hidden states after a call")  # no decision follows that would notice
@@ -405,10 +409,13 @@ class Engine:
     def _finish_if_full(self, slot: int) -> None:
         row = self.rows[slot]
         out_of_actions = self._counted(row) >= row.request.max_new_tokens
+        waits = 0 if row.call is None else self.heads[row.call.operator].num_latents
+        out_of_tokens = row.exceeds(waits)
         out_of_room = self.context.lengths[slot] + self._longest_action > self._max_positions
-        if (out_of_actions or out_of_room) and not row.finish_reason:
+        if (out_of_actions or out_of_tokens or out_of_room) and not row.finish_reason:
             row.finish_reason, row.call = "length", None
-            row.limited_by = "max_new_tokens" if out_of_actions else "context"
+            limits = ((out_of_actions, "max_new_tokens"), (out_of_tokens, "max_generated"), (out_of_room, "context"))
+            row.limited_by = next(name for reached, name in limits if reached)
 
     def _counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""

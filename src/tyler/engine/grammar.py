@@ -1,0 +1,125 @@
+"""Grammars that an answer keeps to: JSON Schema, any JSON object, or a regular expression, by llguidance.
+
+Its mask takes some tens of microseconds a token, and time and memory of a grammar are bounded by its own limits; it
+needs the extra `structured`. Grammars know no operators: what the model thinks in an answer's middle is no part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tyler.engine.logits import GrammarError
+from tyler.modeling.backbone import Backbone
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+Kind = Literal["json_schema", "regex"]
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
+"""Between the tokens of JSON: a small model may else write blanks until its limit."""
+ANY_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer as grammars need it: in the JSON of `tokenizers`, with every token that ends an answer."""
+
+    tokenizer: str
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Vocabulary:
+        """A backbone's. Raises ValueError where it is not one of `tokenizers`, or llguidance is missing."""
+        if find_spec("llguidance") is None:
+            raise ValueError("structured answers need one more package: pip install 'tyler-reasoning[structured]'")
+        if not backbone.tokenizer.is_fast:
+            raise ValueError("structured answers need a tokenizer of the package tokenizers; this model's is another")
+        return cls(backbone.tokenizer.backend_tokenizer.to_str(), backbone.vocab_size, tuple(sorted(backbone.eos_ids)))
+
+    @cached_property
+    def words(self) -> LLTokenizer:
+        """The same as llguidance reads it; that takes a second for a large one."""
+        return words_of(self)
+
+
+@lru_cache(maxsize=4)
+def words_of(vocabulary: Vocabulary) -> LLTokenizer:
+    """Made once in a process, wherever the vocabulary came from."""
+    from llguidance import LLTokenizer
+
+    end: Any = list(vocabulary.eos_ids)
+    return LLTokenizer(vocabulary.tokenizer, n_vocab=vocabulary.vocab_size, eos_token=end)
+
+
+@dataclass(frozen=True)
+class TextGrammar:
+    """What an answer's text may be: a JSON Schema's values, or a regular expression's texts.
+
+    `begun` are tokens of the answer that stand in the prompt. Raises ValueError at `check`, or at its first `start`,
+    for a grammar that is none, is too large, or has no text that begins so.
+    """
+
+    vocabulary: Vocabulary
+    kind: Kind
+    source: str
+    begun: tuple[int, ...] = ()
+
+    @classmethod
+    def of_schema(cls, vocabulary: Vocabulary, schema: dict[str, Any], begun: Sequence[int] = ()) -> TextGrammar:
+        """JSON that a schema describes; keywords that cannot be kept to are refused by name."""
+        return cls(vocabulary, "json_schema", json.dumps(schema), tuple(begun))
+
+    def start(self) -> TextMatcher:
+        """The beginning of an answer."""
+        return TextMatcher(compiled(self).deep_copy())
+
+
+@lru_cache(maxsize=64)
+def compiled(grammar: TextGrammar) -> LLMatcher:
+    """A matcher where an answer begins; do not advance it. Raises ValueError for a grammar that cannot be kept to."""
+    from llguidance import LLMatcher
+
+    if grammar.kind == "regex":
+        source = LLMatcher.grammar_from_regex(grammar.source)
+    else:
+        source = LLMatcher.grammar_from_json_schema(grammar.source, {"whitespace_pattern": WHITESPACE})
+    matcher = LLMatcher(grammar.vocabulary.words, source, log_level=0)
+    if matcher.is_error():
+        raise ValueError(f"the {grammar.kind} cannot be kept to: {first_line(matcher.get_error())}")
+    if grammar.begun and not matcher.consume_tokens(list(grammar.begun)):
+        raise ValueError(f"no text of the {grammar.kind} begins as the assistant's last message does")
+    return matcher
+
+
+class TextMatcher:
+    """Where one answer stands in its grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def accept(self, token: int) -> None:
+        """Go on by a token that the mask allowed. Raises GrammarError where a limit of llguidance is reached."""
+        if not self._matcher.consume_token(token):
+            raise GrammarError(first_line(self._matcher.get_error()))
+
+    def mask(self) -> Int[Tensor, "words"]:
+        """The tokens that may come next, a bit each. Raises GrammarError as `accept`."""
+        found = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.int32)
+        if self._matcher.is_error():
+            raise GrammarError(first_line(self._matcher.get_error()))
+        return found
+
+
+def first_line(error: str) -> str:
+    """What llguidance says, without the state that it adds."""
+    return error.strip().partition("\n")[0][:300]
