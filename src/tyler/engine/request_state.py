@@ -42,7 +42,7 @@ class RequestState:
         self.branch = branch  # of a request that begins with another answer's actions
         self.visible = IncrementalDetokenizer(backbone.tokenizer)
         self.thought_open = thought_is_open(backbone.tokenizer, request.prompt_ids)
-        self._end_ids = end_ids(request, backbone)
+        self.end_ids = end_ids(request, backbone)
         self.logit_state = logit_state(request, self.visible.tokens, backbone)
         self.top: tuple[tuple[int, float], ...] = ()  # the most probable tokens at the latest decision
         self.tops: list[tuple[tuple[int, float], ...]] = []  # where each visible token was chosen
@@ -88,7 +88,7 @@ class RequestState:
 
     def ends(self, token: int) -> bool:
         """Whether a visible token ends the answer."""
-        return token in self._end_ids
+        return token in self.end_ids
 
     @property
     def may_call(self) -> bool:
@@ -142,6 +142,46 @@ class RequestState:
         self.starts.append(start)
         self.actions.append(token)
         self.logprobs.append(logprob)
+
+    def act(self, action: int, logprob: float, start: int, operators: Sequence[str], vocab_size: int) -> bool:
+        """Carry out an action that was drawn; whether it is a token, which then joins the context at `start`.
+
+        Numbers that are not finite end the answer, whatever they would have chosen.
+        """
+        if self.is_lost(logprob, f"the logits of step {len(self.actions) + 1}"):
+            return False
+        if action >= vocab_size:
+            self.park(Call(len(self.visible), operators[action - vocab_size]), logprob)
+            return False
+        if self.ends(action):
+            self.actions.append(action)
+            self.logprobs.append(logprob)
+            self.finish_reason = "eos"
+            return False
+        self.show(action, logprob, start)
+        self.schedule.observe(self.visible)
+        self.find_stop()
+        return True
+
+    def invoke(self, latents: Tensor, action: int) -> Invocation:
+        """Take the latents of the call that it waits for; `action` is the operator's number in V'."""
+        assert self.call is not None
+        made = Invocation(
+            self.call.operator, len(self.visible), len(latents), len(self.actions), len(self.visible.text)
+        )
+        self.invocations.append(made)
+        self.latents.append(latents)
+        self.actions.append(action)
+        self.logprobs.append(self.call_logprob)
+        self.call = None
+        return made
+
+    def finish_if_full(self, actions: int, length: int, longest: int) -> None:
+        """End it where it has used its actions, or where its context is over `longest`: no other action would fit."""
+        out_of_actions = actions >= self.request.max_new_tokens
+        if (out_of_actions or length > longest) and not self.finish_reason:
+            self.finish_reason, self.call = "length", None
+            self.limited_by = "max_new_tokens" if out_of_actions else "context"
 
     def hold_back(self) -> tuple[list[int], int]:
         """Take back the visible tokens after the call's position, to be committed again after the latents.

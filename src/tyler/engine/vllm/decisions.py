@@ -17,6 +17,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+from tyler.engine.logits import LogitState, adjusted
 from tyler.engine.sampling import NEVER, Sampling, choose, constants, logprobs_of, masked_logits
 from tyler.engine.vllm.ids import Ids
 
@@ -29,13 +30,16 @@ class Turn:
     """How one request of vLLM decides: as much of an answer as lies between two calls, or a call itself.
 
     `taken` numbers of the answer's random stream were used before it. `forced` tokens are chosen first, whatever the
-    policy would have drawn: they stood behind a call's place and are read after its latents.
+    policy would have drawn: they stood behind a call's place and are read after its latents. `shown` are the answer's
+    visible tokens before it, where `logit_state` looks at them.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     allowed: tuple[bool, ...] = ()
     taken: int = 0
     forced: tuple[int, ...] = ()
+    logit_state: LogitState | None = None
+    shown: tuple[int, ...] = ()
     is_call: bool = False
 
 
@@ -67,6 +71,13 @@ class Row:
         self._stream = turn.sampling.stream(purpose=0)
         self._stream.random(turn.taken)
         self._uniforms: list[float] = []
+
+    @property
+    def logit_state(self) -> LogitState | None:
+        """How its logits change, with the tokens that it has chosen."""
+        if self.turn.logit_state is not None:
+            self.turn.logit_state.tokens = [*self.turn.shown, *self._chosen]
+        return self.turn.logit_state
 
     @property
     def forced(self) -> int | None:
@@ -119,8 +130,9 @@ class Decisions(LogitsProcessor):
         turns, device = [row.turn for row in rows], logits.device
         allowed = constants(tuple(turn.allowed for turn in turns), device)
         scaled = masked_logits(own, allowed, constants(tuple(turn.sampling.scale for turn in turns), device))
-        actions, logprobs = choose(scaled, [turn.sampling for turn in turns], [row.uniform() for row in rows])
-        if any(row.forced is not None for row in rows):
+        chosen_by = adjusted(scaled, [row.logit_state for row in rows])
+        actions, logprobs = choose(chosen_by, [turn.sampling for turn in turns], [row.uniform() for row in rows])
+        if chosen_by is not scaled or any(row.forced is not None for row in rows):
             forced = [a if row.forced is None else row.forced for a, row in zip(actions.tolist(), rows, strict=True)]
             actions = torch.tensor(forced, device=device)
             logprobs = logprobs_of(scaled, actions)

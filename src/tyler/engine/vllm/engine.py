@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
@@ -24,13 +23,12 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
+from tyler.engine.base import BaseEngine
 from tyler.engine.protocol import Load
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
-from tyler.engine.request_state import RequestState
-from tyler.engine.routing import Call
+from tyler.engine.request import Event, InvocationEvent, Request
+from tyler.engine.request_state import RequestState, logit_state
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
-from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
 from tyler.engine.vllm.settings import engine_args
@@ -48,10 +46,10 @@ from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 Found = TypeVar("Found")
 
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine is in this process; workers may be in others
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # its logits processors know the batch before the pass; the other's do not
 
@@ -66,17 +64,27 @@ class Answer:
     held: list[int] = field(default_factory=list)  # tokens behind a call's place, to be read after its latents
     taken: int = 0  # numbers of its random stream
     request: str | None = None  # in flight
-    places: list[int] = field(default_factory=list)  # of the call in flight; empty while the policy decides
+    calling: list[int] = field(default_factory=list)  # places of the call in flight; empty while the policy decides
     began: float = 0.0  # when that call did
-    full: str | None = None  # the limit that ends it once `held` is read
-    saved: Tensor | None = None  # its latents, while their rows are lent to older answers
+    lends: bool = False  # its latents' rows are lent to older answers
 
     @property
-    def all_places(self) -> list[int]:
+    def places(self) -> list[int]:
+        """Of all its latents."""
         return [place for _, places in self.blocks for place in places]
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to read: what was held back is read even of an answer that is full."""
+        return bool(self.row.finish_reason) and not (self.held and self.row.finish_reason == "length")
 
-class VllmEngine:
+    @property
+    def at_call(self) -> bool:
+        """Whether all tokens before its next call are in the context: some may be held back for an earlier one."""
+        return self.row.call is not None and self.row.call.position <= len(self.row.visible)
+
+
+class VllmEngine(BaseEngine):
     """Decodes requests on vLLM; up to `slots` answers at once, `memory` bytes of KV, vLLM's own `arguments`.
 
     Greedy answers in float32 are those of the native engine, action by action; a seed gives the same draws. Raises
@@ -97,87 +105,32 @@ class VllmEngine:
     ) -> None:
         if heads is not None and dict(heads) != dict(synthesizer.mapping()):
             raise ValueError("a model under an intervention (with_heads) runs on the native engine alone")
-        self.backbone, self.operators = backbone, tuple(operators)
         self.policy, self.synthesizer = policy, synthesizer
         self._adapters = targets_of(policy.lora, synthesizer.lora)
-        args, self.ids, self._max_positions = engine_args(
-            backbone, self.operators, self._adapters, slots, memory, arguments or {}
+        args, self.ids, positions = engine_args(
+            backbone, tuple(operators), self._adapters, slots, memory, arguments or {}
         )
+        super().__init__(backbone, operators, positions)
         config = args.create_engine_config()
         self._llm = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
         self.slots = config.scheduler_config.max_num_seqs
         self.rows = Rows(self.ids)
-        self.waiting: deque[RequestState] = deque()
-        self.running: list[Answer] = []
+        self.answers: list[Answer] = []
         self._in_flight: dict[str, Answer] = {}
-        self._submitted, self._sent, self._version = 0, 0, 0
+        self._sent, self._version = 0, 0
         self._failure: str | None = None
-        self._eos_ids = backbone.eos_ids
-        self._longest_action = max((operator.num_latents for operator in self.operators), default=1)
+        self._names = [operator.name for operator in self.operators]
         self._asleep, self._stale, self._written = False, False, list[int]()
         self._load_weights()
 
-    # -- requests ------------------------------------------------------------------------------------------------
-
-    def add_request(self, request: Request) -> int:
-        """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
-        row = self.prepare(request)
-        self.waiting.append(row)
-        return row.index
-
     def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
-        """What a request starts as; `waiting` takes it whenever it is to begin.
-
-        Raises PromptTooLong (a ValueError) when the prompt does not fit the model's context, and ValueError for tokens
-        that the model does not have and for what runs on the native engine alone.
-        """
+        """As `BaseEngine.prepare`; raises ValueError for what runs on the native engine alone, too."""
         check_supported(request)
-        if len(request.prompt_ids) > (limit := self._max_positions - self._longest_action):
-            raise PromptTooLong(
-                f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
-                f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
-            )
-        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self.ids.vocab_size:
-            raise ValueError(
-                f"the prompt has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}, and the model's "
-                f"are from 0 to {self.ids.vocab_size - 1}; encode it with the model's own tokenizer"
-            )
-        schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
-        offered = (request.router.learned,) * len(self.operators)
-        index, self._submitted = self._submitted, self._submitted + 1
-        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, None)
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
-        return self._decoded([self.prepare(request) for request in requests])
-
-    def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
-        """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        events = self._decoded([self.prepare(request, streamed=False) for request in requests])
-        return (event for event in events if isinstance(event, FinishEvent))
-
-    def run(self, requests: Sequence[Request]) -> list[Trajectory]:
-        """Decode the requests; trajectories in their order."""
-        first = self._submitted
-        finished = {event.index: event.trajectory for event in self.as_completed(requests)}
-        return [finished[first + offset] for offset in range(len(requests))]
-
-    def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
-        """Decode until nothing is left. Where that fails, or nobody listens any more, these rows go."""
-        self.waiting += rows
-        try:
-            while self.busy:
-                yield from checked(self.step())
-        finally:
-            for index in {row.index for row in self._unfinished()} & {row.index for row in rows}:
-                self.abort(index)
-            if self._failure is None:
-                self._retire()
+        return super().prepare(request, streamed=streamed, coalesce=coalesce)
 
     @property
-    def busy(self) -> bool:
-        """Whether any answer waits or is decoded."""
-        return bool(self.waiting or self.running)
+    def running(self) -> Sequence[RequestState]:
+        return [answer.row for answer in self.answers]
 
     def fits(self, slots: int, memory: int | None) -> bool:
         """More answers than it has rows wait; its memory is what it was started with."""
@@ -185,24 +138,10 @@ class VllmEngine:
 
     def load(self) -> Load:
         """What it is doing, as seen in passing."""
-        return Load(len(self.running), len(self.waiting))
+        return Load(len(self.answers), len(self.waiting))
 
     def forget(self, index: int) -> None:
         """Nothing is remembered of a finished request."""
-
-    def abort(self, index: int) -> None:
-        """End a waiting or running request; the next step tells of its end, with the reason "abort".
-
-        Raises ValueError for an index that is neither waiting nor running.
-        """
-        for row in self._unfinished():
-            if row.index == index:
-                row.finish_reason, row.call = "abort", None
-                return
-        raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
-
-    def _unfinished(self) -> list[RequestState]:
-        return [*self.waiting, *(answer.row for answer in self.running)]
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -216,50 +155,48 @@ class VllmEngine:
         self._wake()
         self._admit()
         self._proceed()
-        served, started = list[tuple[RequestState, InvocationEvent]](), time.perf_counter()
-        batch = list(self._in_flight.values())
-        for output in self._guarded(self._llm.step) if batch else ():
-            if (answer := self._in_flight.get(output.request_id)) is not None:
-                served += self._receive(answer, output)
-        self._charge(batch, time.perf_counter() - started)
-        events: list[Event] = []
-        for row, event in served:
-            (row.told_later if row.streamed else events).append(event)
-        events += [event for answer in self.running if answer.row.streamed for event in answer.row.emit()]
+        batch, started = list(self._in_flight.values()), time.perf_counter()
+        outputs = self._guarded(self._llm.step) if batch else []
+        told = [(self._in_flight[o.request_id], o) for o in outputs if o.request_id in self._in_flight]
+        for answer, output in told:
+            if output.finished:
+                self._forget_request(answer)
+        decided = [(answer, output) for answer, output in told if not answer.calling]
+        events = self._serve([answer for answer, output in told if answer.calling and output.finished])
+        for answer, output in decided:
+            self._receive(answer, output)
+        share = (time.perf_counter() - started) / max(1, len(batch))
+        for answer in batch:
+            answer.row.engine_seconds += share
+        events += [event for row in self.running if row.streamed for event in row.emit()]
         return events + self._retire()
 
     def _admit(self) -> None:
         """Fill free rows of the batch from the queue."""
-        while self.waiting and len(self.running) < self.slots and not self.waiting[0].finish_reason:
+        while self.waiting and len(self.answers) < self.slots and not self.waiting[0].finish_reason:
             row = self.waiting.popleft()
             row.start()
-            self.running.append(Answer(row, list(row.request.prompt_ids)))
+            self.answers.append(Answer(row, list(row.request.prompt_ids)))
 
     def _proceed(self) -> None:
         """Start the next request of every answer that has none, the oldest first, as far as there are rows."""
-        idle = [a for a in self.running if a.request is None and not a.row.finish_reason]
+        idle = [answer for answer in self.answers if answer.request is None and not answer.done]
         for answer in idle:
             self._park_scheduled(answer)
-        while idle and not self._start_each(idle) and not self._in_flight:
-            self._lend_rows(idle)
-
-    def _start_each(self, answers: Sequence[Answer]) -> bool:
-        """Start requests until one lacks rows of the table; whether any was started."""
-        for answer in answers:
-            if answer.request is None and not self._start(answer):
-                break
-        return any(answer.request is not None for answer in answers)
+        for answer in idle:
+            while not self._start(answer):
+                if self._in_flight:
+                    return  # rows come back
+                self._lend_rows(idle)
 
     def _start(self, answer: Answer) -> bool:
         """Start the next request of an answer; False where there are too few free rows."""
-        call = answer.row.call
-        operator = self._operator(call) if call is not None and self._is_at(answer, call) else None
+        operator = self._operator(answer) if answer.at_call else None
         wanted = 0 if operator is None else self.ids.num_latents[operator]
-        lent = 0 if answer.saved is None else len(answer.saved)
-        if wanted + lent > self.rows.free:
+        if wanted + answer.lends * len(answer.places) > self.rows.free:
             return False
-        if answer.saved is not None:
-            self._restore(answer, answer.saved)
+        if answer.lends:
+            self._take_back(answer)
         if operator is None:
             self._decode(answer)
         else:
@@ -269,16 +206,17 @@ class VllmEngine:
     def _decode(self, answer: Answer) -> None:
         """Let the policy go on: first with the tokens that were held back, up to the next call if there is one."""
         row = answer.row
-        ends_early = row.call is not None or answer.full is not None
         forced = answer.held if row.call is None else answer.held[: row.call.position - len(row.visible)]
-        count = len(forced) if ends_early else row.request.max_new_tokens - len(row.actions)
-        turn = Turn(row.request.sampling, row.allowed, answer.taken, tuple(forced))
+        ends_early = row.call is not None or bool(row.finish_reason)
+        count = len(forced) if ends_early else row.request.max_new_tokens - self.counted(row)
+        state, shown = logit_state(row.request, (), self.backbone), tuple(row.visible.tokens)
+        turn = Turn(row.request.sampling, row.allowed, answer.taken, tuple(forced), state, shown)
         first, *others = self.ids.report
         params = SamplingParams(
             temperature=0.0,
             max_tokens=count,
             ignore_eos=True,
-            stop_token_ids=[*self._eos_ids, *range(self.ids.vocab_size, self.ids.num_actions)],
+            stop_token_ids=[*row.end_ids, *range(self.vocab_size, self.ids.num_actions)],
             logprob_token_ids=[first, *(others if row.reports else ())],
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
@@ -288,11 +226,11 @@ class VllmEngine:
 
     def _synthesize(self, answer: Answer, operator: int) -> None:
         """Let the synthesizer read [x_t; Q_k]; its hidden states become rows of the table."""
-        answer.places, answer.began = self.rows.take(self.ids.num_latents[operator]), time.perf_counter()
+        answer.calling, answer.began = self.rows.take(self.ids.num_latents[operator]), time.perf_counter()
         params = SamplingParams(
             temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False, extra_args={TURN: Turn(is_call=True)}
         )
-        self._send(answer, self.ids.call(answer.ids, operator, answer.places), params)
+        self._send(answer, self.ids.call(answer.ids, operator, answer.calling), params)
 
     def _send(self, answer: Answer, ids: Sequence[int], params: SamplingParams) -> None:
         self._sent += 1
@@ -303,14 +241,25 @@ class VllmEngine:
 
     # -- what came of it -----------------------------------------------------------------------------------------
 
-    def _receive(self, answer: Answer, output: RequestOutput) -> list[tuple[RequestState, InvocationEvent]]:
-        """Carry out what one request of vLLM has done in a step; the call that was served, if it was one."""
-        row, served = answer.row, list[tuple[RequestState, InvocationEvent]]()
-        if output.finished:
-            self._forget_request(answer)
-        if answer.places:
-            return [(row, self._append_latents(answer))] if output.finished else served
-        completion = output.outputs[0]
+    def _serve(self, served: Sequence[Answer]) -> list[Event]:
+        """x_{t+1} = [x_t; z_t] of every call that was answered: the ids of its rows."""
+        events: list[Event] = []
+        read = self._read([place for answer in served for place in answer.calling])
+        for answer, latents in zip(served, read.split([len(answer.calling) for answer in served]), strict=True):
+            row, seconds = answer.row, time.perf_counter() - answer.began
+            invocation = row.invoke(latents.clone(), self.vocab_size + self._operator(answer))
+            row.synthesis_seconds += seconds
+            answer.blocks.append((len(answer.ids), answer.calling))
+            answer.ids += self.ids.latents(answer.calling)
+            answer.calling = []
+            self._finish_if_full(answer)
+            event = InvocationEvent(row.index, invocation, seconds, row.reported)
+            (row.told_later if row.streamed else events).append(event)
+        return events
+
+    def _receive(self, answer: Answer, output: RequestOutput) -> None:
+        """Carry out the actions that the policy has chosen in a step."""
+        row, completion = answer.row, output.outputs[0]
         for action, reported in zip(completion.token_ids, completion.logprobs or (), strict=True):
             logprob, *operators = (reported[column].logprob for column in self.ids.report if column in reported)
             row.report([math.exp(one) for one in operators])
@@ -318,100 +267,52 @@ class VllmEngine:
             self._park_scheduled(answer)
         if answer.request is not None and (row.finish_reason or row.call is not None):
             self._withdraw(answer)
-        return served
 
     def _act(self, answer: Answer, action: int, logprob: float) -> None:
-        """Carry out one action; numbers that are not finite end the answer, whatever they would have chosen."""
         row = answer.row
-        if row.is_lost(logprob, f"the logits of step {len(row.actions) + 1}"):
-            return
         if answer.held:
-            answer.held.pop(0)
-            self._show(answer, action, logprob)
-        elif action >= self.ids.vocab_size:
-            answer.taken += 1
-            row.park(Call(len(row.visible), self.operators[action - self.ids.vocab_size].name), logprob)
+            if not row.is_lost(logprob, "the logits of tokens after a call"):
+                row.show(answer.held.pop(0), logprob, len(answer.ids))
+                answer.ids.append(action)
             return
-        elif row.ends(action):
-            row.actions.append(action)
-            row.logprobs.append(logprob)
-            row.finish_reason = "eos"
-        else:
-            answer.taken += 1
-            self._show(answer, action, logprob)
-            row.schedule.observe(row.visible)
-            row.find_stop()
-        self._finish_if_full(answer)
+        answer.taken += 1
+        if row.act(action, logprob, len(answer.ids), self._names, self.vocab_size):
+            answer.ids.append(action)
+        if row.call is None:
+            self._finish_if_full(answer)
 
-    def _show(self, answer: Answer, token: int, logprob: float) -> None:
-        answer.row.show(token, logprob, len(answer.ids))
-        answer.ids.append(token)
-
-    def _append_latents(self, answer: Answer) -> InvocationEvent:
-        """x_{t+1} = [x_t; z_t]: the ids of the call's rows."""
-        row, places, call = answer.row, answer.places, answer.row.call
-        assert call is not None
-        count, offset, seconds = len(places), len(row.visible.text), time.perf_counter() - answer.began
-        row.invocations.append(Invocation(call.operator, len(row.visible), count, len(row.actions), offset))
-        row.actions.append(self.ids.vocab_size + self._operator(call))
-        row.logprobs.append(row.call_logprob)
-        answer.blocks.append((len(answer.ids), places))
-        answer.ids += self.ids.latents(places)
-        row.call, answer.places = None, []
-        self._finish_if_full(answer)
-        return InvocationEvent(row.index, row.invocations[-1], seconds, row.reported)
+    def _finish_if_full(self, answer: Answer) -> None:
+        held = len(answer.held)
+        longest = self.max_positions - self.longest_action
+        answer.row.finish_if_full(self.counted(answer.row) + held, len(answer.ids) + held, longest)
 
     def _park_scheduled(self, answer: Answer) -> None:
         """Park the answer where its fixed schedule places an operator, and hold back the tokens behind that place."""
         row = answer.row
-        if answer.full is None and not row.finish_reason:
-            while row.call is None and (call := row.schedule.due()) is not None:
-                if row.may_call:
-                    row.park(call, logprob=0.0)
-        if row.call is not None and self._is_at(answer, row.call):
+        while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
+            if row.may_call:
+                row.park(call, logprob=0.0)
+        if answer.at_call:
             held, start = row.hold_back()
             if held:
                 answer.held[:0] = held
                 del answer.ids[start:]
 
-    def _is_at(self, answer: Answer, call: Call) -> bool:
-        """Whether all tokens before a call are in the context: some may have been held back for an earlier one."""
-        return call.position <= len(answer.row.visible)
-
-    def _operator(self, call: Call) -> int:
-        return [operator.name for operator in self.operators].index(call.operator)
-
-    def _finish_if_full(self, answer: Answer) -> None:
-        row, held = answer.row, len(answer.held)
-        if row.finish_reason:
-            return
-        out_of_actions = len(row.actions) + held >= row.request.max_new_tokens
-        if out_of_actions or len(answer.ids) + held + self._longest_action > self._max_positions:
-            answer.full, row.call = "max_new_tokens" if out_of_actions else "context", None
-            if not held:
-                row.finish_reason, row.limited_by = "length", answer.full
-
-    def _charge(self, batch: Sequence[Answer], seconds: float) -> None:
-        """Split the time of a step evenly over the answers it served."""
-        for answer in batch:
-            answer.row.engine_seconds += seconds / len(batch)
-            if answer.places or answer.row.call is not None:
-                answer.row.synthesis_seconds += seconds / len(batch)
+    def _operator(self, answer: Answer) -> int:
+        """The number of the operator that it waits for."""
+        assert answer.row.call is not None
+        return self._names.index(answer.row.call.operator)
 
     def _retire(self) -> list[Event]:
-        """Take finished answers out: their requests, their latents, their rows."""
-        done = [answer for answer in self.running if answer.row.finish_reason]
+        """Take finished answers out, with their requests and their rows."""
+        done = [answer for answer in self.answers if answer.done]
         for answer in done:
-            self.running.remove(answer)
+            self.answers.remove(answer)
             if answer.request is not None:
                 self._withdraw(answer)
-        self._collect_latents([answer for answer in done if answer.blocks])
-        for answer in done:
-            self.rows.give_back([*answer.places, *(answer.all_places if answer.saved is None else ())])
-        rows = [row for row in self.waiting if row.finish_reason]
-        for row in rows:
-            self.waiting.remove(row)
-        return [row.finished(self.ids.vocab_size) for row in (*rows, *(answer.row for answer in done))]
+            self.rows.give_back([*answer.calling, *([] if answer.lends else answer.places)])
+        rows = [*self.take_aborted(), *(answer.row for answer in done)]
+        return [row.finished(self.vocab_size) for row in rows]
 
     def _withdraw(self, answer: Answer) -> None:
         """Abort the request in flight."""
@@ -426,33 +327,26 @@ class VllmEngine:
 
     # -- the table of latents ------------------------------------------------------------------------------------
 
-    def _collect_latents(self, answers: Sequence[Answer]) -> None:
-        """Read the latents of finished answers, bit for bit as the policy read them."""
-        kept = [answer for answer in answers if answer.saved is None]
-        read = self._read([place for answer in kept for place in answer.all_places])
-        for answer in answers:
-            count = len(answer.all_places)
-            own, read = (read[:count], read[count:]) if answer.saved is None else (answer.saved, read)
-            answer.row.latents = list(own.split([len(places) for _, places in answer.blocks]))
-
-    def _lend_rows(self, idle: Sequence[Answer]) -> None:
-        """Save the latents of the youngest answer that has rows, so that an older one can call."""
-        answer = next(a for a in reversed(idle) if a.blocks and a.saved is None)
-        answer.saved = self._read(answer.all_places)
-        self.rows.give_back(answer.all_places)
-
-    def _restore(self, answer: Answer, latents: Tensor) -> None:
-        """Put saved latents into other rows; they have other ids, and the same bits."""
-        for place, (start, places) in enumerate(answer.blocks):
-            answer.blocks[place] = (start, taken := self.rows.take(len(places)))
-            answer.ids[start : start + len(taken)] = self.ids.latents(taken)
-        self._apply(partial(write_rows, list(map(self.ids.row_of, answer.all_places)), latents))
-        answer.saved = None
-
     def _read(self, places: Sequence[int]) -> Tensor:
+        """Latents of the table, bit for bit as the policy reads them."""
         if not places:
             return torch.empty(0, self.backbone.dim)
         return self._apply(partial(read_rows, list(map(self.ids.row_of, places))))[0]
+
+    def _lend_rows(self, idle: Sequence[Answer]) -> None:
+        """Give up the rows of the youngest answer that has some, so that an older one can call."""
+        answer = next(answer for answer in reversed(idle) if answer.blocks and not answer.lends)
+        answer.lends = True
+        self.rows.give_back(answer.places)
+
+    def _take_back(self, answer: Answer) -> None:
+        """Put its latents into other rows; they have other ids, and the same bits."""
+        for number, (start, places) in enumerate(answer.blocks):
+            answer.blocks[number] = (start, taken := self.rows.take(len(places)))
+            answer.ids[start : start + len(taken)] = self.ids.latents(taken)
+        rows = list(map(self.ids.row_of, answer.places))
+        self._apply(partial(write_rows, rows, torch.cat(answer.row.latents)))
+        answer.lends = False
 
     # -- weights and memory --------------------------------------------------------------------------------------
 
@@ -489,7 +383,7 @@ class VllmEngine:
         if self._asleep:
             self._guarded(self._llm.wake_up)
             self._asleep = False
-        if self._stale and not self.running:
+        if self._stale and not self.answers:
             self._written = []
             self._load_weights()
 
@@ -527,12 +421,22 @@ class VllmEngine:
             raise DecodingError(f"vLLM failed: {self._failure}; the next call starts it again") from error
 
     def _drop_answers(self) -> None:
-        for held in (self.waiting, self.running, self._in_flight):
+        for held in (self.waiting, self.answers, self._in_flight):
             held.clear()
 
 
 SERVED = {
-    Request: ("prompt_ids", "router", "sampling", "budget", "max_new_tokens", "stop", "operator_probs"),
+    Request: (
+        "prompt_ids",
+        "router",
+        "sampling",
+        "budget",
+        "max_new_tokens",
+        "stop",
+        "stop_token_ids",
+        "logits",
+        "operator_probs",
+    ),
     Sampling: ("temperature", "top_k", "top_p", "seed"),
 }
 """The settings that this engine follows."""

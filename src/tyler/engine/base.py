@@ -1,0 +1,128 @@
+"""What every engine does with requests, however it decodes them: checks, numbers, events, aborts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
+from tyler.engine.request_state import RequestState
+from tyler.engine.trajectory import Trajectory
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.operators import Operator
+
+
+class BaseEngine(ABC):
+    """A subclass decodes in `step`, and says with `running` which rows it has begun."""
+
+    def __init__(self, backbone: Backbone, operators: Sequence[Operator], max_positions: int) -> None:
+        self.backbone, self.operators = backbone, tuple(operators)
+        self.max_positions = max_positions
+        self.vocab_size = backbone.vocab_size
+        self.waiting: deque[RequestState] = deque()
+        self._submitted = 0
+
+    @property
+    @abstractmethod
+    def running(self) -> Sequence[RequestState]:
+        """The rows that are being decoded."""
+
+    @abstractmethod
+    def step(self) -> list[Event]:
+        """Let every running answer go on; what happened."""
+
+    @property
+    def longest_action(self) -> int:
+        """Positions that one action may take: a token has one, a call as many as its operator has latents."""
+        return max((operator.num_latents for operator in self.operators), default=1)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits or is decoded."""
+        return bool(self.waiting or self.running)
+
+    def add_request(self, request: Request) -> int:
+        """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
+        row = self.prepare(request)
+        self.waiting.append(row)
+        return row.index
+
+    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
+        """What a request starts as; `waiting` takes it whenever it is to begin.
+
+        `streamed` says whether tokens are reported as they come, or only the end, and `coalesce` how many steps its
+        calls may wait for others. Raises PromptTooLong (a ValueError)
+        when the prompt does not fit the model's context, and ValueError for tokens that the model does not have.
+        """
+        first, last = min(request.prompt_ids), max(request.prompt_ids)
+        if len(request.prompt_ids) > (limit := self.max_positions - self.longest_action):
+            raise PromptTooLong(
+                f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
+                f"{self.max_positions} positions leaves room for {limit}; shorten the prompt"
+            )
+        if first < 0 or last >= self.vocab_size:
+            raise ValueError(
+                f"the prompt has tokens from {first} to {last}, and the model's are from 0 to {self.vocab_size - 1}; "
+                "encode it with the model's own tokenizer"
+            )
+        schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
+        index, self._submitted = self._submitted, self._submitted + 1
+        offered = self.offered(request)
+        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, None)
+
+    def offered(self, request: Request) -> tuple[bool, ...]:
+        """Which operators are actions of the policy: none under a fixed router."""
+        return (request.router.learned,) * len(self.operators)
+
+    def counted(self, row: RequestState) -> int:
+        """How much of `max_new_tokens` a row has used: it counts actions."""
+        return len(row.actions)
+
+    def abort(self, index: int) -> None:
+        """End a waiting or running request; the next step tells of its end, with the reason "abort".
+
+        Raises ValueError for an index that is neither waiting nor running.
+        """
+        for row in (*self.waiting, *self.running):
+            if row.index == index:
+                row.finish_reason, row.call = "abort", None
+                return
+        raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+
+    def take_aborted(self) -> list[RequestState]:
+        """Take the rows out of the queue that were aborted while they waited."""
+        aborted = [row for row in self.waiting if row.finish_reason]
+        for row in aborted:
+            self.waiting.remove(row)
+        return aborted
+
+    def run(self, requests: Sequence[Request]) -> list[Trajectory]:
+        """Decode the requests; trajectories in their order."""
+        rows = [self.prepare(request, streamed=False) for request in requests]
+        finished = {event.index: event.trajectory for event in self._finished(rows)}
+        return [finished[row.index] for row in rows]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
+        return self._decoded([self.prepare(request) for request in requests])
+
+    def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
+        """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
+        return self._finished([self.prepare(request, streamed=False) for request in requests])
+
+    def _finished(self, rows: Sequence[RequestState]) -> Iterator[FinishEvent]:
+        return (event for event in self._decoded(rows) if isinstance(event, FinishEvent))
+
+    def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
+        """Decode until nothing is left. Where that fails, or nobody listens any more, these rows go."""
+        self.waiting += rows
+        try:
+            while self.busy:
+                yield from checked(self.step())
+        finally:
+            left = [row for row in (*self.waiting, *self.running) if row in rows]
+            for row in left:
+                self.abort(row.index)
+            while any(row in left for row in (*self.waiting, *self.running)):
+                self.step()
