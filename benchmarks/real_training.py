@@ -52,12 +52,15 @@ def plain_step(model: Tyler, traces: Sequence[Trace], pieces: int) -> None:
     """The gradient as transformers and peft find it, in so many pieces."""
     lora = model.policy.lora
     assert lora is not None
+    device = model.backbone.device
     num_targets = sum(len(trace.target_ids) for trace in traces)
     size = -(-len(traces) // pieces)
     for first in range(0, len(traces), size):
         part = traces[first : first + size]
-        ids = [torch.tensor([*trace.prompt_ids, *trace.target_ids]) for trace in part]
-        labels = [torch.tensor([IGNORED] * len(trace.prompt_ids) + [*trace.target_ids]) for trace in part]
+        ids = [torch.tensor([*trace.prompt_ids, *trace.target_ids], device=device) for trace in part]
+        labels = [
+            torch.tensor([IGNORED] * len(trace.prompt_ids) + [*trace.target_ids], device=device) for trace in part
+        ]
         loss = lora(
             input_ids=pad_sequence(ids, batch_first=True),
             attention_mask=pad_sequence([torch.ones_like(one) for one in ids], batch_first=True),

@@ -23,7 +23,7 @@ from typing import Any
 from harness import note, short, tables
 
 HERE = Path(__file__).parent
-NO_BENCHMARKS = ("harness", "models", "run", "gpu", "on_vllm")
+NO_BENCHMARKS = ("harness", "models", "run", "on_vllm")
 NEED_DATA = ("grading", "real_training")
 ON_REQUEST = ("busy_core", "real_decoding")
 """The first keeps cores busy, the second needs a model that is fetched; they run where --only names them."""

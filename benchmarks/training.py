@@ -125,13 +125,16 @@ def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> 
     return examples
 
 
-def full_graph(model: Tyler, examples: Sequence[Example]) -> None:
-    """Stage 1 as the equations are written, in one graph: every block reads its whole context, every logit exists."""
+def full_graph(model: Tyler, examples: Sequence[Example], num_targets: int | None = None) -> None:
+    """Stage 1 as the equations are written, in one graph: every block reads its whole context, every logit exists.
+
+    The loss is divided by `num_targets`, by default the examples' own.
+    """
     backbone, synthesizer = model.backbone, model.synthesizer.training_decoder
-    num_targets = sum(len(example.target_ids) for example in examples)
-    total = torch.zeros(())
+    num_targets = num_targets or sum(len(example.target_ids) for example in examples)
+    total = torch.zeros((), device=backbone.device)
     for example in examples:
-        ids = torch.tensor([*example.prompt_ids, *example.target_ids])
+        ids = torch.tensor([*example.prompt_ids, *example.target_ids], device=backbone.device)
         embeds, start = backbone.embed(ids), len(example.prompt_ids)
         x, done, decided = embeds[:start], 0, []
         insertions = {one.position: one.operator for one in example.insertions}
@@ -139,13 +142,13 @@ def full_graph(model: Tyler, examples: Sequence[Example]) -> None:
             if target in insertions:
                 x = torch.cat([x, embeds[start + done : start + target]])
                 head, done = model.heads[insertions[target]], target
-                read = torch.cat([x, head.queries])[None]
+                read = torch.cat([x, head.queries.to(x.dtype)])[None]
                 hidden = synthesizer(inputs_embeds=read, use_cache=False).last_hidden_state[0, -head.num_latents :]
-                x = torch.cat([x, head(hidden)])
+                x = torch.cat([x, head(hidden).to(x.dtype)])
             decided.append(len(x) + target - done - 1)
         x = torch.cat([x, embeds[start + done :]])
         logits = backbone.model(inputs_embeds=x[None], use_cache=False).logits[0, decided]
-        targets = torch.tensor(example.target_ids)
+        targets = torch.tensor(example.target_ids, device=backbone.device)
         total = total + torch.nn.functional.cross_entropy(logits.float(), targets, reduction="sum") / num_targets
     total.backward()
 

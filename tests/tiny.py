@@ -196,12 +196,19 @@ def build(
     psi_scale: float = 0.48,
     device: str = "cpu",
     width: int = 32,
+    dtypes: Sequence[torch.dtype] = (),
 ) -> Tyler:
-    """A model that looks trained: phi, eta, queries, projections and psi are random and all matter."""
+    """A model that looks trained: phi, eta, queries, projections and psi are random and all matter.
+
+    The backbone's weights are cast to each of `dtypes` in turn; adapters stay in float32.
+    """
     generator = torch.Generator().manual_seed(seed + 1)
     settings = LoraSettings(rank=4, alpha=8)
+    backbone = build_backbone(family, seed, device, width)
+    for dtype in dtypes:
+        backbone = backbone.rounded_to(dtype)
     with torch.random.fork_rng():
-        model = Tyler.start(build_backbone(family, seed, device, width), operators, settings).at_stage("stage2")
+        model = Tyler.start(backbone, operators, settings).at_stage("stage2")
         model.policy.add_lora(settings)
     assert model.policy.lora is not None
     for lora in (model.synthesizer.lora, model.policy.lora):

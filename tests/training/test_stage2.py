@@ -238,9 +238,11 @@ def slow_loss(model: Tyler, reference_psi: Tensor, rollout: Rollout, config: Con
     return total / num_groups
 
 
-def moved_policy(family: str = "qwen3", device: str = "cpu") -> tuple[Tyler, Rollout, Tensor]:
+def moved_policy(
+    family: str = "qwen3", device: str = "cpu", dtypes: Sequence[torch.dtype] = ()
+) -> tuple[Tyler, Rollout, Tensor]:
     """A policy some updates after its rollout: ratios away from 1, clips that bind, another psi in the reference."""
-    model = tiny.build(family, tiny.SEEDS[family], device=device)
+    model = tiny.build(family, tiny.SEEDS[family], device=device, dtypes=dtypes)
     rollout = roll_out(model, PROBLEMS, CONFIG, step=0)
     draw = torch.Generator().manual_seed(2)
     reference_psi = model.policy.psi.detach() + 0.1 * torch.randn(model.policy.psi.shape, generator=draw).to(device)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from tyler import __version__
 from tyler.modeling.architectures import FETCHABLE, fetched_folder
 from tyler.modeling.digests import digest_of
 from tyler.runs.atomic_files import sync_tree
@@ -235,7 +236,7 @@ def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
         **facts,
         "files": made,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {package: version(package) for package in ("tyler-reasoning", "transformers", "torch")},
+        "versions": {"tyler-reasoning": __version__, **{name: version(name) for name in ("transformers", "torch")}},
     }
     (folder / PROVENANCE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -1,0 +1,246 @@
+"""How fast is it on a GPU? Qwen3-4B with random weights, in bfloat16: training, decoding, and operator calls.
+
+Training stands beside the same loss with transformers and peft alone, decoding beside `generate`. A rehearsal has a
+model of two layers. What does not fit on the device is left out and named.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from transformers import GenerationConfig, Qwen3Config
+
+from gpu.steps import Check, Found, Place, Step
+from harness import Contest, Figure, Work, compete, note, timed
+from models import filled, shaped
+from real_training import plain_step, supervised_model
+from training import full_graph, gradients, traces
+from tyler import GLOBAL, PROCEDURE, STATE, Forced, Never, Request, Tyler
+from tyler.config.files import load_config
+from tyler.config.loops import SftConfig, Stage1Config
+from tyler.engine.request import InvocationEvent
+from tyler.engine.timings import Timings
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.lora import LoraSettings
+from tyler.reasoners import sft
+from tyler.tasks.prompts import Prompt
+from tyler.training import stage1
+from tyler.training.teacher_forcing import Example
+from tyler.training.traces import Trace
+
+SHAPE = "Qwen/Qwen3-4B"
+COPIED = 2**32
+"""Bytes of the copy that shows the bandwidth."""
+ROUNDS = 3
+SAME = 0.1
+"""How far gradients of two ways may differ in bfloat16, as a share of their norm."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much is trained and decoded."""
+
+    traces: int
+    length: int
+    """Tokens of the longest trace."""
+    blocks: int
+    prompt: int
+    new_tokens: int
+    rows: tuple[int, ...]
+    contexts: tuple[int, ...]
+
+
+FULL = Amounts(8, 728, 4, 128, 64, (1, 8, 64), (128, 4096))
+LITTLE = Amounts(2, 48, 2, 16, 6, (1, 2), (32, 64))
+
+
+def amounts(place: Place) -> Amounts:
+    """What is asked for, or a little where it is only tried."""
+    return LITTLE if place.rehearse else FULL
+
+
+def steps(place: Place) -> list[Step]:
+    """The device, training, decoding, calls."""
+    given = amounts(place)
+    return [
+        Step("copy", copy, 10),
+        Step("SFT", fine_tuning, 45),
+        Step("Stage 1", first_stage, 45),
+        *(Step(f"decoding, {rows} rows", functools.partial(decoding, rows), 30) for rows in given.rows),
+        *(Step(f"a call at {context:,}", functools.partial(call, context), 20) for context in given.contexts),
+    ]
+
+
+@functools.cache
+def backbone(place: Place) -> Backbone:
+    """Random weights of the real shape, made on the device."""
+    if place.rehearse:
+        config = Qwen3Config(
+            vocab_size=512,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=32,
+            max_position_embeddings=1024,
+        )
+        return filled("tiny", config, torch.bfloat16, torch.device(place.device))
+    return shaped(SHAPE, "bfloat16", place.device)
+
+
+def copy(place: Place) -> Iterator[Found]:
+    """The bandwidth of the device's memory, which is the floor of decoding, and the size of the model."""
+    size = COPIED // 64 if place.rehearse else COPIED
+    source = torch.ones(size, dtype=torch.uint8, device=place.device)
+    target = torch.empty_like(source)
+    seconds = min(timed(lambda: target.copy_(source)) for _ in range(10))
+    yield Figure("copy", place.device, 2 * size / seconds / 1e9, "GB/s, read and written")
+    weights = sum(one.nbytes for one in {id(one): one for one in backbone(place).model.parameters()}.values())
+    yield Figure("weights", backbone(place).id, weights / 1e9, "GB")
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def fine_tuning(place: Place) -> Iterator[Found]:
+    """A step of SFT: tokens a second and memory, beside transformers and peft with the batch in one padded piece."""
+    batch = [Trace(str(n), tuple(one.prompt_ids), tuple(one.target_ids), ()) for n, one in enumerate(examples(place))]
+    model = supervised_model(backbone(place), load_config("qwen3-4b"))
+    assert model.policy.lora is not None
+    trainer = sft.SftTrainer(model, batch, SftConfig(micro_batch_tokens="auto"))
+    ways: dict[str, Work] = {
+        "tyler": lambda: [trainer.accumulate(batch)],
+        "transformers + peft": lambda: plain_step(model, batch, 1),
+    }
+    learned = [one for one in model.policy.lora.parameters() if one.requires_grad]
+    yield from trained("SFT", ways, learned, batch)
+
+
+def first_stage(place: Place) -> Iterator[Found]:
+    """A step of Stage 1, beside the equations written out with transformers and peft in one graph."""
+    batch = examples(place)
+    model = untrained(backbone(place))
+    trainer = stage1.Stage1Trainer(model, (), Stage1Config(micro_batch_tokens="auto"))
+    ways: dict[str, Work] = {
+        "tyler": lambda: [trainer.accumulate([("x", example) for example in batch])],
+        "transformers + peft": lambda: [full_graph(model, [one], num_targets(batch)) for one in batch],
+    }
+    yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch)
+
+
+def untrained(of: Backbone) -> Tyler:
+    """The paper's operators without dropout, so that two ways can be compared."""
+    return Tyler.start(of, (GLOBAL, STATE, PROCEDURE), LoraSettings(dropout=0.0), Prompt(""))
+
+
+def examples(place: Place) -> list[Example]:
+    """The batch of both trainings: random ids, a quarter of them a prompt, with blocks of latents at random places."""
+    given = amounts(place)
+    return traces(given.traces, given.length, given.blocks, backbone(place).vocab_size, Random(0))
+
+
+def num_targets(batch: list[Example]) -> int:
+    return sum(len(one.target_ids) for one in batch)
+
+
+def trained(what: str, ways: dict[str, Work], learned: list[torch.nn.Parameter], batch: list) -> Iterator[Found]:
+    """Peak memory, gradients and time of the ways that fit."""
+    fitting, found = {}, {}
+    for way, work in ways.items():
+        peak = peak_memory(f"{what}, {way}", lambda work=work, way=way: found.update({way: gradients(learned, work)}))
+        if peak is not None:
+            yield from memory_figure(what, way, peak)
+            fitting[way] = work
+    if len(found) > 1:
+        ours, theirs = found.values()
+        yield Check(
+            f"{what}: gradients against transformers + peft", float((ours - theirs).norm() / theirs.norm()), SAME
+        )
+    found.clear()
+    tokens = sum(len(one.prompt_ids) + len(one.target_ids) for one in batch)
+    yield from compete([Contest(f"{what}: {len(batch)} traces", fitting, tokens, "tokens")], ROUNDS)
+
+
+def peak_memory(what: str, work: Callable[[], object]) -> float | None:
+    """The most bytes that the device held meanwhile, 0 on a CPU; None for what does not fit."""
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        note(f"{what}: left out, it does not fit on this device")
+        return None
+    finally:
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+    return float(torch.cuda.max_memory_allocated()) if on_gpu else 0.0
+
+
+def memory_figure(what: str, way: str, peak: float | None) -> list[Figure]:
+    """The peak as a figure, where it was measured."""
+    return [Figure(f"{what}: peak memory", way, peak / 1e9, "GB")] if peak else []
+
+
+# ------------------------------------------------------------------------------------------------------------ decoding
+
+
+def decoding(rows: int, place: Place) -> Iterator[Found]:
+    """So many answers at once: without calls, with five, and `generate` with its dynamic cache."""
+    given, model = amounts(place), untrained(backbone(place))
+    engine = model.engine(slots=rows)
+
+    def decode(calls: int) -> Work:
+        def work() -> None:
+            answers = engine.run(requests(given, rows, calls))
+            assert all(one.num_visible == given.new_tokens and one.num_invocations == calls for one in answers)
+
+        return work
+
+    ways = {"engine": decode(0), "generate": functools.partial(generate, model, given, rows), "with 5 calls": decode(5)}
+    peaks = {way: peak_memory(f"{rows} rows, {way}", work) for way, work in ways.items()}
+    for way, peak in peaks.items():
+        yield from memory_figure(f"{rows} rows", way, peak)
+    fitting = {way: work for way, work in ways.items() if peaks[way] is not None}
+    yield from compete([Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], ROUNDS, warmups=0)
+
+
+def requests(given: Amounts, rows: int, calls: int) -> list[Request]:
+    """Answers whose calls are at even places. `max_new_tokens` counts actions: calls on top."""
+    gap = given.new_tokens // (calls + 1)
+    names = ("global", "state", "procedure")
+    places = {max(1, gap) * (nth + 1): (names[nth % 3],) for nth in range(calls)}
+    router = Forced(places) if calls else Never()
+    return [Request([5 + row] * given.prompt, router, max_new_tokens=given.new_tokens + calls) for row in range(rows)]
+
+
+@torch.no_grad()
+def generate(model: Tyler, given: Amounts, rows: int) -> None:
+    """transformers' own loop over the same prompts."""
+    base = model.backbone
+    ids = torch.tensor([request.prompt_ids for request in requests(given, rows, 0)], device=base.device)
+    count = given.new_tokens
+    config = GenerationConfig(max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+    out = base.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    assert out.shape[1] == given.prompt + count
+
+
+def call(context: int, place: Place) -> Iterator[Found]:
+    """The seconds of a call 8 tokens after the one before, at a context; the first, which reads it all, apart."""
+    engine = untrained(backbone(place)).engine(slots=1)
+    router, seconds, spent = Forced({8 * nth: ("state",) for nth in range(1, 9)}), [], 0.0
+    engine.timings = Timings()
+    for event in engine.stream([Request([5] * context, router, max_new_tokens=80)]):
+        if isinstance(event, InvocationEvent):
+            seconds.append(engine.timings.synthesis - spent)
+            spent = engine.timings.synthesis
+    yield Figure(f"a call at {context:,}", "the first, which reads all of it", 1e3 * seconds[0], "ms")
+    yield Figure(f"a call at {context:,}", "8 tokens after another", 1e3 * statistics.median(seconds[1:]), "ms")

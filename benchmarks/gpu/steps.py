@@ -1,0 +1,237 @@
+"""What the parts share: a part is a list of steps, each of which is done once, published, and never done again.
+
+The results of a part are one JSON file in the working folder, written after every step and copied to where results are
+published. A part that was cut off goes on with the first step that is not done; so does one that ran out of time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import torch
+
+from harness import Figure, Timing, machine, note, tables
+from tyler.runs import signals
+from tyler.runs.atomic_files import atomic_write
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part runs, and until when. A rehearsal does little of everything, on a CPU."""
+
+    device: str
+    rehearse: bool
+    carried: Path
+    work: Path
+    output: Path
+    deadline: float
+    """By `time.monotonic`."""
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A difference that is right up to a bound."""
+
+    of: str
+    value: float
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within its bound; what is not a number is not."""
+        return self.value <= self.most
+
+
+Found = Timing | Figure | Check
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to try or to measure, and the seconds that must be left for it to be begun."""
+
+    name: str
+    work: Callable[[Place], Iterable[Found]]
+    seconds: float = 5.0
+
+
+class Unfinished(Exception):
+    """A step that was stopped, has saved how far it came, and goes on at the next call; with what it found so far."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        super().__init__("not finished")
+        self.found = found
+
+
+@contextmanager
+def stopped_in_time(seconds: float) -> Iterator[None]:
+    """Ask the training inside to save and stop after so many seconds, or as soon after as it listens."""
+    over = Event()
+
+    def ask() -> None:
+        wait = max(0.0, seconds)
+        while not over.wait(wait) and not signals.ask_to_stop():
+            wait = 0.1
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+# ------------------------------------------------------------------------------------------------------------ results
+
+
+@dataclass
+class Results:
+    """What a part has found so far, by step."""
+
+    part: str
+    place: Place
+    machine: dict[str, Any] = field(default_factory=machine)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def resumed(cls, part: str, place: Place) -> Results:
+        """The results of earlier calls on this kind of machine, as they are in the working folder; or none."""
+        results = cls(part, place)
+        if (path := results.path).exists():
+            earlier = json.loads(path.read_text(encoding="utf-8"))
+            if results.kind(earlier["machine"]) == results.kind(results.machine):
+                results.steps = earlier["steps"]
+        return results
+
+    @property
+    def path(self) -> Path:
+        """The file of results; a rehearsal has another."""
+        return self.place.work / f"{self.part}{'-rehearsal' if self.place.rehearse else ''}.json"
+
+    @staticmethod
+    def kind(machine: dict[str, Any]) -> list[Any]:
+        """What results of two calls must have in common to stand in one file."""
+        packages = {name: version for name, version in machine["packages"].items() if name != "tyler-reasoning"}
+        return [machine["gpu"] or machine["processor"], machine["python"], packages]
+
+    def is_done(self, name: str) -> bool:
+        return self.steps.get(name, {}).get("outcome") == "done"
+
+    def add(self, name: str, outcome: str, seconds: float, found: Sequence[Found], error: str = "") -> None:
+        """Record a step and publish all that there is."""
+        checks = [one for one in found if isinstance(one, Check)]
+        self.steps[name] = {
+            "outcome": outcome,
+            "seconds": round(seconds, 3),
+            "source": source_digest(),
+            "checks": [asdict(one) for one in checks],
+            "timings": [asdict(one) for one in found if isinstance(one, Timing)],
+            "figures": [asdict(one) for one in found if isinstance(one, Figure)],
+            **({"error": error} if error else {}),
+        }
+        self.publish()
+
+    def publish(self) -> None:
+        """Write the results into the working folder, and with their tables to where results are published."""
+        content = {"part": self.part, "rehearsal": self.place.rehearse, "machine": self.machine, "steps": self.steps}
+        text = json.dumps(content, indent=1) + "\n"
+        atomic_write(self.path, text)
+        self.place.output.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.place.output / self.path.name, text)
+        atomic_write((self.place.output / self.path.name).with_suffix(".md"), page(content))
+
+
+def source_digest() -> str:
+    """The hash of the source that a step ran: `src` and this folder."""
+    found = hashlib.sha256()
+    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def page(content: dict[str, Any]) -> str:
+    """Results as Markdown: the machine, then step by step."""
+    where, packages = content["machine"], content["machine"]["packages"]
+    lines = [
+        f"# {content['part']}{', rehearsed' if content['rehearsal'] else ''}",
+        "",
+        f"{where['gpu'] or where['processor']}, torch {packages['torch']}, transformers {packages['transformers']}, "
+        f"peft {packages['peft']}, Python {where['python']}, {where['time']}",
+    ]
+    for name, step in content["steps"].items():
+        lines += ["", f"## {name}: {step['outcome']}, {step['seconds']:.0f} s", ""]
+        for check in step["checks"]:
+            mark = "" if check["value"] <= check["most"] else " **over**"
+            lines.append(f"- {check['of']}: {check['value']:.2g}, at most {check['most']:.2g}{mark}")
+        lines += ["", tables(step)] if step["timings"] or step["figures"] else []
+        lines += ["```", step["error"], "```"] if "error" in step else []
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+def run(part: str, place: Place, only: Sequence[str] = ()) -> int:
+    """Do the steps of a part that are not done, in order; 0 when all are done, 1 when one failed or is left."""
+    if place.device == "cuda" and not torch.cuda.is_available():
+        print("there is no CUDA device here; --rehearse runs every step on a CPU", file=sys.stderr)
+        return 2
+    steps: list[Step] = importlib.import_module(f"gpu.{part}").steps(place)
+    if unknown := set(only) - {step.name for step in steps}:
+        print(f"no step {', '.join(unknown)}; there are: {', '.join(step.name for step in steps)}", file=sys.stderr)
+        return 2
+    results = Results.resumed(part, place)
+    wanted = [step for step in steps if step.name in only] if only else steps
+    with signals.unwinding():
+        for step in wanted:
+            if not only and results.is_done(step.name):
+                note(f"{step.name}: done before")
+            elif place.seconds_left < step.seconds:
+                note(f"{step.name}: not begun, {place.seconds_left:.0f} s are left and it needs {step.seconds:.0f}")
+            elif not attempt(step, place, results):
+                break
+    results.publish()
+    left = [step.name for step in wanted if not results.is_done(step.name)]
+    note(
+        f"{part}: {len(wanted) - len(left)} of {len(wanted)} steps are done{': not ' if left else ''}{', '.join(left)}"
+    )
+    return 1 if left else 0
+
+
+def attempt(step: Step, place: Place, results: Results) -> bool:
+    """Do a step and record it; whether the part goes on. A failure is a result; being asked to stop ends the part."""
+    started, goes_on, error = time.monotonic(), True, ""
+    found: list[Found] = []
+    note(f"{step.name}: begins, {place.seconds_left:.0f} s are left")
+    try:
+        for one in step.work(place):
+            found.append(one)
+        over = [one for one in found if isinstance(one, Check) and not one.holds]
+        outcome = "failed" if over else "done"
+    except Unfinished as unfinished:
+        outcome, found = "unfinished", [*found, *unfinished.found]
+    except KeyboardInterrupt:
+        outcome, goes_on = "interrupted", False
+    except Exception:
+        outcome, error = "failed", traceback.format_exc(limit=-6)
+        note(error)
+    results.add(step.name, outcome, time.monotonic() - started, found, error)
+    note(f"{step.name}: {outcome}, {time.monotonic() - started:.1f} s")
+    if place.device == "cuda":
+        torch.cuda.empty_cache()
+    return goes_on
