@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 from tyler.experiments import declared
@@ -34,4 +35,5 @@ def page() -> str:
         parts.append(f"## `{name}`: {results['title']}")
         parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in experiment.tables(results)]
         parts.append("\n".join(provenance(name, results)))
+    parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens")
     return "\n\n".join(part.strip() for part in parts) + "\n"

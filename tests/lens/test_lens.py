@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -402,9 +402,14 @@ def test_the_bootstrap_brackets_the_mean() -> None:
         bootstrap([])
 
 
+@pytest.fixture
+def lens_page(root: Path) -> dict[str, Any]:
+    return runpy.run_path(str(root / "scripts" / "reference" / "lens.py"))
+
+
 @pytest.mark.parametrize("name", ["mini-tyler", "mini-stage-1", "smollm2-stage-1"])
-def test_the_page_has_the_verdicts_of_its_records(name: str, root: Path) -> None:
-    text = (root / "docs" / "lens.md").read_text()
+def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, lens_page: dict[str, Any]) -> None:
+    text = "\n".join(lens_page["section"](root / "docs" / "results" / "lens"))
     told = json.loads((root / "docs" / "results" / "lens" / f"{name}.json").read_text())
     assert told["num_problems"] >= 60
     for statement in STATEMENTS:
@@ -419,14 +424,10 @@ def test_the_page_has_the_verdicts_of_its_records(name: str, root: Path) -> None
         assert lens_tables.verdict(Estimate(**difference)) in row
 
 
-def test_the_page_has_the_tables_of_the_records(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(root / "scripts"))
-    lens_pages = importlib.import_module("lens_tables")
+def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> None:
     text = (root / "docs" / "lens.md").read_text()
     folder = root / "docs" / "results" / "lens"
-    assert {path.stem for path in folder.glob("*.json")} <= lens_pages.TITLES.keys()
-    for table in lens_pages.tables(folder):
-        assert table in text, "see scripts/lens_tables.py"
-    kept = {name: one.operators["global"].kept for name, one in lens_pages.surveys(folder).items()}
+    assert {path.stem for path in folder.glob("*.json")} <= lens_page["TITLES"].keys()
+    kept = {name: one.operators["global"].kept for name, one in lens_page["surveys"](folder).items()}
     for one in (kept["mini-tyler"], kept["mini-stage-1"]):
         assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text

@@ -1,7 +1,4 @@
-"""The tables of docs/lens.md from the records in docs/results/lens, which `tyler lens MODEL --json` printed.
-
-python scripts/lens_tables.py    # prints them
-"""
+"""The tables of the operator lens from the records in docs/results/lens, which `tyler lens MODEL --json` printed."""
 
 from __future__ import annotations
 
@@ -14,9 +11,17 @@ from tyler.lens.block import TOGETHER
 from tyler.lens.survey import Survey
 from tyler.lens.tables import decoded_rows, decoded_tested_rows, tested_rows
 
-FOLDER = Path("docs/results/lens")
 TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-1": "SmolLM2, Stage 1"}
-"""What the page calls the model of each record."""
+"""The model of each record, as the page names it."""
+
+
+def section(folder: Path) -> list[str]:
+    """The part of the page of tables that is about the lens."""
+    *tested, replaced, asked = tables(folder)
+    parts = ["## The operator lens"]
+    for name, table in zip(surveys(folder), tested, strict=True):
+        parts += [f"### {TITLES[name]}: nats of log p of the tokens after a block", table]
+    return [*parts, "### Share of answers that keep what is in their box", replaced, asked]
 
 
 def surveys(folder: Path) -> dict[str, Survey]:
@@ -54,7 +59,3 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Rows under their heads."""
     head, *body = rows
     return "\n".join([markdown_row(head), "|" + "---|" * len(head), *map(markdown_row, body)]) + "\n"
-
-
-if __name__ == "__main__":
-    print("\n".join(tables(FOLDER)))
