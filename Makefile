@@ -23,7 +23,7 @@ help:
 	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with the operators that ship with tyler"
 	@echo "make test        run the tests"
 	@echo "make test-vllm   run the tests of the engine on vLLM, in an environment of their own"
-	@echo "make check       everything CI checks: format, lint, types, layers, tests"
+	@echo "make check       everything CI checks: format, lint, types, layers, words, tests"
 	@echo "make format      format the code and fix what can be fixed"
 	@echo "make docs        build the docs as a site: build/docs/index.html"
 
@@ -50,6 +50,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/plain_words.py
 
 check: lint test
 
