@@ -8,13 +8,14 @@ import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import httpx2
 from openai import OpenAI
 
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import Servable
 from tyler.reasoners.tyler import TylerReasoner
@@ -70,6 +71,12 @@ class Served:
         while self.service.dispatcher.open or engine.load().running:
             assert time.monotonic() < until, "somebody is still being answered"
             time.sleep(0.01)
+
+
+def solved(model: Tyler, question: Any, max_new_tokens: int, **given: Any) -> Trajectory:
+    """The model's own answer under a limit as the server has it: of tokens and latents together."""
+    request = model.request(question, max_new_tokens=max_new_tokens, **given)
+    return model.shared_engine.run([replace(request, max_generated=max_new_tokens)])[0]
 
 
 @contextmanager

@@ -60,18 +60,28 @@ def test_what_a_client_sends_cannot_push_other_lines_out(model: Tyler, tmp_path:
     assert path.stat().st_size < 12_000
 
 
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"min_p": 0.05, "presence_penalty": 1.5, "frequency_penalty": -0.5},
+    {"repetition_penalty": 1.3, "logit_bias": {"20": 5, "21": -100}, "ignore_eos": True},
+    {"stop_token_ids": [40, 41], "max_tokens": 9},
+    {"response_format": {"type": "regex", "pattern": "[a-z]{3,9}( [0-9]+)*"}},
+)
+"""What is asked for besides."""
+
+
 def test_ten_sampled_answers_are_made_again_from_their_lines(model: Tyler, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     sampled = CHAT | {"temperature": 0.9, "n": 2, "top_k": 50, "stop": ["12", "q"], "max_tokens": 20}
     with serving(model, log=path, log_text=True) as served:
         for index in range(5):
             routed = {"tyler": {"router": ("boundaries:0.5", "learned")[index % 2], "budget": index}}
-            assert served.post("/v1/chat/completions", sampled | routed).status_code == 200
+            assert served.post("/v1/chat/completions", sampled | routed | CHANGES[index]).status_code == 200
         servable = served.service.servable
     again = 0
     for line in lines_of(path):
         for answer in line["answers"]:
-            request = servable.continuation(line["prompt_ids"][0], settings_of(answer["decoding"]))
+            request = servable.continuation(line["prompt_ids"][0], settings_of(answer["decoding"], servable))
             (trajectory,) = model.shared_engine.run([request])
             assert (trajectory.text, trajectory.num_latents) == (answer["text"], answer["latents"])
             again += 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from tests import tiny
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
@@ -24,7 +24,7 @@ SAMPLED = {"model": NAME, "messages": SAID, "max_tokens": 24, "temperature": 1.0
 
 
 def expected(model: Tyler, **settings: Any) -> Any:
-    return model.solve(tiny.ODD, **{"max_new_tokens": 24, "sampling": Sampling(1.0, seed=6), **settings})
+    return solved(model, tiny.ODD, **{"max_new_tokens": 24, "sampling": Sampling(1.0, seed=6), **settings})
 
 
 def test_a_chat_is_what_solve_answers_with_latents_as_reasoning_tokens(served: Served, model: Tyler) -> None:
@@ -102,7 +102,7 @@ def test_a_conversation_may_hold_what_the_server_answered(served: Served, model:
     history = [*SAID, first.model_dump(), {"role": "user", "content": [{"type": "text", "text": "And $x$?"}]}]
     found = client.chat.completions.create(**SAMPLED | {"messages": history})
     turns = [*SAID, {"role": "assistant", "content": first.content}, {"role": "user", "content": "And $x$?"}]
-    answer = model.solve(turns, max_new_tokens=24, sampling=Sampling(1.0, seed=6))
+    answer = solved(model, turns, max_new_tokens=24, sampling=Sampling(1.0, seed=6))
     assert found.choices[0].message.content == answer.text
 
 
@@ -156,7 +156,7 @@ def test_the_log_likelihoods_of_an_echo_are_those_of_our_own_harness(served: Ser
 def test_a_response_has_a_reasoning_item_for_each_invocation(served: Served, model: Tyler) -> None:
     asked = {"model": NAME, "input": tiny.ODD, "max_output_tokens": 24, "temperature": 0}
     found = served.openai.responses.create(**asked, extra_body={"tyler": {"router": "boundaries"}})
-    answer = model.solve(tiny.ODD, max_new_tokens=24, router=AtBoundaries())
+    answer = solved(model, tiny.ODD, max_new_tokens=24, router=AtBoundaries())
     assert found.output_text == answer.text and answer.num_invocations
     items = [item for item in found.output if item.type == "reasoning"]
     assert [item.tyler["operator"] for item in items] == [call.operator for call in answer.invocations]
@@ -193,7 +193,7 @@ def test_a_streamed_response_adds_up_to_the_whole_one(served: Served, model: Tyl
 def test_instructions_are_a_system_turn(served: Served, model: Tyler) -> None:
     found = served.openai.responses.create(model=NAME, input="x", instructions="Box it.", max_output_tokens=6)
     turns = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "x"}]
-    assert found.output_text == model.solve(turns, max_new_tokens=6).text
+    assert found.output_text == solved(model, turns, max_new_tokens=6).text
 
 
 def test_the_asynchronous_client_gets_the_same_and_shares_batches(served: Served, model: Tyler) -> None:

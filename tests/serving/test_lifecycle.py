@@ -21,7 +21,7 @@ import torch
 from prometheus_client import Counter as Counter_
 from tests import tiny
 from tests.processes import Started
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event
@@ -41,7 +41,8 @@ SHORT = LONG | {"max_tokens": 2}
 def endless(model: Tyler) -> dict:
     """A request whose answer takes its whole length."""
     for seed in range(50):
-        if len(model.solve("x", router=Never(), max_new_tokens=180, sampling=Sampling(1.0, seed=seed)).actions) == 180:
+        answer = solved(model, "x", router=Never(), max_new_tokens=180, sampling=Sampling(1.0, seed=seed))
+        if len(answer.actions) == 180:
             return LONG | {"temperature": 1.0, "seed": seed}
     raise AssertionError("every answer ends by itself")
 
@@ -315,7 +316,7 @@ def test_many_clients_of_whom_some_go_get_the_answers_they_would_get_alone(model
     for index in range(16):
         text, budget = tiny.PROMPTS[index % 4], (None, 0, 1, 3)[index // 4]
         settings = {"max_new_tokens": 8 + 3 * index, "budget": budget}
-        asked.append((text, settings, model.solve(text, **settings).text))
+        asked.append((text, settings, solved(model, text, **settings).text))
 
     async def one(client: httpx2.AsyncClient, number: int, outcomes: Counter[str]) -> None:
         luck = random.Random(number)

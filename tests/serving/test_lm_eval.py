@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 from tests import tiny
-from tests.serving.served import NAME, Served
+from tests.serving.served import NAME, Served, solved
 
 from tyler.evaluation.harness import TylerLM
 from tyler.model import Tyler
@@ -42,7 +43,9 @@ def test_texts_over_http_are_our_adapters(served: Served, model: Tyler, settings
     contexts = asked("generate_until", *((text, limits) for text in (tiny.ODD, tiny.MEDIUM)))
     client = LocalCompletionsAPI(base_url=f"{served.url}/v1/completions", **settings)
     found = client.generate_until(contexts, disable_tqdm=True)
-    assert found == TylerLM(model).generate_until(contexts, disable_tqdm=True)
+    own = [TylerLM(model).request(*instance.args) for instance in contexts]
+    bounded = [replace(request, max_generated=12) for request in own]  # as the server has it
+    assert found == [answer.text for answer in model.shared_engine.run(bounded)]
 
 
 def test_chats_over_http_are_what_the_model_answers(served: Served, model: Tyler, settings: dict[str, Any]) -> None:
@@ -50,4 +53,4 @@ def test_chats_over_http_are_what_the_model_answers(served: Served, model: Tyler
     limits = {"until": [], "max_gen_toks": 12, "temperature": 0.0}
     said = client.apply_chat_template([{"role": "user", "content": tiny.MEDIUM}])
     (found,) = client.generate_until(asked("generate_until", (said, limits)), disable_tqdm=True)
-    assert found == model.solve(tiny.MEDIUM, max_new_tokens=12).text
+    assert found == solved(model, tiny.MEDIUM, max_new_tokens=12).text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.routing import AtBoundaries
 from tyler.model import Tyler
@@ -30,7 +30,7 @@ def text_of(message: Any) -> str:
 
 
 def test_a_message_is_what_solve_answers_with_thinking_for_each_invocation(served: Served, model: Tyler) -> None:
-    answer, found = model.solve(tiny.ODD, max_new_tokens=24, router=AtBoundaries()), None
+    answer, found = solved(model, tiny.ODD, max_new_tokens=24, router=AtBoundaries()), None
     found = client_of(served).messages.create(**ASKED)
     assert text_of(found) == answer.text and answer.num_invocations
     thoughts = [block.thinking for block in found.content if block.type == "thinking"]
@@ -54,7 +54,7 @@ def test_a_system_text_and_a_beginning_of_the_answer_are_in_the_prompt(served: S
     turns = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "x"}]
     client, settings = client_of(served), {"model": NAME, "max_tokens": 6, "system": "Box it."}
     found = client.messages.create(**settings, messages=turns[1:])
-    assert text_of(found) == model.solve(turns, max_new_tokens=6).text
+    assert text_of(found) == solved(model, turns, max_new_tokens=6).text
     begun = [*turns[1:], {"role": "assistant", "content": "So, "}]
     longer = client.messages.create(**settings, messages=begun)
     assert longer.usage.input_tokens > found.usage.input_tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
@@ -73,7 +73,7 @@ def test_an_answer_is_that_of_solve_with_its_probabilities(served: Served, model
     assert name == "start" and (start["budget"], start["router"], start["sampling"]["seed"]) == (2, "learned", 5)
     steps = [step for _, data in others for step in data["steps"]]
     answer = Trajectory.from_dict(end["trajectory"])
-    plain = model.solve("x", budget=2, sampling=Sampling(0.8, seed=5), max_new_tokens=24)
+    plain = solved(model, "x", budget=2, sampling=Sampling(0.8, seed=5), max_new_tokens=24)
     assert answer.actions == plain.actions
     assert "".join(step.get("text", "") for step in steps) == answer.text
     assert [step["call"]["operator"] for step in steps if "call" in step] == [c.operator for c in answer.invocations]
@@ -92,7 +92,7 @@ def test_an_answer_without_one_call_is_its_branch(served: Served) -> None:
 
 
 def test_the_lens_sees_what_it_sees_on_the_answer_itself(served: Served, model: Tyler) -> None:
-    answer = model.solve("x", max_new_tokens=24)
+    answer = solved(model, "x", max_new_tokens=24)
     origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
     told = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 1}).json()
     controls = model.solve(list(EXAMPLES), max_new_tokens=min(CONTROL_TOKENS, 64))
@@ -108,7 +108,7 @@ def test_a_lens_that_finds_no_room_says_so(served: Served, model: Tyler, monkeyp
         raise ValueError("memory=1 holds no answer")
 
     monkeypatch.setattr(page_api, "read_block", no_room)
-    answer = model.solve("x", max_new_tokens=24)
+    answer = solved(model, "x", max_new_tokens=24)
     origin = {"prompt_ids": answer.prompt_ids, "actions": answer.actions}
     found = served.post("/api/lens", {"model": NAME, "answer": origin, "invocation": 0})
     assert (found.status_code, found.json()["error"]["message"]) == (400, "memory=1 holds no answer")
@@ -120,7 +120,7 @@ REFUSED = [
     ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [2], "actions": [10**6]}}, "branch holds 1000000"),
     ("/api/answers", {"model": NAME, "branch": {"prompt_ids": [10**6], "actions": []}}, "is out of range"),
     ("/api/answers", ASKED | {"max_new_tokens": 65}, "up to 64"),
-    ("/api/answers", ASKED | {"min_p": 1}, "min_p is not supported"),
+    ("/api/answers", ASKED | {"depth": 1}, "depth is not supported"),
     ("/api/answers", ASKED | {"model": "other"}, "not served here"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": []}, "invocation": 0}, "is empty"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "does not exist"),

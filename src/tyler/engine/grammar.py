@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,15 +46,10 @@ class Vocabulary:
             raise ValueError("structured answers need a tokenizer of the package tokenizers; this model's is another")
         return cls(backbone.tokenizer.backend_tokenizer.to_str(), backbone.vocab_size, tuple(sorted(backbone.eos_ids)))
 
-    @cached_property
-    def words(self) -> LLTokenizer:
-        """The same as llguidance reads it; that takes a second for a large one."""
-        return words_of(self)
-
 
 @lru_cache(maxsize=4)
 def words_of(vocabulary: Vocabulary) -> LLTokenizer:
-    """Made once in a process, wherever the vocabulary came from."""
+    """The same as llguidance reads it: that takes a second for a large one, and is done once in a process."""
     from llguidance import LLTokenizer
 
     end: Any = list(vocabulary.eos_ids)
@@ -74,10 +69,17 @@ class TextGrammar:
     source: str
     begun: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begun", tuple(self.begun))
+
     @classmethod
     def of_schema(cls, vocabulary: Vocabulary, schema: dict[str, Any], begun: Sequence[int] = ()) -> TextGrammar:
         """JSON that a schema describes; keywords that cannot be kept to are refused by name."""
         return cls(vocabulary, "json_schema", json.dumps(schema), tuple(begun))
+
+    def source_of(self) -> dict[str, Any]:
+        """Everything but the vocabulary, in JSON's types: `TextGrammar(vocabulary, **source)` is the same."""
+        return {"kind": self.kind, "source": self.source, "begun": list(self.begun)}
 
     def start(self) -> TextMatcher:
         """The beginning of an answer."""
@@ -93,7 +95,7 @@ def compiled(grammar: TextGrammar) -> LLMatcher:
         source = LLMatcher.grammar_from_regex(grammar.source)
     else:
         source = LLMatcher.grammar_from_json_schema(grammar.source, {"whitespace_pattern": WHITESPACE})
-    matcher = LLMatcher(grammar.vocabulary.words, source, log_level=0)
+    matcher = LLMatcher(words_of(grammar.vocabulary), source, log_level=0)
     if matcher.is_error():
         raise ValueError(f"the {grammar.kind} cannot be kept to: {first_line(matcher.get_error())}")
     if grammar.begun and not matcher.consume_tokens(list(grammar.begun)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tyler.engine.logits import LogitSettings
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
 from tyler.engine.sampling import Sampling
@@ -34,13 +35,22 @@ def ignore(index: int, trajectory: Trajectory) -> None:
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How one answer is to be decoded. `budget` and `router` None are those of the reasoner."""
+    """How one answer is to be decoded, as a `Request` says it. `budget` and `router` None are those of the reasoner."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 2048
     stop: tuple[str, ...] = ()
     budget: int | None = None
     router: Router | None = None
+    max_generated: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    logits: LogitSettings = field(default_factory=LogitSettings)
+    top_logprobs: int = 0
+
+    def completed(self, request: Request) -> Request:
+        """A reasoner's request with what is said of every answer alike, whatever the reasoner is."""
+        names = ("stop", "max_generated", "stop_token_ids", "logits", "top_logprobs")
+        return replace(request, **{name: getattr(self, name) for name in names})
 
     def check_without_operators(self, name: str) -> None:
         """Raise ValueError where something is said about operators to a method that has none."""

@@ -39,15 +39,15 @@ class TylerReasoner:
         """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
         if self.sampler is not None:
             settings.check_without_operators(self.name)
-        return self.model.request(
+        request = self.model.request(
             question,
             router=settings.router or self.router,
             budget=self.budget if settings.budget is None else settings.budget,
             sampling=settings.sampling,
             max_new_tokens=settings.max_new_tokens,
-            stop=settings.stop,
             sampler=self.sampler,
         )
+        return settings.completed(request)
 
     def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
         """What the engine is asked to continue."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from tyler.engine.request import TokenEvent
 from tyler.serving.bodies import read
 from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
@@ -16,7 +17,7 @@ from tyler.serving.event_stream import DONE, answered, data
 from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
 from tyler.serving.openapi import takes
 from tyler.serving.schema import ChatMessage, ChatRequest, text_of
-from tyler.serving.scoring import Scored, byte_level, name_of, score_answer, token_bytes, token_text, visible
+from tyler.serving.scoring import entries_of
 from tyler.serving.service import Limits, Service
 
 
@@ -38,8 +39,6 @@ async def begin(service: Service, body: ChatRequest, http: Request) -> Generatio
     """Queue the answers. Raises ApiError for fields that do not go together."""
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise ApiError(400, "max_tokens and max_completion_tokens say the same; send one", param="max_tokens")
-    if body.stream and body.logprobs:
-        raise ApiError(400, "logprobs are not streamed; ask without stream", param="logprobs")
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
     if body.stream_options is not None and not body.stream:
@@ -65,7 +64,7 @@ async def whole(service: Service, body: ChatRequest, generation: Generation) -> 
     choices = [choice(service, index, answer) for index, answer in enumerate(answers)]
     if body.logprobs:
         for one, answer in zip(choices, answers, strict=True):
-            one["logprobs"] = await logprobs(service, answer, body.top_logprobs or 0)
+            one["logprobs"] = logprobs(service, answer.tokens)
     usage = generation.usage.of_chat()
     return envelope(service, generation, "chat.completion") | {"choices": choices, "usage": usage}
 
@@ -90,28 +89,9 @@ def choice(service: Service, index: int, answer: Answer) -> dict[str, Any]:
     }
 
 
-async def logprobs(service: Service, answer: Answer, top: int) -> dict[str, Any]:
-    """log p of the tokens of the answer's text, and of the most probable ones at their places."""
-    try:
-        scored = await service.dispatcher.between_steps(partial(score_answer, trajectory=answer.done, top=top))
-    except ValueError as error:
-        raise ApiError(400, str(error), param="top_logprobs") from error
-    special = {None, *service.tokenizer.all_special_ids}
-    shown = [one for one in visible(scored, answer.done) if one.token not in special]
-    return {"content": [token_logprobs(service, one) for one in shown], "refusal": None}
-
-
-def token_logprobs(service: Service, scored: Scored) -> dict[str, Any]:
-    """One token as chats have it."""
-    tokenizer = service.tokenizer
-
-    def entry(text: str, encoded: bytes, logprob: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, "bytes": list(encoded)}
-
-    others = [entry(token_text(tokenizer, id), token_bytes(tokenizer, id), logprob) for id, logprob in scored.top]
-    own = None if scored.token is None or scored.cut else byte_level(tokenizer, scored.token)
-    encoded = scored.text.encode() if own is None else own
-    return entry(name_of(tokenizer, scored), encoded, scored.logprob) | {"top_logprobs": others}
+def logprobs(service: Service, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
+    """log p of tokens, and of the most probable ones at their places."""
+    return {"content": entries_of(service.tokenizer, tokens), "refusal": None}
 
 
 # -- a stream --------------------------------------------------------------------------------------------------------
@@ -126,7 +106,10 @@ async def streamed(service: Service, body: ChatRequest, generation: Generation) 
             if isinstance(piece, Failed):
                 yield data(ApiError(500, piece.message, code="engine_failed").body())
                 return
-            yield data(start | {"choices": [part(generation.answers[piece.index], piece)]})
+            shown = part(generation.answers[piece.index], piece)
+            if body.logprobs and isinstance(piece, Text):
+                shown["logprobs"] = logprobs(service, piece.tokens)
+            yield data(start | {"choices": [shown]})
     if body.includes_usage:
         yield data(start | {"choices": [], "usage": generation.usage.of_chat()})
     yield DONE

@@ -7,19 +7,21 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from tyler.engine.request import TokenEvent
 from tyler.serving.bodies import read
 from tyler.serving.chat import part
 from tyler.serving.errors import ApiError
 from tyler.serving.event_stream import DONE, answered, data, unless_disconnected
-from tyler.serving.generation import Answer, Failed, Generation, Started, Usage
+from tyler.serving.generation import Answer, Failed, Finished, Generation, Started, Text, Usage
 from tyler.serving.openapi import takes
 from tyler.serving.schema import USUAL_TOKENS, CompletionRequest
-from tyler.serving.scoring import Scored, name_of, score_answer, score_prompt, token_text, visible
+from tyler.serving.scoring import Scored, name_of, score_prompt, token_text, told
 from tyler.serving.service import Limits, Service
 
 
@@ -55,8 +57,6 @@ def routes(service: Service) -> APIRouter:
 def check(service: Service, body: CompletionRequest) -> None:
     """Raise ApiError for fields that do not go together."""
     service.check_model(body.model)
-    if body.stream and body.logprobs is not None:
-        raise ApiError(400, "logprobs are not streamed; ask without stream", param="logprobs")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream=true", param="stream_options")
     if body.max_tokens == 0 and (not body.echo or body.stream or (body.n or 1) > 1):
@@ -111,7 +111,7 @@ async def whole(
     for at, one in enumerate(ids):
         prompt = await continued(service, body, one)
         for index in range(at * n, at * n + n):
-            choices.append(await choice(service, body, index, prompt, answers[index]))
+            choices.append(choice(service, body, index, prompt, answers[index]))
     start = envelope(service, generation.id, generation.created)
     return start | {"choices": choices, "usage": generation.usage.of_chat()}
 
@@ -124,7 +124,7 @@ async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[i
     with service.scoring(http, body, ids) as id:
         for index, one in enumerate(ids):
             prompt = await continued(service, body, one)
-            scores = None if body.logprobs is None else logprobs(service, prompt.scores)
+            scores = None if body.logprobs is None else logprobs(service, prompt.scores, 0)
             choices.append({"index": index, "text": prompt.text, "logprobs": scores, "finish_reason": "length"})
     usage = Usage(sum(map(len, ids)), 0, 0).of_chat()
     return envelope(service, id, created) | {"choices": choices, "usage": usage}
@@ -153,18 +153,10 @@ def envelope(service: Service, id: str, created: int) -> dict[str, Any]:
     return {"id": f"cmpl-{id}", "object": "text_completion", "created": created, "model": service.settings.name}
 
 
-async def choice(
-    service: Service, body: CompletionRequest, index: int, prompt: Continued, answer: Answer
-) -> dict[str, Any]:
+def choice(service: Service, body: CompletionRequest, index: int, prompt: Continued, answer: Answer) -> dict[str, Any]:
     """One continuation, after its prompt where that is echoed."""
-    found: dict[str, Any] | None = None
-    if body.logprobs is not None:
-        work = partial(score_answer, trajectory=answer.done, top=body.logprobs)
-        try:
-            scored = await service.dispatcher.between_steps(work)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="logprobs") from error
-        found = logprobs(service, [*prompt.scores, *visible(scored, answer.done)])
+    scored: list[Scored | TokenEvent] = [*prompt.scores, *told(answer.tokens), *ending(answer)]
+    found = None if body.logprobs is None else logprobs(service, scored, 0)
     return {
         "index": index,
         "text": prompt.text + answer.text,
@@ -174,12 +166,17 @@ async def choice(
     }
 
 
-def logprobs(service: Service, scored: Sequence[Scored]) -> dict[str, Any]:
-    """Scores as completions have them: lists over the tokens; a drawn operator stands among them without text."""
-    offsets, end = [], 0
-    for one in scored:
-        offsets.append(end)
-        end += len(one.text)
+def ending(answer: Answer) -> list[Scored]:
+    """What stands among the tokens without text: the end token, or that no token came, for who counts on one."""
+    done = answer.done
+    if done.finish_reason == "eos":
+        return [Scored(done.actions[-1], "", done.logprobs[-1])]
+    return [] if answer.tokens else [Scored(None, "", None)]
+
+
+def logprobs(service: Service, scored: Sequence[Scored | TokenEvent], start: int) -> dict[str, Any]:
+    """Scores as completions have them: lists over the tokens, whose text begins at the character `start`."""
+    offsets = list(accumulate((len(one.text) for one in scored), initial=start))[: len(scored)]
     tops = [{token_text(service.tokenizer, token): logprob for token, logprob in reversed(one.top)} for one in scored]
     return {
         "tokens": [name_of(service.tokenizer, one) for one in scored],
@@ -198,17 +195,26 @@ async def streamed(
     """The continuations as they come, then their usage where asked for. Invocations stand beside the text only."""
     start, n = envelope(service, generation.id, generation.created), body.n or 1
     start |= {"usage": None} if body.includes_usage else {}
+    sent = [0] * len(generation.answers)  # characters of each
     async for pieces in generation.pieces():
         for piece in pieces:
             if isinstance(piece, Failed):
                 yield data(ApiError(500, piece.message, code="engine_failed").body())
                 return
             shown = part(generation.answers[piece.index], piece)
-            text = shown.pop("delta").get("content", "")
+            text, scored = shown.pop("delta").get("content", ""), list[Scored | TokenEvent]()
             if isinstance(piece, Started):
                 if not body.echo:
                     continue
-                text = str(service.tokenizer.decode(ids[piece.index // n]))
+                prompt = await continued(service, body, ids[piece.index // n])
+                text, scored = prompt.text, [*prompt.scores]
+            elif isinstance(piece, Text):
+                scored = [*told(piece.tokens)]
+            elif isinstance(piece, Finished):
+                scored = [*ending(generation.answers[piece.index])]
+            if scored and body.logprobs is not None:
+                shown["logprobs"] = logprobs(service, scored, sent[piece.index])
+            sent[piece.index] += len(text)
             yield data(start | {"choices": [shown | {"text": text}]})
     if body.includes_usage:
         yield data(start | {"choices": [], "usage": generation.usage.of_chat()})

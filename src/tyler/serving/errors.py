@@ -17,7 +17,7 @@ from tyler.engine.shared_engine import DecodingError
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 ANTHROPIC = "/v1/messages"
 """Paths that begin so have errors in Anthropic's shape."""
-BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*")
+BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*|\[key\]")
 """Parts of a location that are no fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""

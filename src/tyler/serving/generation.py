@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tyler.engine.grammar import TextGrammar
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import DecodingError
@@ -33,6 +34,7 @@ class Text:
 
     index: int
     text: str
+    tokens: tuple[TokenEvent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ class Answer:
     watch: Stopwatch
     started: float = field(default_factory=time.time)
     ended: float = 0.0
-    tokens: int = 0
+    tokens: list[TokenEvent] = field(default_factory=list)
+    untold: int = 0
+    """Tokens at the end of `tokens` that are in no piece of text yet."""
     invocations: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[str, float, float, dict[str, Any]]] = field(default_factory=list)
     """Of each invocation, for traces: operator, start, end and what else is known."""
@@ -83,7 +87,8 @@ class Answer:
         """Note what happened."""
         match event:
             case TokenEvent():
-                self.tokens += 1
+                self.tokens.append(event)
+                self.untold += 1
             case InvocationEvent():
                 self.invocations.append(self._record(event))
                 now = time.time()
@@ -132,7 +137,7 @@ class Answer:
     @property
     def generated(self) -> int:
         """Tokens and latents so far."""
-        return self.latents + (self.tokens if self.trajectory is None else self.trajectory.num_visible)
+        return self.latents + (len(self.tokens) if self.trajectory is None else self.trajectory.num_visible)
 
     def details(self) -> dict[str, Any]:
         """What stands beside a choice under "tyler"."""
@@ -151,7 +156,11 @@ class Answer:
             "router": router_name(request.router),
             "budget": request.budget,
             "max_new_tokens": request.max_new_tokens,
+            "max_generated": request.max_generated,
             "stop": list(request.stop),
+            "stop_token_ids": list(request.stop_token_ids),
+            "logits": {name: value for name, value in vars(request.logits).items() if name != "grammar"},
+            "grammar": grammar.source_of() if isinstance(grammar := request.logits.grammar, TextGrammar) else None,
         }
 
     def logged(self, *, with_text: bool) -> dict[str, Any]:
@@ -290,19 +299,30 @@ def pieces_of(
 ) -> list[Piece]:
     """What some events of one answer come to; `seen` counts the invocations of each answer that have been sent."""
     found: list[Piece] = []
-    text = ""
+    waiting = answer.untold - sum(isinstance(event, TokenEvent) for event in events)
+    at = len(answer.tokens) - answer.untold
+
+    def tell(count: int) -> None:
+        """The next tokens as a piece; those inside a character wait for the one that completes it."""
+        nonlocal at
+        tokens = tuple(answer.tokens[at : at + count])
+        found.append(Text(index, "".join(token.text for token in tokens), tokens))
+        at += count
+        answer.untold -= count
+
     for event in events:
+        ends = isinstance(event, FinishEvent)
         if isinstance(event, TokenEvent):
-            text += event.text if style != "first" else ""
+            waiting += 1
             continue
-        if isinstance(event, FinishEvent) and style == "first":
-            text = answer.text
-        if text and not (isinstance(event, InvocationEvent) and style == "hidden"):
-            found.append(Text(index, text))
-            text = ""
-        if isinstance(event, FinishEvent):
+        if waiting and (ends or style == "inline"):
+            tell(waiting)
+            waiting = 0
+        if ends:
             found.append(Finished(index))
         elif style != "hidden":
             found.append(Invocation(index, answer.invocations[seen[index]]))
         seen[index] += isinstance(event, InvocationEvent)
-    return [*found, Text(index, text)] if text else found
+    if waiting and style != "first" and answer.tokens[-1].text:
+        tell(waiting)
+    return found

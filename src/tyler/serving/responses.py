@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from tyler.engine.request import TokenEvent
 from tyler.serving.bodies import read
 from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
@@ -16,6 +17,7 @@ from tyler.serving.event_stream import answered, named
 from tyler.serving.generation import Failed, Finished, Generation, Invocation, Piece, Text, mark
 from tyler.serving.openapi import takes
 from tyler.serving.schema import ResponsesRequest, text_of
+from tyler.serving.scoring import entries_of
 from tyler.serving.service import Limits, Service
 
 Event = tuple[str, dict[str, Any]]
@@ -68,13 +70,14 @@ class Output:
         self.items: list[dict[str, Any]] = []
         self.style = service.settings.invocations
         self._model, self._body, self._generation = service.settings.name, body, generation
+        self._tokenizer = service.tokenizer
         self._message: dict[str, Any] | None = None
 
     def add(self, piece: Piece) -> Iterator[Event]:
         """Take a piece of the answer; the events that tell of it."""
         match piece:
-            case Text(text=text) if text:
-                yield from self._write(text)
+            case Text(text=text) if piece.tokens:
+                yield from self._write(text, self._told(piece.tokens))
             case Invocation(record=record):
                 yield from self._reason(record)
             case Finished():
@@ -103,7 +106,11 @@ class Output:
         yield "reasoning_summary_part.done", where | {"part": part}
         yield "output_item.done", {"output_index": at, "item": self.items[at]}
 
-    def _write(self, text: str) -> Iterator[Event]:
+    def _told(self, tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
+        """log p of tokens, where it is asked for."""
+        return entries_of(self._tokenizer, tokens) if self._body.logprobs else []
+
+    def _write(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         """Text of the message, which begins with its first."""
         new = self._message is None
         message = self._open_message()
@@ -113,7 +120,8 @@ class Output:
             yield "output_item.added", added
             yield "content_part.added", where | {"part": message["content"][0]}
         message["content"][0]["text"] += text
-        yield "output_text.delta", where | {"delta": text, "logprobs": []}
+        message["content"][0]["logprobs"] += logprobs
+        yield "output_text.delta", where | {"delta": text, "logprobs": logprobs}
 
     def _open_message(self) -> dict[str, Any]:
         if self._message is None:
@@ -134,12 +142,12 @@ class Output:
     def _finish(self) -> Iterator[Event]:
         """The end of the message."""
         if self._message is None:
-            yield from self._write("")
+            yield from self._write("", [])
         message = self._open_message()
         message["content"][0]["text"] = text = self._generation.answers[0].text
         message["status"] = self.status
         where = self._where(message)
-        yield "output_text.done", where | {"text": text, "logprobs": []}
+        yield "output_text.done", where | {"text": text, "logprobs": message["content"][0]["logprobs"]}
         yield "content_part.done", where | {"part": message["content"][0]}
         yield "output_item.done", {"output_index": where["output_index"], "item": message}
 
@@ -164,7 +172,7 @@ class Output:
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": "auto"},
             "store": False,
             "temperature": answer.request.sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"} if body.format is None else body.format.told()},
             "tool_choice": "none",
             "tools": [],
             "top_p": answer.request.sampling.top_p,

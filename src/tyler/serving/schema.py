@@ -13,6 +13,8 @@ from pydantic_core import PydanticCustomError
 
 LONGEST_TEXT = 2**22
 """Characters of a text; a context of a million tokens holds about as many."""
+LONGEST_PATTERN = 2**12
+"""Characters of a regular expression."""
 LONGEST_STOP = 256
 """Characters of a stop string: the end of the text is held against all its beginnings at every step."""
 MOST_PROMPTS, MOST_MESSAGES, MOST_PARTS, MOST_IDS = 512, 2048, 256, 2**18
@@ -42,6 +44,12 @@ Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Name = Annotated[str, Field(max_length=256)]
 StopString = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 StopStrings = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
+MOST_BIASES = 1024
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = Annotated[
+    dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MOST_BIASES),
+]
 Count = Annotated[int, Field(ge=1, le=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=MOST_IDS, fail_fast=True)]
@@ -58,14 +66,15 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _names_are_known(cls, content: Any, info: ValidationInfo) -> Any:
-        if not isinstance(content, dict) or content.keys() <= cls.model_fields.keys():
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        if not isinstance(content, dict) or content.keys() <= known:
             return content
-        unknown = next(name for name in content if name not in cls.model_fields)
+        unknown = next(name for name in content if name not in known)
         context = info.context or {}
         if context.get("unknown") != "ignore":
             raise PydanticCustomError("unknown_field", "{field} is not supported by this server", {"field": unknown})
         context["ignored"].append(unknown)
-        return {name: value for name, value in content.items() if name in cls.model_fields}
+        return {name: value for name, value in content.items() if name in known}
 
 
 class Body(Strict):
@@ -77,6 +86,45 @@ class TylerOptions(Strict):
 
     budget: Annotated[int, Field(ge=0, le=2**31)] | None = None
     router: Name | None = None
+
+
+class SchemaFormat(Strict):
+    """A JSON Schema with its name; it is kept to exactly, whatever `strict` says."""
+
+    name: Name | None = None
+    description: Text | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class Format(SchemaFormat):
+    """What an answer's text has to be: any text, JSON, JSON of a schema, or a text of a regular expression.
+
+    Chats have the schema below `json_schema`, responses and messages beside `type`.
+    """
+
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    json_schema: SchemaFormat | None = None
+    pattern: Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)] | None = None
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Format:
+        needed = {"json_schema": ("a schema", self.schema_of), "regex": ("a pattern", self.pattern)}
+        name, value = needed.get(self.type, ("", ""))
+        if value is None:
+            raise ValueError(f"type {self.type!r} needs {name}")
+        if self.type != "regex" and self.pattern is not None:
+            raise ValueError("a pattern is for type 'regex'")
+        return self
+
+    def told(self) -> dict[str, Any]:
+        """The same as a response repeats it."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+    @property
+    def schema_of(self) -> dict[str, Any] | None:
+        """The schema, wherever it stands."""
+        return self.json_schema.schema_ if self.json_schema is not None else self.schema_
 
 
 class ObfuscationOptions(Strict):
@@ -98,6 +146,13 @@ class Generating(Body):
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    logit_bias: Biases | None = None
+    stop_token_ids: Annotated[Ids, Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
     stream: bool | None = False
     tyler: TylerOptions = TylerOptions()
     user: Name | None = None
@@ -108,6 +163,16 @@ class Generating(Body):
         """The stop strings."""
         return ()
 
+    @property
+    def format(self) -> Format | None:
+        """What the text has to be."""
+        return None
+
+    @property
+    def alternatives(self) -> int:
+        """How many other tokens are told of at each place."""
+        return 0
+
 
 class Sampled(Generating):
     """What chats and completions take."""
@@ -116,15 +181,17 @@ class Sampled(Generating):
     seed: Seed | None = None
     stop: StopString | StopStrings | None = None
     stream_options: StreamOptions | None = None
-    presence_penalty: Annotated[float | None, only(None, 0.0)] = None
-    frequency_penalty: Annotated[float | None, only(None, 0.0)] = None
-    logit_bias: Nothing = None
+    response_format: Format | None = None
     store: Off = None
     service_tier: Annotated[Name | None, only(None, "auto", "default")] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def format(self) -> Format | None:
+        return self.response_format
 
     @property
     def includes_usage(self) -> bool:
@@ -174,8 +241,11 @@ class ChatRequest(Sampled):
     functions: Nothing = None
     tool_choice: Annotated[Any, only(None, "none", "auto")] = None
     parallel_tool_calls: Off = None
-    response_format: Annotated[Any, only(None, {"type": "text"})] = None
     modalities: Annotated[Any, only(None, ["text"])] = None
+
+    @property
+    def alternatives(self) -> int:
+        return self.top_logprobs or 0
 
 
 class CompletionRequest(Sampled):
@@ -192,6 +262,10 @@ class CompletionRequest(Sampled):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int | None, only(None, 1)] = None
     suffix: Nothing = None
+
+    @property
+    def alternatives(self) -> int:
+        return self.logprobs or 0
 
 
 class SummaryPart(Strict):
@@ -223,6 +297,13 @@ class Reasoning(Strict):
     generate_summary: Nothing = None
 
 
+class TextOptions(Strict):
+    """What the text of a response is."""
+
+    format: Format | None = None
+    verbosity: Annotated[Name | None, only(None, "medium")] = None
+
+
 class ResponsesRequest(Generating):
     """`POST /v1/responses`. Nothing is stored, so every request brings its whole conversation."""
 
@@ -236,13 +317,26 @@ class ResponsesRequest(Generating):
     parallel_tool_calls: Off = None
     previous_response_id: Nothing = None
     conversation: Nothing = None
-    include: Nothing = None
+    include: Annotated[Any, only(None, [], ["message.output_text.logprobs"])] = None
     background: Off = None
     truncation: Annotated[Any, only(None, "disabled")] = None
-    text: Annotated[Any, only(None, {"format": {"type": "text"}})] = None
-    top_logprobs: Annotated[Any, only(None, 0)] = None
+    text: TextOptions | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     store: Off = None
     service_tier: Annotated[Name | None, only(None, "auto", "default")] = None
+
+    @property
+    def format(self) -> Format | None:
+        return None if self.text is None else self.text.format
+
+    @property
+    def alternatives(self) -> int:
+        return self.top_logprobs or 0
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether log-probabilities are told."""
+        return bool(self.include) or self.top_logprobs is not None
 
 
 class ThinkingBlock(Strict):
@@ -270,6 +364,12 @@ class Thinking(Strict):
     budget_tokens: Count | None = None
 
 
+class OutputConfig(Strict):
+    """What the text of a message is."""
+
+    format: Format | None = None
+
+
 class AnthropicMetadata(Strict):
     """Who asks."""
 
@@ -294,10 +394,15 @@ class MessagesRequest(MessagesCount, Generating):
     stop_sequences: StopStrings | None = None
     metadata: AnthropicMetadata | None = None  # type: ignore[assignment]
     service_tier: Annotated[Name | None, only(None, "auto", "standard_only")] = None
+    output_config: OutputConfig | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         return tuple(self.stop_sequences or ())
+
+    @property
+    def format(self) -> Format | None:
+        return None if self.output_config is None else self.output_config.format
 
 
 class TokenizeRequest(Body):

@@ -1,13 +1,14 @@
-"""log p of a prompt's tokens and of what was decoded after it, with the most probable alternatives.
+"""log p of a prompt's tokens, and of an answer's as it was decoded, with the most probable alternatives, for clients.
 
-One pass over the whole context, latents replayed, with the decoder that decodes: the numbers are those of decoding, and
-those of `tyler.evaluation.harness`, up to rounding.
+A prompt is read in one pass with the decoder that decodes: the numbers are those of `tyler.evaluation.harness`, up to
+rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,9 +18,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.native.engine import Engine
-from tyler.engine.sampling import masked_logits
+from tyler.engine.request import TokenEvent
 from tyler.engine.sizes import positions_at_once
-from tyler.engine.trajectory import Trajectory, replay_context
 
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 """The bytes that letters of a byte-level token stand for."""
@@ -27,16 +27,12 @@ BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 @dataclass(frozen=True)
 class Scored:
-    """A token, or a drawn operator (`token` None), with log p (None for the first of a prompt) and its alternatives.
-
-    `cut` marks a token of which a stop string has left only the text that is here.
-    """
+    """A token of a prompt with log p (None for the first) and its alternatives; or the end, where none came (None)."""
 
     token: int | None
     text: str
     logprob: float | None
     top: tuple[tuple[int, float], ...] = ()
-    cut: bool = False
 
 
 @torch.no_grad()
@@ -52,34 +48,6 @@ def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
         alternatives += best(table, top)
     texts = pieces(engine.backbone.tokenizer, ids)
     return [Scored(*one) for one in zip(ids, texts, logprobs, alternatives, strict=True)]
-
-
-@torch.no_grad()
-def score_answer(engine: Engine, trajectory: Trajectory, top: int) -> list[Scored]:
-    """log p of every action as it was decoded, and what else was probable at its place.
-
-    Raises ValueError for an answer with soft tokens, whose vectors are not kept.
-    """
-    device, vocab = engine.backbone.device, trajectory.vocab_size
-    alternatives: list[tuple[tuple[int, float], ...]] = [()] * len(trajectory.actions)
-    if top and trajectory.actions:
-        embeds, decided_at = replay_context(trajectory, engine.backbone.embed, device)
-        allowed, alternatives = trajectory.allowed().to(device), []
-        for first, part in chunks(hidden_states(engine, embeds)[decided_at], vocab):
-            scale = torch.full((len(part),), trajectory.sampling.scale, device=device)
-            logits = masked_logits(engine.policy.logits(part), allowed[first : first + len(part)], scale)
-            alternatives += best(logits.log_softmax(dim=-1)[:, :vocab], top)
-    tokens = [action for action in trajectory.actions if action < vocab]
-    texts = iter(pieces(engine.backbone.tokenizer, tokens))
-    found = []
-    for action, logprob, others in zip(trajectory.actions, trajectory.logprobs, alternatives, strict=True):
-        if action < vocab:
-            # One number for one token: the pass over the whole context rounds otherwise than decoding did.
-            told = tuple((token, logprob if token == action else other) for token, other in others)
-            found.append(Scored(action, next(texts), logprob, told))
-        else:
-            found.append(Scored(None, "", logprob, others))
-    return found
 
 
 def hidden_states(engine: Engine, embeds: Float[Tensor, "seq dim"]) -> Float[Tensor, "seq dim"]:
@@ -134,22 +102,33 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes:
     return token_text(tokenizer, id).encode() if found is None else found
 
 
-def visible(scored: Sequence[Scored], trajectory: Trajectory) -> list[Scored]:
-    """What was drawn in an answer, without what a stop string cut off its text; the texts of tokens join to its own."""
-    left = len(trajectory.text)
-    if trajectory.finish_reason != "stop":
-        return list(scored)
-    found = list[Scored]()
-    for one in scored:
-        if not left:
-            break
-        found.append(one if len(one.text) <= left else replace(one, text=one.text[:left], cut=True))
-        left -= len(found[-1].text)
-    return found
+def told(tokens: Sequence[TokenEvent]) -> list[TokenEvent]:
+    """The tokens of an answer's text, without those that a stop string cut off whole; their texts join to its own."""
+    return [one for one in tokens if one.text or not one.cut]
 
 
-def name_of(tokenizer: PreTrainedTokenizerBase, scored: Scored) -> str:
+def name_of(tokenizer: PreTrainedTokenizerBase, token: Scored | TokenEvent) -> str:
     """What a token is called, as among its alternatives: itself, or its text in the answer where it says less."""
-    if scored.token is None or scored.cut or byte_level(tokenizer, scored.token) is None:
-        return scored.text
-    return token_text(tokenizer, scored.token)
+    cut = isinstance(token, TokenEvent) and token.cut
+    if token.token is None or cut or (token.text and byte_level(tokenizer, token.token) is None):
+        return token.text
+    return token_text(tokenizer, token.token)
+
+
+def entry_of(tokenizer: PreTrainedTokenizerBase, token: TokenEvent) -> dict[str, Any]:
+    """One token as chats and responses have it."""
+    own = None if token.cut else byte_level(tokenizer, token.token)
+    others = [entry(token_text(tokenizer, id), token_bytes(tokenizer, id), logprob) for id, logprob in token.top]
+    encoded = token.text.encode() if own is None else own
+    return entry(name_of(tokenizer, token), encoded, token.logprob) | {"top_logprobs": others}
+
+
+def entry(text: str, encoded: bytes, logprob: float) -> dict[str, Any]:
+    """A token with log p."""
+    return {"token": text, "logprob": logprob, "bytes": list(encoded)}
+
+
+def entries_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
+    """The tokens of a text as chats and responses have them, control tokens left out."""
+    special = set(tokenizer.all_special_ids)
+    return [entry_of(tokenizer, one) for one in told(tokens) if one.token not in special]

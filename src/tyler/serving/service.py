@@ -12,6 +12,8 @@ from typing import Any
 
 from fastapi import Request as HttpRequest
 
+from tyler.engine.grammar import TextGrammar, Vocabulary, words_of
+from tyler.engine.logits import LogitSettings
 from tyler.engine.request import PromptTooLong, Request
 from tyler.engine.routing import Router, router_named
 from tyler.engine.sampling import Sampling, seed_of
@@ -22,12 +24,15 @@ from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError, unsupported
 from tyler.serving.generation import Answer, Generation
 from tyler.serving.metrics import Metrics
-from tyler.serving.schema import EFFORTS, Effort, Generating
+from tyler.serving.schema import EFFORTS, Effort, Format, Generating
 from tyler.serving.settings import ServerSettings
 from tyler.serving.tracing import Traces
 
 JOINED = 4
 """Characters that a tokenizer's normalization may make one of, at most."""
+
+LONGEST_SCHEMA = 2**16
+"""Characters of a JSON Schema."""
 
 Question = Conversation | list[int]
 """What is answered, or token ids that are continued."""
@@ -64,6 +69,7 @@ class Service:
             memory=settings.memory,
             max_probes=settings.max_probes,
         )
+        self._vocabulary = vocabulary_of(servable)
         self._has_operators = has_operators(servable)
         self._log: AuditLog | None = None
         self._traces = None if settings.otlp is None else Traces.to(settings.otlp, settings.name)
@@ -138,13 +144,42 @@ class Service:
             stop=body.stops,
             budget=self._budget(body, limits),
             router=self._router(body),
+            max_generated=most if limits.length is None else limits.length,
+            stop_token_ids=tuple(body.stop_token_ids or ()),
+            logits=self._logits(body),
+            top_logprobs=body.alternatives,
         )
+
+    def _logits(self, body: Generating) -> LogitSettings:
+        """What is changed about the choice of tokens. Raises ApiError for fields that do not go together."""
+        names = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos")
+        given = {name: value for name in names if (value := getattr(body, name)) is not None}
+        biases = {int(token): bias for token, bias in (body.logit_bias or {}).items()}
+        try:
+            return LogitSettings(**given, logit_bias=biases, grammar=self._grammar(body.format))
+        except ValueError as error:
+            raise ApiError(400, str(error), param="ignore_eos", code="invalid_value") from error
+
+    def _grammar(self, format: Format | None) -> TextGrammar | None:
+        """What the text has to be. Raises ApiError for a schema that is too large, and where there are no grammars."""
+        if format is None or format.type == "text":
+            return None
+        if isinstance(self._vocabulary, str):
+            raise unsupported("response_format", self._vocabulary)
+        if format.type == "regex":
+            return TextGrammar(self._vocabulary, "regex", format.pattern or "")
+        grammar = TextGrammar.of_schema(self._vocabulary, format.schema_of or {"type": "object"})
+        if len(grammar.source) > LONGEST_SCHEMA:
+            message = f"the schema has {len(grammar.source)} characters; this server takes up to {LONGEST_SCHEMA}"
+            raise ApiError(400, message, param="response_format", code="too_large")
+        return grammar
 
     def _sampling(self, body: Generating, n: int, seed: int | None) -> Sampling:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
         temperature = body.temperature or 0.0
         if body.temperature is None:
-            quiet = {"top_p": (body.top_p, 1.0), "top_k": (body.top_k, 0), "seed": (seed, None)}
+            quiet: dict[str, tuple[float | None, float | None]] = {"top_p": (body.top_p, 1.0), "seed": (seed, None)}
+            quiet |= {"top_k": (body.top_k, 0), "min_p": (body.min_p, 0.0)}
             for name, (value, off) in quiet.items():
                 if value not in (None, off) and not (name == "seed" and body.tyler.router is not None):
                     message = (
@@ -208,18 +243,25 @@ class Service:
         try:
             first = await asyncio.to_thread(self._request, question, settings)
         except ValueError as error:
-            raise ApiError(400, str(error), code="invalid_value") from error
+            raise refused(error) from error
         others = [seed_of(first.sampling.seed, number) for number in range(1, n)]
         return [first, *(replace(first, sampling=replace(first.sampling, seed=seed)) for seed in others)]
 
     def _request(self, question: Question, settings: AnswerSettings) -> Request:
-        if not isinstance(question, Conversation):
-            return self.servable.continuation(question, settings)
-        self.template.check(question)
-        request = self.servable.request(question.question, settings)
-        if question.begun is None:
+        begun = list[int]()
+        if isinstance(question, Conversation):
+            self.template.check(question)
+            request = self.servable.request(question.question, settings)
+            if question.begun is not None:
+                begun = self.template.ids_of_beginning(question.begun)
+                request = replace(request, prompt_ids=[*request.prompt_ids, *begun])
+        else:
+            request = self.servable.continuation(question, settings)
+        if not isinstance(grammar := request.logits.grammar, TextGrammar):
             return request
-        return replace(request, prompt_ids=[*request.prompt_ids, *self.template.ids_of_beginning(question.begun)])
+        grammar = replace(grammar, begun=tuple(begun))
+        grammar.start()  # here, since it takes a while: the engine finds it made
+        return replace(request, logits=replace(request.logits, grammar=grammar))
 
     async def generate(
         self, http: HttpRequest, body: Generating, requests: Sequence[Request], prompts: int = 1
@@ -231,7 +273,7 @@ class Service:
         except PromptTooLong as error:
             raise ApiError(400, str(error), code="context_length_exceeded") from error
         except ValueError as error:
-            raise ApiError(400, str(error), code="invalid_value") from error
+            raise refused(error) from error
         self.open += 1
 
         def closed(outcome: str, generation: Generation) -> None:
@@ -303,15 +345,39 @@ class Service:
         self._log.add(record)
 
 
-def settings_of(decoding: dict[str, Any]) -> AnswerSettings:
+def refused(error: ValueError) -> ApiError:
+    """What the engine or a grammar refuses, by the field that it names."""
+    fields = {"logit_bias": "logit_bias", "stop_token_ids": "stop_token_ids", "json_schema": "response_format"}
+    fields |= {"regex": "response_format", "top_logprobs": "top_logprobs"}
+    param = next((field for word, field in fields.items() if word in str(error)), None)
+    return ApiError(400, str(error), param=param, code="invalid_value")
+
+
+def settings_of(decoding: dict[str, Any], servable: Servable) -> AnswerSettings:
     """The settings that a line of the audit log holds under "decoding": with the prompt they give the same answer."""
+    source, grammar = decoding["grammar"], None
+    if source is not None:
+        grammar = TextGrammar(Vocabulary.of(servable.model.backbone), **source)
     return AnswerSettings(
         sampling=Sampling(**decoding["sampling"]),
         max_new_tokens=decoding["max_new_tokens"],
         stop=tuple(decoding["stop"]),
         budget=decoding["budget"],
         router=router_named(decoding["router"]),
+        max_generated=decoding["max_generated"],
+        stop_token_ids=tuple(decoding["stop_token_ids"]),
+        logits=LogitSettings(**decoding["logits"], grammar=grammar),
     )
+
+
+def vocabulary_of(servable: Servable) -> Vocabulary | str:
+    """The tokens of grammars, read once, since that takes a second; or why there can be no grammar."""
+    try:
+        vocabulary = Vocabulary.of(servable.model.backbone)
+    except ValueError as error:
+        return str(error)
+    words_of(vocabulary)
+    return vocabulary
 
 
 def has_operators(servable: Servable) -> bool:

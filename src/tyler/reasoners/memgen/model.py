@@ -329,7 +329,7 @@ class MemGenReasoner:
             max_new_tokens=settings.max_new_tokens,
             trigger_temperature=settings.sampling.temperature,
         )
-        return replace(request, stop=settings.stop)
+        return settings.completed(request)
 
     def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
         """What the engine is asked to continue."""

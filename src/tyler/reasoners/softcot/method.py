@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
@@ -49,7 +49,7 @@ class SoftCotReasoner:
         request = self.model.request(
             question, self.thoughts, sampling=settings.sampling, max_new_tokens=settings.max_new_tokens
         )
-        return replace(request, stop=settings.stop)
+        return settings.completed(request)
 
     def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
         """Raises ValueError: soft thoughts have their place in the user's turn."""
