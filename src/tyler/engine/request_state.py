@@ -124,12 +124,15 @@ class RequestState:
         """p(operator) of the latest decision."""
         return self.operator_probs[-1] if self.operator_probs else ()
 
-    def exceeds(self, latents: int = 0) -> bool:
-        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left."""
+    def exceeds(self, latents: int = 0, held: int = 0) -> bool:
+        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left.
+
+        `held` visible tokens are certain, and not yet shown again.
+        """
         most = self.request.max_generated
         if most is None:
             return False
-        used = len(self.visible) + sum(call.num_latents for call in self.invocations)
+        used = len(self.visible) + held + sum(call.num_latents for call in self.invocations)
         return used + latents > most if latents else used >= most
 
     def park(self, call: Call, logprob: float) -> None:
@@ -176,12 +179,18 @@ class RequestState:
         self.call = None
         return made
 
-    def finish_if_full(self, actions: int, length: int, longest: int) -> None:
-        """End it where it has used its actions, or where its context is over `longest`: no other action would fit."""
-        out_of_actions = actions >= self.request.max_new_tokens
-        if (out_of_actions or length > longest) and not self.finish_reason:
-            self.finish_reason, self.call = "length", None
-            self.limited_by = "max_new_tokens" if out_of_actions else "context"
+    def finish_if_full(self, actions: int, length: int, longest: int, *, latents: int = 0, held: int = 0) -> None:
+        """End it where a limit is reached: `actions` used, what is generated with the `latents` of the call that it
+        waits for, or a context over `longest`, after which no other action would fit. All count the `held` tokens, too.
+        """
+        limits = (
+            ("max_new_tokens", actions + held >= self.request.max_new_tokens),
+            ("max_generated", self.exceeds(latents, held)),
+            ("context", length + held > longest),
+        )
+        reached = [name for name, is_reached in limits if is_reached]
+        if reached and not self.finish_reason:
+            self.finish_reason, self.call, self.limited_by = "length", None, reached[0]
 
     def hold_back(self) -> tuple[list[int], int]:
         """Take back the visible tokens after the call's position, to be committed again after the latents.

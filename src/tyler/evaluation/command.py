@@ -248,7 +248,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
     """Everything that decides the answers; an evaluation resumes only under the same.
 
     What sampling there is stands there only where it is not greedy, and what the weights are in only where it is not
-    float32, so that evaluations from before it resume.
+    float32, and the engine only where it is not the native one, so that evaluations from before it resume.
     """
     prompt, answering = loaded.prompt, asked.answering
     sampled = answering.sampling != Sampling() or answering.samples > 1
@@ -261,6 +261,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         "max_new_tokens": loaded.max_new_tokens,
         **sampling,
         **({} if loaded.dtype == "float32" else {"dtype": loaded.dtype}),
+        **answering.engine_choice.settings(),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         **loaded.text,

@@ -18,6 +18,7 @@ from typing import Any
 from tyler.config.files import load_config
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.config.schema import Config
+from tyler.engine.choice import NATIVE, EngineChoice
 from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import Selection, read_held_out, without_any
@@ -42,6 +43,10 @@ SECTIONS = {
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
 OWN_ENGINE = "native"
 """The engine that no cell names."""
+ROLLED_OUT = ("stage2", "grpo")
+"""Methods of training whose answers come from any engine."""
+ON_ANY_ENGINE = ("tyler", "cot")
+"""Methods of decoding that need no engine in particular."""
 AT_FIRST = (*("group_size", "clip_range", "temperature", "updates_per_rollout", "advantage_epsilon", "scale_rewards"),)
 """What an objective had when FORMAT came."""
 LATER = {
@@ -91,7 +96,9 @@ class Training:
         read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
-        free = FREE if config.decoding.engine != OWN_ENGINE else (*FREE, "engine", "engine_args")
+        if self.method in ROLLED_OUT and "decoding" in read:
+            read["decoding"] |= sources.engine.settings()
+        free = FREE if settings["decoding"]["engine"] != OWN_ENGINE else (*FREE, "engine", "engine_args")
         return {"method": self.method, **without(as_first_named(read), free)}
 
 
@@ -133,6 +140,12 @@ class Sources:
     data: Mapping[str, str]
     fingerprints: dict[tuple[object, ...], str] = field(default_factory=dict)
     digests: dict[Questions | tuple[Selection, ...], str] = field(default_factory=dict)
+    engine: EngineChoice = NATIVE
+    """What answers wherever it can; where it cannot, the native engine does."""
+
+    def engine_of(self, decoding: Decoding) -> EngineChoice:
+        """The engine of a decoding: interventions and methods with an engine of their own have the native one."""
+        return NATIVE if decoding.intervention or decoding.method not in ON_ANY_ENGINE else self.engine
 
     def problems(self, asked: Questions) -> list[Problem]:
         """The problems that are asked, in their order."""
@@ -221,7 +234,7 @@ class Cell:
         """Everything that decides the answers, and what is kept of them where it is more than who is right."""
         return {
             "training": self.training.identity(self.preset, self.seed, sources),
-            "decoding": asdict(self.decoding),
+            "decoding": asdict(self.decoding) | sources.engine_of(self.decoding).settings(),
             "questions": {**asdict(self.questions), "sha256": sources.digest(self.questions)},
             "seed": self.seed,
             **({} if self.measure == ACCURACY else {"measure": self.measure}),

@@ -122,6 +122,8 @@ class Grid:
         longest, alone = cell.questions.max_new_tokens, cell.measure in ALONE
         key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
         if key not in self.latest:
+            for answered, _ in self.latest.values():
+                close(answered)
             self.latest.clear()
         location, seconds = self._trained(cell.training, cell)
         if key not in self.latest:
@@ -137,7 +139,7 @@ class Grid:
         decoding, longest = cell.decoding, cell.questions.max_new_tokens
         slots = 1 if cell.measure in ALONE else self.slots
         config = cell.training.config(cell.preset, cell.seed)
-        place: dict[str, Any] = {"dtype": config.backbone.dtype}
+        place: dict[str, Any] = {"dtype": config.backbone.dtype, "engine": self.sources.engine_of(decoding)}
         if cell.training.method == UNTRAINED:  # what is trained has noted these
             place |= {"revision": config.backbone.revision, "prompt": config.prompt}
         if decoding.method != registry.OWN:
@@ -169,6 +171,12 @@ class Grid:
         assert data.development is not None, "a study's preset has development problems"
         task = data.development.task or data.task
         return self.sources.problems(Questions(task, data.development.split, NUM_OBSERVED, 0))
+
+
+def close(reasoner: Reasoner) -> None:
+    """End the engine of a reasoner that answers no more: vLLM's outlives its object."""
+    if isinstance(reasoner, TylerReasoner):
+        reasoner.model.shared_engine.close()
 
 
 def routed(router: str, only: tuple[str, ...]) -> Router | None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tyler.config.schema import Config
-from tyler.experiments.cells import UNTRAINED, Sources, Training, name_of
+from tyler.experiments.cells import ROLLED_OUT, UNTRAINED, Sources, Training, name_of
 from tyler.model import Tyler
 from tyler.modeling.manifest import forget_folders
 from tyler.reasoners.registry import checkpoint_class
@@ -152,6 +152,8 @@ def _config(
 ) -> Config:
     """The settings of a training: its problems where they are, and a merged model in the backbone's place."""
     more = sources.placed(training.config(preset, seed))
+    if training.method in ROLLED_OUT:
+        more += sources.engine.overrides()
     if memory is not None:
         more.append(f"decoding.memory={memory}")
     if training.start is not None and training.start.method == "merge":

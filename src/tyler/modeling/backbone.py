@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -161,6 +162,21 @@ class Backbone:
 
     def embed(self, ids: Int[Tensor, "*seq"]) -> Float[Tensor, "*seq dim"]:
         return nn.functional.embedding(ids, self.embedding)
+
+    def exported(self) -> str:
+        """The folder or Hub id from which other programs read it.
+
+        A GGUF file and a backbone with merged adapters are written out once, as safetensors, below the user's cache.
+        """
+        if not (self.id.endswith(SUFFIX) or self.adapters):
+            return self.place or located(self.id)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "tyler" / "exported" / self.fingerprint()
+        if not (folder / "config.json").is_file():
+            partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+            self.model.save_pretrained(partial)
+            partial.rename(folder)
+        return str(folder)
 
     def fingerprint(self) -> str:
         """A short hash of every weight and every setting that changes what the model computes (`fingerprint.py`).

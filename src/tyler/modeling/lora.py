@@ -246,6 +246,20 @@ def same_json(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
+@torch.no_grad()
+def low_rank_maps(lora: PeftModel | None) -> dict[str, tuple[Tensor, Tensor]]:
+    """A [rank, in] and scaled B [out, rank] of each adapted map, in float32 on the CPU; none of None."""
+
+    def copied(layer: nn.Module) -> Tensor:
+        return cast(nn.Linear, layer).weight.detach().to("cpu", torch.float32)
+
+    layers = {} if lora is None else lora_layers(lora)
+    return {
+        name: (copied(layer.lora_A[ADAPTER]), copied(layer.lora_B[ADAPTER]) * layer.scaling[ADAPTER])
+        for name, layer in layers.items()
+    }
+
+
 class Adapted(nn.Module):
     """A LoRA on the frozen backbone; what else is trained with it, a subclass adds."""
 

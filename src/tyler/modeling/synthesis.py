@@ -57,6 +57,10 @@ class Head(nn.Module):
         """z_t^k = Proj_k(h_t^k), Eq. synth-final. `hidden` are the last hidden states, after the final norm."""
         return self.proj(hidden.to(self.proj.weight.dtype)).to(hidden.dtype)
 
+    def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
+        """W and b of z = W h + b."""
+        return self.proj.weight, self.proj.bias.expand(self.num_latents, -1)
+
 
 class ConstantHead(nn.Module):
     """Latents [N, dim] that are the same in every context, whatever the hidden states: a control, and pause tokens."""
@@ -75,6 +79,10 @@ class ConstantHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
         return self.latents.to(hidden).expand_as(hidden).clone()  # what is kept of an answer is no view of a parameter
+
+    def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
+        """W, which is 0, and b of z = W h + b."""
+        return self.latents.new_zeros(self.latents.shape[1], self.latents.shape[1]), self.latents
 
 
 class CentredHead(nn.Module):
@@ -114,6 +122,10 @@ class CentredHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
         return (self.latents + self.proj(hidden.to(self.centre) - self.centre)).to(hidden.dtype)
+
+    def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
+        """W and b of z = W h + b."""
+        return self.proj.weight, self.latents - self.proj(self.centre)
 
 
 TrainedHead = Head | ConstantHead | CentredHead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
@@ -17,8 +17,10 @@ class Settings:
 
 
 def plain(model: Tyler) -> Tyler:
-    """The model's backbone alone, with the model's prompt: no operators, no adapter."""
-    return model if model.stage == "backbone" else Tyler.start(model.backbone, (), prompt=model.prompt)
+    """The model's backbone alone, with the model's prompt and on its engine: no operators, no adapter."""
+    if model.stage == "backbone":
+        return model
+    return replace(Tyler.start(model.backbone, (), prompt=model.prompt), decoder=model.decoder)
 
 
 def reasoner(

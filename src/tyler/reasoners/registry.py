@@ -155,8 +155,7 @@ def load(
     if chosen.saved is None:
         model: Any = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
     else:
-        check_native(location, method, engine)
-        model = chosen.saved.model.from_pretrained(location, **place)
+        model = on_engine(chosen.saved.model.from_pretrained(location, **place), method, engine)
     shown = name if kind else f"{name}, {method}"
 
     def build(settings: Any, longest: int) -> Reasoner:
@@ -193,10 +192,13 @@ def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineCh
     return replace(found, prompt=found.prompt if prompt is None else prompt, decoder=engine)
 
 
-def check_native(location: str, kind: str, engine: EngineChoice) -> None:
-    """Raise ValueError for another engine than the native one, where a checkpoint decodes in its own way."""
-    if engine.name != "native":
-        raise ValueError(f"{location} is a {kind} checkpoint, which the native engine alone decodes")
+def on_engine(model: Any, kind: str, engine: EngineChoice) -> Any:
+    """A method's own model on an engine. Raises ValueError for one that decodes on the native engine alone."""
+    if engine.name == "native":
+        return model
+    if not hasattr(model, "decoder"):
+        raise ValueError(f"a {kind} checkpoint runs on the native engine alone; use engine 'native'")
+    return replace(model, decoder=engine)
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
@@ -276,10 +278,10 @@ def answerer(
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
-        check_native(location, kind, engine)
         saved = find_method(kind).saved
         assert saved is not None
-        model = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
+        found = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
+        model = on_engine(found, kind, engine)
 
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)

@@ -52,7 +52,8 @@ def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
 
 def hidden_states(engine: Engine, embeds: Float[Tensor, "seq dim"]) -> Float[Tensor, "seq dim"]:
     """The policy's last hidden states of a context."""
-    decoder = engine.batch.policy_reader.decoder
+    native = isinstance(engine, Engine)
+    decoder = engine.batch.policy_reader.decoder if native else engine.policy.decoder()  # vLLM's gives no hidden states
     states: Tensor = decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0]
     return states
 

@@ -12,6 +12,7 @@ import torch
 from tests import tiny
 from tests.engine.vllm.conftest import POSITIONS, engine_of
 
+from tyler.engine.logits import LogitSettings
 from tyler.engine.request import InvocationEvent, PromptTooLong, Request, SoftPrompt, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
@@ -254,12 +255,51 @@ def test_new_weights_reach_the_next_answer_and_not_a_running_one(engine: VllmEng
     check_equal(engine.run(asked), before)
 
 
+class Sampler:
+    """Any other rule of choosing."""
+
+    def start(self, *_: object) -> None:
+        return None
+
+
 @pytest.mark.parametrize(
-    "given", [{"soft_prompt": SoftPrompt((0,), torch.zeros(1, 128))}, {"branch": [5]}], ids=["soft prompt", "branch"]
+    "given",
+    [
+        {"soft_prompt": SoftPrompt((0,), torch.zeros(1, 128))},
+        {"branch": [5]},
+        {"sampler": Sampler(), "router": Never()},
+        {"top_logprobs": 3},
+    ],
+    ids=["soft prompt", "branch", "sampler", "top_logprobs"],
 )
 def test_what_runs_on_the_native_engine_alone_is_refused_by_name(engine: VllmEngine, given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(given))} runs on the native engine alone"):
         engine.add_request(Request([5, 6], **given))
+
+
+def test_what_changes_the_choice_of_tokens_changes_it_alike(engine: VllmEngine, model: Tyler) -> None:
+    """Penalties, biases, min_p, end tokens and a limit on what is generated, also over calls and held tokens."""
+    penalties = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.2}
+    logits = LogitSettings(min_p=0.05, logit_bias={5: 3.0}, ignore_eos=True, **penalties)
+    asked = [
+        Request(ids, router, sampling, max_new_tokens=24, stop_token_ids=(7,), logits=logits, max_generated=limit)
+        for ids in prompts()[:2]
+        for router in ROUTERS
+        for sampling in (Sampling(), Sampling(0.9, seed=3))
+        for limit in (None, 15)
+    ]
+    answers = engine.run(asked)
+    check_equal(answers, model.engine(slots=16).run(asked))
+    assert {answer.limited_by for answer in answers} >= {"max_generated", "max_new_tokens"}
+    with pytest.raises(ValueError, match="logit_bias names token 99999"):
+        engine.add_request(Request([5, 6], logits=LogitSettings(logit_bias={99999: 1.0})))
+
+
+def test_n_samples_have_streams_of_their_own(engine: VllmEngine, model: Tyler) -> None:
+    asked = [Request(prompts()[0], sampling=Sampling(1.0, seed=seed), max_new_tokens=16) for seed in (1, 2, 3, 1)]
+    answers = engine.run(asked)
+    check_equal(answers, model.engine().run(asked))
+    assert answers[0].actions == answers[3].actions and len({tuple(one.actions) for one in answers}) == 3
 
 
 def test_interventions_and_unknown_arguments_are_refused_before_anything_loads(model: Tyler) -> None:
@@ -272,6 +312,12 @@ def test_interventions_and_unknown_arguments_are_refused_before_anything_loads(m
         VllmEngine(*parts, arguments={"tensor_paralel_size": 2})
     with pytest.raises(ValueError, match="Tyler sets it itself"):
         VllmEngine(*parts, arguments={"logprobs_mode": "raw_logits"})
+    for refused in ({"pipeline_parallel_size": 2}, {"speculative_config": {}}, {"enable_lora": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(refused))}=.*leave it out"):
+            VllmEngine(*parts, arguments=refused)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="Sleep mode is not supported"):
+            VllmEngine(*parts, arguments={"enable_sleep_mode": True})
     with pytest.raises(ValueError, match="give 384 or more"):
         VllmEngine(*parts, arguments={"latents": 10})
 

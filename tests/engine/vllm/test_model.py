@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from tests import tiny
 
+from tyler.engine.choice import NATIVE, EngineChoice
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
+from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
+from tyler.experiments.grid import Grid, close
 from tyler.model import Tyler
 
 PROBLEMS = [
@@ -76,3 +80,22 @@ def test_a_plain_backbone_answers_without_operators() -> None:
     one, other = (m.solve(PROBLEMS, max_new_tokens=80) for m in (native, model))
     assert [t.actions for t in one] == [t.actions for t in other]
     model.shared_engine.close()
+
+
+def test_a_cell_of_an_experiment_is_answered_on_vllm_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """What needs the native engine stays there; a training that rolls out has a name of its own, too."""
+    engine = EngineChoice("vllm", {"enforce_eager": True, "kv_cache_memory_bytes": 2**26})
+    native, mine = Sources({}), Sources({}, engine=engine)
+    cell = Cell("CoT", "mini", Training(), Decoding("cot"), Questions("mini", "dev", 3, 40), 42)
+    reasoners = [Grid(tmp_path, tmp_path, sources).reasoner(cell, "mini")[0] for sources in (native, mine)]
+    assert [one.model.decoder for one in reasoners] == [NATIVE, engine]
+    answers = [one.solve(native.problems(cell.questions)) for one in reasoners]
+    assert [t.actions for t in answers[0]] == [t.actions for t in answers[1]]
+    close(reasoners[1])
+    named = mine.engine_of(cell.decoding).settings()
+    assert named == {"engine": "vllm", "engine_args": {"enforce_eager": True}}
+    assert cell.identity(mine)["decoding"] == cell.identity(native)["decoding"] | named
+    assert mine.engine_of(Decoding(intervention="zeros")) == mine.engine_of(Decoding("soft-thinking")) == NATIVE
+    stage2 = Training("stage2", start=Training("stage1"))
+    first, second = (stage2.identity("mini", 1, sources)["stages"] for sources in (native, mine))
+    assert first[0] == second[0] and second[1]["decoding"] == first[1]["decoding"] | named

@@ -7,5 +7,13 @@ low_rank.py   both adapters as a path beside a frozen, perhaps quantised, linear
 decisions.py  the shared rule of choosing actions, as a logits processor of vLLM
 weights.py    what a Tyler adds to its backbone, and how it reaches vLLM's workers
 settings.py   what vLLM is started with
-plugin.py     what vLLM calls to learn of our classes
 """
+
+
+def register() -> None:
+    """Register the decoder classes by name; vLLM calls this in each process (entry point `vllm.general_plugins`)."""
+    from vllm import ModelRegistry
+
+    for family in ("Llama", "Qwen2", "Qwen3", "SmolLM3"):
+        name = f"Tyler{family}ForCausalLM"
+        ModelRegistry.register_model(name, f"tyler.engine.vllm.model:{name}")

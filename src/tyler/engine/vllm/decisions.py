@@ -23,6 +23,7 @@ from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
 """Under which key of a request's extra arguments its Turn is."""
+HIGHEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,10 @@ class Turn:
     is_call: bool = False
 
 
-class Batch:
-    """What the host knows of the batch that runs next."""
-
-    has_calls = False
-
-
-_BATCHES: dict[str, Batch] = {}
-
-
-def batch_of(config: VllmConfig) -> Batch:
-    """The batch of this worker of an engine; its processor and its model share it."""
-    return _BATCHES.setdefault(config.instance_id, Batch())
-
-
 def ids_of(config: VllmConfig) -> Ids:
     """The ids that the engine wrote into the config of its workers."""
     given = config.additional_config[TURN]
-    return Ids(given["vocab_size"], tuple(given["num_latents"]), given["rows"])
+    return Ids(given["vocab_size"], given["num_latents"], given["rows"])
 
 
 class Row:
@@ -97,7 +84,7 @@ class Decisions(LogitsProcessor):
     """Chooses the action of every row; see above."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        self._ids, self._batch = ids_of(vllm_config), batch_of(vllm_config)
+        self._ids, self._told = ids_of(vllm_config), vllm_config.additional_config[TURN]
         self._rows: dict[int, Row] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -106,25 +93,22 @@ class Decisions(LogitsProcessor):
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow vLLM's batch; it calls this before every forward pass, so the host knows what the pass will hold."""
         process_dict_updates(self._rows, batch_update, row_of)
-        self._batch.has_calls = any(row.turn.is_call for row in self._rows.values())
+        self._told["has_calls"] = any(row.turn.is_call for row in self._rows.values())
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Leave each row [V', report] the action it chose, its log-probability and log p(operator)."""
+        """Put the action of each row [V', report] above all others, and report its log-probability and log p(operator).
+
+        Of a call any token will do.
+        """
         places = [place for place, row in self._rows.items() if not row.turn.is_call and place < len(logits)]
-        decided = self._decide(logits, places) if places else None
-        logits.fill_(NEVER)
-        logits[:, 0] = 0.0  # of a call any token will do
-        if decided is not None:
-            actions, logprobs, operators = decided
-            logits[places, actions] = 1.0
-            first, *others = self._ids.report
-            logits[places, first] = logprobs.nan_to_num(nan=NEVER)
-            if operators is not None:
-                rows = torch.tensor(places, device=logits.device)[:, None]
-                logits[rows, torch.tensor(others, device=logits.device)] = operators.nan_to_num(nan=NEVER)
+        if places:
+            actions, reported = self._decide(logits, places)
+            logits[places, actions] = HIGHEST
+            first = self._ids.report[0]
+            logits[places, first : first + reported.shape[1]] = reported.nan_to_num(nan=NEVER)
         return logits
 
-    def _decide(self, logits: Tensor, places: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _decide(self, logits: Tensor, places: list[int]) -> tuple[Tensor, Tensor]:
         rows, count = [self._rows[place] for place in places], self._ids.num_actions
         own = logits[:, :count] if places == list(range(len(logits))) else logits[places, :count]
         turns, device = [row.turn for row in rows], logits.device
@@ -136,8 +120,10 @@ class Decisions(LogitsProcessor):
             forced = [a if row.forced is None else row.forced for a, row in zip(actions.tolist(), rows, strict=True)]
             actions = torch.tensor(forced, device=device)
             logprobs = logprobs_of(scaled, actions)
-        offered = any(any(turn.allowed) for turn in turns)
-        return actions, logprobs, scaled.log_softmax(dim=-1)[:, self._ids.vocab_size :] if offered else None
+        if not any(any(turn.allowed) for turn in turns):
+            return actions, logprobs[:, None]
+        operators = scaled[:, self._ids.vocab_size :] - scaled.logsumexp(dim=-1, keepdim=True)
+        return actions, torch.cat([logprobs[:, None], operators], dim=-1)
 
 
 def row_of(params: SamplingParams, prompt_ids: Any, chosen: list[int]) -> Row | None:

@@ -29,17 +29,10 @@ from tyler.engine.request import Event, InvocationEvent, Request
 from tyler.engine.request_state import RequestState, logit_state
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
+from tyler.engine.vllm import weights
 from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
 from tyler.engine.vllm.settings import engine_args
-from tyler.engine.vllm.weights import (
-    load,
-    policy_weights,
-    read_rows,
-    synthesizer_weights,
-    targets_of,
-    write_rows,
-)
 from tyler.engine.weight_watch import WeightWatch, writes
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
@@ -106,10 +99,8 @@ class VllmEngine(BaseEngine):
         if heads is not None and dict(heads) != dict(synthesizer.mapping()):
             raise ValueError("a model under an intervention (with_heads) runs on the native engine alone")
         self.policy, self.synthesizer = policy, synthesizer
-        self._adapters = targets_of(policy.lora, synthesizer.lora)
-        args, self.ids, positions = engine_args(
-            backbone, tuple(operators), self._adapters, slots, memory, arguments or {}
-        )
+        self._added = weights.added_by(policy, synthesizer)
+        args, self.ids, positions = engine_args(backbone, tuple(operators), self._added, slots, memory, arguments or {})
         super().__init__(backbone, operators, positions)
         config = args.create_engine_config()
         self._llm = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
@@ -120,7 +111,8 @@ class VllmEngine(BaseEngine):
         self._sent, self._version = 0, 0
         self._failure: str | None = None
         self._names = [operator.name for operator in self.operators]
-        self._asleep, self._stale, self._written = False, False, list[int]()
+        self._asleep = False
+        self._written: list[int] | None = None  # how often the synthesizer's weights had been when they were sent
         self._load_weights()
 
     def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
@@ -278,13 +270,12 @@ class VllmEngine(BaseEngine):
         answer.taken += 1
         if row.act(action, logprob, len(answer.ids), self._names, self.vocab_size):
             answer.ids.append(action)
-        if row.call is None:
-            self._finish_if_full(answer)
+        self._finish_if_full(answer)
 
     def _finish_if_full(self, answer: Answer) -> None:
-        held = len(answer.held)
-        longest = self.max_positions - self.longest_action
-        answer.row.finish_if_full(self.counted(answer.row) + held, len(answer.ids) + held, longest)
+        row, longest = answer.row, self.max_positions - self.longest_action
+        latents = 0 if row.call is None else self.ids.num_latents[self._operator(answer)]
+        row.finish_if_full(self.counted(row), len(answer.ids), longest, latents=latents, held=len(answer.held))
 
     def _park_scheduled(self, answer: Answer) -> None:
         """Park the answer where its fixed schedule places an operator, and hold back the tokens behind that place."""
@@ -292,6 +283,7 @@ class VllmEngine(BaseEngine):
         while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
             if row.may_call:
                 row.park(call, logprob=0.0)
+                self._finish_if_full(answer)
         if answer.at_call:
             held, start = row.hold_back()
             if held:
@@ -331,7 +323,7 @@ class VllmEngine(BaseEngine):
         """Latents of the table, bit for bit as the policy reads them."""
         if not places:
             return torch.empty(0, self.backbone.dim)
-        return self._apply(partial(read_rows, list(map(self.ids.row_of, places))))[0]
+        return self._apply(partial(weights.read_rows, list(map(self.ids.row_of, places))))[0]
 
     def _lend_rows(self, idle: Sequence[Answer]) -> None:
         """Give up the rows of the youngest answer that has some, so that an older one can call."""
@@ -345,7 +337,7 @@ class VllmEngine(BaseEngine):
             answer.blocks[number] = (start, taken := self.rows.take(len(places)))
             answer.ids[start : start + len(taken)] = self.ids.latents(taken)
         rows = list(map(self.ids.row_of, answer.places))
-        self._apply(partial(write_rows, rows, torch.cat(answer.row.latents)))
+        self._apply(partial(weights.write_rows, rows, torch.cat(answer.row.latents)))
         answer.lends = False
 
     # -- weights and memory --------------------------------------------------------------------------------------
@@ -362,7 +354,7 @@ class VllmEngine(BaseEngine):
         """
         if self.busy:
             raise RuntimeError("the model's weights changed while answers are decoded; finish or abort them first")
-        if targets_of(self.policy.lora, self.synthesizer.lora) != self._adapters:
+        if weights.added_by(self.policy, self.synthesizer) != self._added:
             return False
         self._wake()
         self._load_weights()
@@ -373,19 +365,28 @@ class VllmEngine(BaseEngine):
 
         What is written to the weights meanwhile, even past torch's counters, is there when the engine goes on.
         """
-        self._stale = True
         if self._llm.vllm_config.model_config.enable_sleep_mode and not self._asleep:
             self._guarded(self._llm.sleep)
             self._asleep = True
+        self._written = None
         return True
 
     def _wake(self) -> None:
         if self._asleep:
             self._guarded(self._llm.wake_up)
             self._asleep = False
-        if self._stale and not self.answers:
-            self._written = []
+        if self._written is None and not self.answers:
             self._load_weights()
+
+    def _load_weights(self) -> None:
+        """Send eta and psi, phi and the heads too where they were written since, and drop what older ones computed."""
+        written = writes(list(self.synthesizer.parameters()))
+        if written != self._written:
+            self._apply(partial(weights.load, weights.of_synthesizer(self.synthesizer, self.operators)))
+            self._written = written
+        self._apply(partial(weights.load, weights.of_policy(self.policy)))
+        self._version += 1
+        self._guarded(self._llm.reset_prefix_cache)
 
     def close(self) -> None:
         """End vLLM and its workers."""
@@ -393,17 +394,6 @@ class VllmEngine(BaseEngine):
             self._drop_answers()
         self._failure = self._failure or "it was closed"
         self._llm.engine_core.shutdown()
-
-    def _load_weights(self) -> None:
-        """Send eta and psi, phi and the heads too where they were written since, and drop what older ones computed."""
-        written = writes(list(self.synthesizer.parameters()))
-        if written != self._written:
-            self._apply(partial(load, synthesizer_weights(self.synthesizer, self.operators)))
-            self._written = written
-        self._apply(partial(load, policy_weights(self.policy)))
-        self._stale = False
-        self._version += 1
-        self._guarded(self._llm.reset_prefix_cache)
 
     def _apply(self, work: Callable[[nn.Module], Found]) -> list[Found]:
         """What `work` returns for the model of each worker."""
@@ -427,15 +417,8 @@ class VllmEngine(BaseEngine):
 
 SERVED = {
     Request: (
-        "prompt_ids",
-        "router",
-        "sampling",
-        "budget",
-        "max_new_tokens",
-        "stop",
-        "stop_token_ids",
-        "logits",
-        "operator_probs",
+        *("prompt_ids", "router", "sampling", "budget", "max_new_tokens", "max_generated", "stop", "stop_token_ids"),
+        *("logits", "operator_probs"),
     ),
     Sampling: ("temperature", "top_k", "top_p", "seed"),
 }

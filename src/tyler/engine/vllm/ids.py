@@ -18,67 +18,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 LARGEST_ID = 2**31 - 1
 """vLLM's ids are 32 bits wide."""
 
 
-@dataclass(frozen=True)
 class Ids:
     """The ids of a model with `vocab_size` tokens and operators of `num_latents`, and a table of `rows` latents."""
 
-    vocab_size: int
-    num_latents: tuple[int, ...]
-    rows: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, vocab_size: int, num_latents: Sequence[int], rows: int) -> None:
+        self.vocab_size, self.num_latents, self.rows = vocab_size, list(num_latents), rows
+        self.num_queries = sum(num_latents)  # S: of all operators, one after the other
+        self.num_actions = vocab_size + len(num_latents)  # |V'|
+        self.first_latent = self.num_actions + len(num_latents) + 1
+        self.report = list(range(self.num_actions, self.first_latent))
+        """The columns of a decision's log-probability and of log p(operator)."""
+        self.generations = (LARGEST_ID - 2 * self.first_latent) // (rows * (self.num_queries + 2))
+        """How often a row has a new id before its first one comes again."""
         if self.generations < 2:
             raise ValueError(
-                f"latents={self.rows} rows of a table for {self.num_queries} queries need more ids than there are; "
-                "give fewer"
+                f"latents={rows} rows of a table for {self.num_queries} queries need too many ids; give fewer"
             )
-
-    @property
-    def num_operators(self) -> int:
-        return len(self.num_latents)
-
-    @property
-    def num_queries(self) -> int:
-        """S: queries of all operators, one after the other."""
-        return sum(self.num_latents)
-
-    @property
-    def num_actions(self) -> int:
-        """|V'|."""
-        return self.vocab_size + self.num_operators
-
-    @property
-    def first_latent(self) -> int:
-        return self.num_actions + self.num_operators + 1
-
-    @property
-    def generations(self) -> int:
-        """How often a row has a new id before its first one comes again."""
-        return (LARGEST_ID - 2 * self.first_latent) // (self.rows * (self.num_queries + 2))
-
-    @property
-    def shift(self) -> int:
-        return self.first_latent + self.generations * self.rows
-
-    @property
-    def first_query(self) -> int:
-        return 2 * self.shift
-
-    @property
-    def size(self) -> int:
-        """One more than the largest id."""
-        return self.first_query + self.generations * self.rows * self.num_queries
-
-    @property
-    def report(self) -> list[int]:
-        """The columns of a decision's log-probability and of log p(operator)."""
-        return list(range(self.num_actions, self.first_latent))
+        self.shift = self.first_latent + self.generations * rows
+        self.first_query = 2 * self.shift
+        self.size = self.first_query + self.generations * rows * self.num_queries  # one more than the largest id
 
     def latents(self, places: Sequence[int]) -> list[int]:
         """Ids of latents, as the policy reads them."""

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from vllm.config import VllmConfig
 from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 
-from tyler.engine.vllm.decisions import TURN, batch_of, ids_of
+from tyler.engine.vllm.decisions import TURN, ids_of
 from tyler.engine.vllm.ids import Ids
 from tyler.engine.vllm.low_rank import adapt
 
@@ -42,16 +43,19 @@ class Latents(nn.Module):
     bias: Tensor  # [S, dim]
     psi: Tensor  # [operators, dim]
     table: Tensor  # [rows, dim]
+    map_weight: Tensor  # [dim, dim], where what the synthesizer reads is mapped
+    map_bias: Tensor  # [dim]
 
-    def __init__(self, ids: Ids, dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, ids: Ids, dim: int, dtype: torch.dtype, maps_input: bool) -> None:
         super().__init__()
-        self.ids = ids
+        self.ids, self.maps_input = ids, maps_input
         self.operator_of = [k for k, count in enumerate(ids.num_latents) for _ in range(count)]
         for name, shape in {
             "queries": (max(1, ids.num_queries), dim),  # looked up in any batch, even without operators
-            "weight": (ids.num_operators, dim, dim),
+            "weight": (len(ids.num_latents), dim, dim),
             "bias": (ids.num_queries, dim),
-            "psi": (ids.num_operators, dim),
+            "psi": (len(ids.num_latents), dim),
+            **({"map_weight": (dim, dim), "map_bias": (dim,)} if maps_input else {}),
         }.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32), persistent=False)
         self.register_buffer("table", torch.zeros(ids.rows, dim, dtype=dtype), persistent=False)
@@ -63,6 +67,9 @@ class Latents(nn.Module):
         latents = self.table[(read - self.ids.first_latent).clamp(min=0) % self.ids.rows]
         queries = self.queries[(ids - self.ids.first_query).clamp(min=0) % max(1, self.ids.num_queries)]
         embeds = torch.where(is_latent[:, None], latents, tokens)
+        if self.maps_input:
+            mapped = linear(embeds.float(), self.map_weight, self.map_bias).to(embeds.dtype)
+            embeds = torch.where((ids >= self.ids.shift)[:, None], mapped, embeds)
         return torch.where(is_query[:, None], queries.to(embeds.dtype), embeds)
 
     def project(self, ids: Tensor, hidden: Tensor) -> None:
@@ -88,32 +95,18 @@ def with_vocabulary(config: VllmConfig, vocab_size: int) -> VllmConfig:
     return own
 
 
-def check_supported(config: VllmConfig) -> None:
-    """Raise ValueError for what would read calls wrongly."""
-    if config.parallel_config.pipeline_parallel_size > 1:
-        raise ValueError(
-            "pipeline_parallel_size is above 1; Tyler's latents need embeddings and hidden states in one "
-            "place: use tensor_parallel_size"
-        )
-    if config.speculative_config is not None:
-        raise ValueError("speculative decoding and Tyler's operators exclude each other; leave speculative_config out")
-    if config.lora_config is not None:
-        raise ValueError("enable_lora: Tyler's adapters come with its checkpoint; leave it out")
-
-
 def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
     """A decoder class of vLLM that knows operators."""
 
     class Tyler(base):  # type: ignore[misc, valid-type]
         def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-            check_supported(vllm_config)
             ids, settings = ids_of(vllm_config), vllm_config.additional_config[TURN]
             super().__init__(vllm_config=with_vocabulary(vllm_config, ids.vocab_size), prefix=prefix)
             dtype, positions = vllm_config.model_config.dtype, vllm_config.scheduler_config.max_num_batched_tokens
-            self.latents = Latents(ids, self.config.hidden_size, dtype)
+            self.latents = Latents(ids, self.config.hidden_size, dtype, settings["maps_input"])
             self.register_buffer("readers", torch.zeros(positions, 2, dtype=dtype), persistent=False)
             adapt(self.model, settings["targets"], settings["rank"], self.readers)
-            self.batch = batch_of(vllm_config)
+            self.told = settings
 
         def embed_input_ids(self, input_ids: Tensor) -> Tensor:
             ids = self.latents.ids
@@ -131,7 +124,7 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             self.readers[: len(input_ids), 0] = ~synthesizer
             self.readers[: len(input_ids), 1] = synthesizer
             hidden = super().forward(None, positions, intermediate_tensors, self.embed_input_ids(input_ids))
-            if self.batch.has_calls:
+            if self.told.get("has_calls"):
                 self.latents.project(input_ids, hidden)
             return hidden
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import vllm
@@ -15,59 +13,53 @@ from vllm.engine.arg_utils import EngineArgs
 
 from tyler.engine.vllm.decisions import TURN
 from tyler.engine.vllm.ids import Ids
-from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, dtype_name
-from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.operators import Operator
 
 OURS = (
-    "hf_overrides",
-    "additional_config",
-    "logits_processors",
-    "logprobs_mode",
-    "skip_tokenizer_init",
-    "revision",
-    "async_scheduling",
-    "disable_log_stats",
+    *("hf_overrides", "additional_config", "logits_processors", "logprobs_mode", "skip_tokenizer_init", "revision"),
+    *("async_scheduling", "disable_log_stats"),
 )
 """What Tyler needs to be as it is."""
+REFUSED = {
+    "pipeline_parallel_size": "latents need embeddings and hidden states in one place; use tensor_parallel_size",
+    "speculative_config": "speculative decoding and Tyler's operators exclude each other",
+    "enable_lora": "Tyler's adapters come with its checkpoint",
+}
 VERSIONS = ">=0.32,<0.33"
 """Of vLLM: `tests/engine/vllm/test_interfaces.py` names what is used of it."""
 PLAIN_ROTATIONS = ("default", "llama3", "linear")
 """Rotary embeddings whose angles do not depend on how long a context may be."""
 
 
-def check_version() -> None:
-    """Raise ValueError for a vLLM on which this is not tested."""
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument that vLLM does not have, or that is not the user's, and for another vLLM."""
     if not SpecifierSet(VERSIONS).contains(found := vllm.__version__.partition("+")[0]):
         raise ValueError(f"vLLM {found} is installed, and Tyler is tested on {VERSIONS}: pip install 'vllm{VERSIONS}'")
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError for an argument that vLLM does not have, or that is not the user's."""
     known = {one.name for one in fields(EngineArgs)} - set(OURS) | {"latents"}
-    for name in arguments:
+    for name, value in arguments.items():
         if name in OURS:
             raise ValueError(f"--engine-args {name}: Tyler sets it itself; leave it out")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; `vllm serve --help=all` lists what there is"
-            raise ValueError(f"--engine-args {name}: vLLM has no such argument{hint}")
+            hint = difflib.get_close_matches(name, known, n=1) or ["one that `vllm serve --help=all` lists"]
+            raise ValueError(f"--engine-args {name}: vLLM has no such argument; did you mean {hint[0]}?")
+        if name in REFUSED and value not in (None, False, 1):
+            raise ValueError(f"--engine-args {name}={value}: {REFUSED[name]}; leave it out, or use engine 'native'")
 
 
 def engine_args(
     backbone: Backbone,
     operators: tuple[Operator, ...],
-    adapters: tuple[list[str], int],
+    added: Mapping[str, Any],
     slots: int,
     memory: int | None,
     arguments: Mapping[str, Any],
 ) -> tuple[EngineArgs, Ids, int]:
     """vLLM's arguments, the ids of its model, and how many positions a context has.
 
-    `latents` among the arguments is the size of the table of latents: at least what one context holds.
+    `added` is what our checkpoint adds (`weights.added_by`). `latents` among the arguments is the size of the table of
+    latents: at least what one context holds.
     """
-    check_version()
     check_arguments(arguments)
     given, config = dict(arguments), backbone.model.config
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
@@ -79,16 +71,16 @@ def engine_args(
         raise ValueError(
             f"latents={rows}; a context of {positions} positions may hold as many: give {positions} or more"
         )
-    ids = Ids(backbone.vocab_size, tuple(operator.num_latents for operator in operators), rows)
-    targets, rank = adapters
-    tyler = {"vocab_size": ids.vocab_size, "num_latents": list(ids.num_latents), "rows": rows, "targets": targets}
+    ids_settings = {"vocab_size": backbone.vocab_size, "rows": rows}
+    ids_settings["num_latents"] = [operator.num_latents for operator in operators]
+    ids = Ids(**ids_settings)
     overrides = {
         "architectures": [f"Tyler{type(backbone.model).__name__}"],
         "vocab_size": ids.size,
         "max_position_embeddings": max(backbone.max_positions + beyond, length if beyond else 0),
     }
     defaults = {
-        "model": folder_of(backbone),
+        "model": backbone.exported(),
         "dtype": dtype_name(backbone.dtype),
         "max_num_seqs": slots,
         "kv_cache_memory_bytes": memory,
@@ -97,7 +89,7 @@ def engine_args(
     }
     fixed = {
         "hf_overrides": overrides,
-        "additional_config": {TURN: {**tyler, "rank": rank}},
+        "additional_config": {TURN: ids_settings | added},
         "logits_processors": ["tyler.engine.vllm.decisions:Decisions"],
         "logprobs_mode": "processed_logits",
         "skip_tokenizer_init": True,
@@ -105,11 +97,8 @@ def engine_args(
         "async_scheduling": False,
         "disable_log_stats": True,
     }
-    return (
-        EngineArgs(**{**defaults, **given, **fixed, "compilation_config": with_piecewise_graphs(given)}),
-        ids,
-        positions,
-    )
+    graphs = {"compilation_config": with_piecewise_graphs(given)}
+    return EngineArgs(**defaults | given | fixed | graphs), ids, positions
 
 
 def with_piecewise_graphs(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,19 +112,3 @@ def with_piecewise_graphs(given: Mapping[str, Any]) -> dict[str, Any]:
     if mode not in ("PIECEWISE", "NONE"):
         raise ValueError(f"compilation_config: cudagraph_mode={mode} skips operator calls; allowed: PIECEWISE, NONE")
     return compilation
-
-
-def folder_of(backbone: Backbone) -> str:
-    """The folder or Hub id that vLLM reads the backbone from.
-
-    A GGUF file and a backbone with merged adapters are written out once, as safetensors.
-    """
-    if not (backbone.id.endswith(SUFFIX) or backbone.adapters):
-        return backbone.place or located(backbone.id)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tyler" / "vllm" / backbone.fingerprint()
-    if not (folder / "config.json").is_file():
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        backbone.model.save_pretrained(partial)
-        partial.rename(folder)
-    return str(folder)

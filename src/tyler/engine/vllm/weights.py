@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig
 from torch import Tensor, nn
 
-from tyler.modeling.lora import ADAPTER, lora_layers
+from tyler.modeling.lora import ADAPTER, low_rank_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, LatentHead, SynthesisModel
+from tyler.modeling.synthesis import SynthesisModel
 
 if TYPE_CHECKING:
+    from tyler.engine.vllm.low_rank import Adapter
     from tyler.engine.vllm.model import Latents
-
-Adapter = Mapping[str, tuple[Tensor, Tensor]]
-"""Of each adapted map of the backbone, by its name: A [rank, in] and scaled B [out, rank]."""
 
 
 @dataclass(frozen=True)
@@ -31,50 +29,34 @@ class Weights:
 
 
 @torch.no_grad()
-def policy_weights(policy: Policy) -> Weights:
+def of_policy(policy: Policy) -> Weights:
     """eta and psi: what Stage 2 moves."""
-    return Weights({0: adapter_of(policy.lora)}, {"psi": on_cpu(policy.psi)})
+    return Weights({0: low_rank_maps(policy.lora)}, {"psi": on_cpu(policy.psi)})
 
 
 @torch.no_grad()
-def synthesizer_weights(synthesizer: SynthesisModel, operators: Sequence[Operator]) -> Weights:
-    """phi, and Q_k and Proj_k of every operator: z = W h + b, with a b for each query."""
+def of_synthesizer(synthesizer: SynthesisModel, operators: Sequence[Operator]) -> Weights:
+    """phi, Q_k and Proj_k of every operator as z = W h + b with a b for each query, and the map of what is read.
+
+    Raises ValueError for a head that is not affine.
+    """
     heads = [synthesizer.mapping()[operator.name] for operator in operators]
-    maps, biases = zip(*map(affine, heads), strict=True) if heads else ((), ())
-    if not heads:
-        return Weights({1: adapter_of(synthesizer.lora)})
-    latents = {
-        "queries": torch.cat([on_cpu(head.queries) for head in heads]),
-        "weight": torch.stack(maps),
-        "bias": torch.cat(biases),
-    }
-    return Weights({1: adapter_of(synthesizer.lora)}, latents)
+    if other := next((head for head in heads if not hasattr(head, "affine")), None):
+        raise ValueError(f"a head of kind {type(other).__name__} runs on the native engine alone; use engine 'native'")
+    latents: dict[str, Tensor] = {}
+    if heads:
+        weights, biases = zip(*(cast(Any, head).affine() for head in heads), strict=True)
+        latents["queries"] = torch.cat([on_cpu(head.queries) for head in heads])
+        latents["weight"] = torch.stack([on_cpu(weight) for weight in weights])
+        latents["bias"] = torch.cat([on_cpu(bias) for bias in biases])
+    if (mapped := input_map(synthesizer)) is not None:
+        latents |= {"map_weight": on_cpu(mapped.weight), "map_bias": on_cpu(mapped.bias)}
+    return Weights({1: low_rank_maps(synthesizer.lora)}, latents)
 
 
-def affine(head: LatentHead) -> tuple[Tensor, Tensor]:
-    """A head as z = W h + b: W [dim, dim] and b [latents, dim]. Raises ValueError for one that is not affine."""
-    if isinstance(head, Head):
-        return on_cpu(head.proj.weight), on_cpu(head.proj.bias).expand(head.num_latents, -1)
-    if isinstance(head, ConstantHead):
-        latents = on_cpu(head.latents)
-        return latents.new_zeros(latents.shape[1], latents.shape[1]), latents
-    if isinstance(head, CentredHead):
-        weight = on_cpu(head.proj.weight)
-        return weight, on_cpu(head.latents) - on_cpu(head.centre) @ weight.T
-    raise ValueError(f"a head of kind {type(head).__name__} runs on the native engine alone; use engine 'native'")
-
-
-def adapter_of(lora: PeftModel | None) -> Adapter:
-    """The low-rank maps of an adapter; none of what is not there yet."""
-    if lora is None:
-        return {}
-    return {
-        name: (
-            on_cpu(cast(nn.Linear, layer.lora_A[ADAPTER]).weight),
-            on_cpu(cast(nn.Linear, layer.lora_B[ADAPTER]).weight) * layer.scaling[ADAPTER],
-        )
-        for name, layer in lora_layers(lora).items()
-    }
+def input_map(synthesizer: SynthesisModel) -> nn.Linear | None:
+    """What goes before a synthesizer whose input is mapped (MemGen's weaver)."""
+    return getattr(synthesizer, "input_map", None)
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
@@ -82,11 +64,13 @@ def on_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32)
 
 
-def targets_of(*loras: PeftModel | None) -> tuple[list[str], int]:
-    """The maps that any of the adapters reaches, and the largest rank."""
-    configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras if lora is not None]
+def added_by(policy: Policy, synthesizer: SynthesisModel) -> dict[str, Any]:
+    """What workers make room for: the maps that adapters reach, the largest rank, and whether inputs are mapped."""
+    loras = [lora for lora in (policy.lora, synthesizer.lora) if lora is not None]
+    configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras]
     targets = {name for config in configs for name in cast(Sequence[str], config.target_modules)}
-    return sorted(targets), max((config.r for config in configs), default=1)
+    rank = max((config.r for config in configs), default=1)
+    return {"targets": sorted(targets), "rank": rank, "maps_input": input_map(synthesizer) is not None}
 
 
 def load(weights: Weights, model: nn.Module) -> None:

@@ -51,6 +51,11 @@ class MemGenRollouts:
         self._consultations.clear()
 
     def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
+        if self.model.decoder.name != "native":  # there is no trigger then
+            answers = self.model.shared_engine.run(requests, slots=self.decoding.slots, memory=self.decoding.memory)
+            self.model.shared_engine.release()
+            self._consultations |= {id(answer): (answer, []) for answer in answers}
+            return answers
         slots = min(self.decoding.slots, len(requests))
         engine = self.model.engine(slots=slots, memory=self.decoding.memory)
         answers = engine.run(requests)
@@ -257,6 +262,7 @@ def run_weaver(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     if model.trigger is not None:
         raise ValueError(f"{start} has a trigger, which is trained last; start from a weaver (`tyler train memgen`)")
     torch.manual_seed(settings.seed)
+    model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
     return _prepared(model, model.fingerprint(), config, settings, WeaverGrpo)
 
 
@@ -271,6 +277,8 @@ def run_trigger(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     model = load_start(config, start)
     origin = model.fingerprint()
     torch.manual_seed(settings.seed)
+    if config.decoding.engine != "native":
+        raise ValueError(f"decoding.engine={config.decoding.engine}: a trigger runs on the native engine alone")
     if model.trigger is None:
         model = model.with_new_trigger(LoraSettings(**config.memgen.lora.model_dump()))
     return _prepared(model, origin, config, settings, TriggerGrpo)

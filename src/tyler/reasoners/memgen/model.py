@@ -18,9 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tyler.engine.choice import NATIVE, EngineChoice, EngineName
 from tyler.engine.request import Event, Request
 from tyler.engine.sampling import Sampling
-from tyler.engine.shared_engine import SharedEngine
+from tyler.engine.shared_engine import Build, SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.independent import Independent
@@ -138,6 +139,8 @@ class MemGen(Independent):
     trigger: Trigger | None = None
     settings: Settings = field(default_factory=Settings)
     prompt: Prompt = field(default_factory=Prompt)
+    decoder: EngineChoice = NATIVE
+    """Which engine answers; a trigger runs on the native one alone."""
     shared_engine: SharedEngine = field(init=False, repr=False, compare=False)
     """The engine that this object's calls share and that lives as long as it does."""
 
@@ -146,8 +149,15 @@ class MemGen(Independent):
         return f"MemGen({self.backbone!r}, {self.settings!r}, trigger {trigger})"
 
     def __post_init__(self) -> None:
-        parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
-        object.__setattr__(self, "shared_engine", SharedEngine(partial(MemGenEngine, *parts)))
+        parts = (self.backbone, self.settings.operators, self.weaver)
+        build: Build = partial(MemGenEngine, *parts, self.trigger)
+        if self.decoder.name == "vllm":
+            if self.trigger is not None:
+                raise ValueError("a MemGen with a trigger runs on the native engine alone; use engine 'native'")
+            from tyler.reasoners.memgen.on_vllm import MemGenOnVllm
+
+            build = partial(MemGenOnVllm, *parts, arguments=self.decoder.arguments)
+        object.__setattr__(self, "shared_engine", SharedEngine(build))
 
     @classmethod
     def start(
@@ -161,6 +171,10 @@ class MemGen(Independent):
         settings = settings or Settings()
         weaver = Weaver.start(backbone, settings.operators, lora)
         return cls(backbone, weaver, None, settings, prompt or Prompt.of(backbone.tokenizer))
+
+    def with_engine(self, name: EngineName, **arguments: object) -> MemGen:
+        """The same model on another engine, as `Tyler.with_engine`. Raises ValueError where there is a trigger, too."""
+        return replace(self, decoder=EngineChoice(name, arguments))
 
     def with_new_trigger(self, lora: LoraSettings = PAPER_LORA) -> MemGen:
         """The same model with an untrained trigger; draws from torch's global generator."""

@@ -45,6 +45,11 @@ class QueryHead(nn.Module):
         (output,) = self._output
         return output(hidden.to(output.weight.dtype)).to(hidden.dtype)
 
+    def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
+        """W and b of z = W h + b."""
+        (output,) = self._output
+        return output.weight, output.bias.expand(self.num_latents, -1)
+
 
 class Weaver(Adapted):
     """Everything that weaver training moves: LoRA, queries with their norms and scales, and both maps, in float32.
@@ -66,6 +71,11 @@ class Weaver(Adapted):
     def start(cls, backbone: Backbone, operators: tuple[Operator, ...], settings: LoraSettings) -> Weaver:
         """A new weaver; draws from torch's global generator."""
         return cls(backbone, operators, add_lora(backbone.model, settings)).eval()
+
+    @property
+    def input_map(self) -> nn.Linear:
+        """What it reads of a context first goes through this."""
+        return self.reasoner_to_weaver
 
     def map_inputs(self, embeds: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
         """Embeddings of the context, tokens and latents alike, in the weaver's space."""

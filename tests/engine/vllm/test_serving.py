@@ -1,0 +1,71 @@
+"""A server on vLLM: the same API, with the native engine's answers, calls and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests import tiny
+from tests.serving.served import NAME, Served, serving
+
+from tyler.engine.sampling import Sampling
+from tyler.model import Tyler
+
+ASKED: dict[str, Any] = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": tiny.ODD}],
+    "max_tokens": 24,
+    "temperature": 1.0,
+    "seed": 6,
+}
+BOUNDARIES = {"tyler": {"router": "boundaries"}}
+
+
+@pytest.fixture(scope="module")
+def served(models: Mapping[str, Tyler]) -> Iterator[Served]:
+    model = models["qwen3"].with_engine("vllm", enforce_eager=True, kv_cache_memory_bytes=2**26)
+    with serving(model) as running:
+        yield running
+    model.shared_engine.close()
+
+
+def expected(models: Mapping[str, Tyler], **settings: Any) -> Any:
+    return models["qwen3"].solve(tiny.ODD, max_new_tokens=24, sampling=Sampling(1.0, seed=6), **settings)
+
+
+def test_a_chat_is_the_native_engines_answer_with_its_calls(served: Served, models: Mapping[str, Tyler]) -> None:
+    answer = expected(models, router="boundaries")
+    found = served.openai.chat.completions.create(**ASKED, extra_body=BOUNDARIES)
+    assert found.choices[0].message.content == answer.text
+    told = [(one["operator"], one["position"], one["latents"]) for one in found.choices[0].tyler["invocations"]]
+    assert told == [(call.operator, call.position, call.num_latents) for call in answer.invocations] and told
+    assert found.usage.completion_tokens == answer.num_visible + answer.num_latents
+
+
+def test_a_stream_tells_of_text_and_calls_in_their_order(served: Served, models: Mapping[str, Tyler]) -> None:
+    answer, text, places = expected(models, router="boundaries"), "", []
+    for chunk in served.openai.chat.completions.create(**ASKED, stream=True, extra_body=BOUNDARIES):
+        delta = chunk.choices[0].delta
+        text += delta.content or ""
+        if getattr(delta, "reasoning_content", None):
+            places.append(len(text))
+    assert text == answer.text
+    assert places == [call.offset for call in answer.invocations]
+
+
+def test_several_answers_and_stop_strings(served: Served, models: Mapping[str, Tyler]) -> None:
+    found = served.openai.chat.completions.create(**ASKED, n=3)
+    texts = [choice.message.content for choice in found.choices]
+    assert texts[0] == expected(models).text and len(set(texts)) == 3
+    stop = texts[0][6:9]
+    (stopped,) = served.openai.chat.completions.create(**ASKED, stop=[stop]).choices
+    assert stopped.message.content == texts[0][: texts[0].index(stop)] and stopped.finish_reason == "stop"
+
+
+def test_what_runs_on_the_native_engine_alone_is_refused_and_metrics_are_told(served: Served) -> None:
+    refused = served.post("/v1/chat/completions", {**ASKED, "stream": True, "logprobs": True, "top_logprobs": 3})
+    assert refused.status_code == 400 and "native engine alone" in refused.text
+    found = served.openai.chat.completions.create(**ASKED, logprobs=True, top_logprobs=3)
+    assert all(len(one.top_logprobs) == 3 for one in found.choices[0].logprobs.content)
+    assert "tyler_" in served.get("/metrics").text

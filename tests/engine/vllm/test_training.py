@@ -1,0 +1,151 @@
+"""Stage 2 and MemGen's GRPO roll out on vLLM: they learn what they learn on the native engine, and resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny
+
+from tyler.config.loops import CalibrationConfig, GrpoConfig, MemGenGrpoConfig, Stage2Config
+from tyler.config.schema import Config
+from tyler.config.sections import DecodingConfig
+from tyler.model import Tyler
+from tyler.modeling.lora import LoraSettings
+from tyler.reasoners.memgen.grpo import WeaverGrpo
+from tyler.reasoners.memgen.model import MemGen, Settings
+from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
+from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.training import stage2, verdicts
+from tyler.training.rewards import of_functions, verifier
+
+ON_VLLM = {"enforce_eager": True, "kv_cache_memory_bytes": 2**26}
+PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
+STEPS = 3
+CONFIG = Config(
+    operators=tiny.OPERATORS,
+    stage2=Stage2Config(
+        steps=STEPS,
+        batch_size=2,
+        learning_rate=0.02,
+        max_new_tokens=16,
+        checkpoint_every=1,
+        max_skipped=0,
+        calibration=CalibrationConfig(num_problems=4, steps=30),
+    ),
+    grpo=GrpoConfig(group_size=3, budget=1, budget_weight=0.2, anchor_weight=0.5, temperature=0.8),
+    decoding=DecodingConfig(slots=4),
+)
+
+
+@pytest.fixture(autouse=True)
+def _a_verifier_that_random_models_can_satisfy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verdict(task: str, completion: str, gold: str, **_: object) -> Verdict:
+        return Verdict(Outcome.CORRECT if len(completion) % 2 else Outcome.WRONG, completion[:1])
+
+    monkeypatch.setattr(verdicts, "grade", verdict)
+
+
+@pytest.fixture
+def fresh(models: Mapping[str, Tyler]) -> Iterator[Callable[[str], Tyler]]:
+    """Models as Stage 2 meets them, each with an eta of its own, on an engine; closed at the end."""
+    made: list[Tyler] = []
+
+    def start(engine: str) -> Tyler:
+        template = models["qwen3"]
+        built = tiny.build("qwen3", tiny.SEEDS["qwen3"], width=128)
+        backbone = replace(built.backbone, place=template.backbone.place)
+        backbone.model.config.max_position_embeddings = template.backbone.max_positions
+        model = Tyler(backbone, built.operators, built.synthesizer, built.policy, built.heads, built.prompt, "stage2")
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            model.policy.add_lora(LoraSettings(rank=4, alpha=8))
+        made.append(model.with_engine(engine, **(ON_VLLM if engine == "vllm" else {})))
+        return made[-1]
+
+    yield start
+    for model in made:
+        model.shared_engine.close()
+
+
+def learned(folder: Path, model: Tyler) -> tuple[list[dict[str, Any]], list[str]]:
+    """What was logged, and the texts of every rollout."""
+    with Run.create(folder, "stage2: {}\n") as run:
+        stage2.train(model, PROBLEMS, [], CONFIG, run)
+    return told(folder)
+
+
+def told(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    records = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    return read_jsonl(folder / "metrics.jsonl"), [record["text"] for record in records]
+
+
+def test_stage_2_learns_what_it_learns_on_the_native_engine_and_resumes(
+    fresh: Callable[[str], Tyler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native, mine = fresh("native"), fresh("vllm")
+    logged, texts = learned(tmp_path / "native", native)
+    on_vllm, same_texts = learned(tmp_path / "vllm", mine)
+    updated = slice(0, 2 * len(texts) // STEPS)  # rounding, which an optimizer amplifies, soon draws another token
+    assert texts[updated] == same_texts[updated] and len(set(texts)) > STEPS
+    gaps = [entry["stage2/replay_gap"] for entry in on_vllm if "stage2/replay_gap" in entry]
+    assert len(logged) == len(on_vllm) and gaps and max(gaps) < 1e-3
+
+    log = Run.log
+
+    def kill(self: Run, step: int, metrics: Any) -> None:
+        log(self, step, metrics)
+        if step == STEPS - 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "log", kill)
+        with pytest.raises(KeyboardInterrupt):
+            learned(tmp_path / "cut", fresh("vllm"))
+    resumed = fresh("vllm")
+    with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
+        stage2.train(resumed, PROBLEMS, [], CONFIG, run)
+    assert told(tmp_path / "cut")[1] == same_texts
+    assert torch.equal(resumed.policy.psi, mine.policy.psi)
+
+
+def weaver(models: Mapping[str, Tyler]) -> MemGen:
+    torch.manual_seed(0)
+    model = MemGen.start(models["qwen3"].backbone, Settings(4, 3, 3))
+    tiny.randomize_lora(model.weaver.lora, torch.Generator().manual_seed(1))
+    return model
+
+
+def test_memgens_weaver_answers_and_learns_on_vllm(models: Mapping[str, Tyler]) -> None:
+    asked = ["Ben has 99 books, 3 of them red. He sells 10, then", "a, b. c", "Find x."]
+    native = weaver(models)
+    model = native.with_engine("vllm", **ON_VLLM)
+    answers, others = ([(t.actions, t.text) for t in one.solve(asked, max_new_tokens=40)] for one in (model, native))
+    assert answers == others
+
+    config = MemGenGrpoConfig(steps=1, batch_size=2, group_size=3, max_new_tokens=12, learning_rate=0.01)
+    decoding, rewards = DecodingConfig(slots=4), of_functions(verifier)
+    trainer = WeaverGrpo(model, PROBLEMS, config, decoding, rewards)
+    rolled, again = (
+        WeaverGrpo(one, PROBLEMS, config, decoding, rewards).roll_out(PROBLEMS[:2], 0, (0, 0))
+        for one in (model, native)
+    )
+    assert [t.actions for t in rolled.trajectories] == [t.actions for t in again.trajectories]
+    assert (trainer.replay(rolled, [0, 1])[0] - trainer.actions(rolled).logprobs[:2]).abs().max() < 1e-4
+    with torch.no_grad():
+        for parameter in model.weaver.trainable():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    answers, others = ([t.actions for t in one.solve(asked, max_new_tokens=40)] for one in (model, native))
+    assert answers == others
+    model.shared_engine.close()
+
+
+def test_a_memgen_with_a_trigger_is_refused_by_name(models: Mapping[str, Tyler]) -> None:
+    with pytest.raises(ValueError, match="trigger runs on the native engine alone"):
+        weaver(models).with_new_trigger().with_engine("vllm")
