@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gpu import real, right, speed, steps
-from gpu.steps import Check, Found, Place, Step
+from gpu.steps import Check, Finding, Setup, Step
 from harness import Figure
 
 BROUGHT = (
@@ -33,24 +33,24 @@ UNUSED = ("datasets", "matplotlib", "pyarrow")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def setup(tmp_path: Path) -> Setup:
     """A rehearsal's, with time for everything."""
-    return Place("cpu", True, tmp_path / "carried", tmp_path / "work", tmp_path / "out", time.monotonic() + 1e6)
+    return Setup("cpu", True, tmp_path / "carried", tmp_path / "work", tmp_path / "out", time.monotonic() + 1e6)
 
 
 class Part:
     """A part of three steps under a module's name; `then` is what the second does."""
 
-    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        place.work.mkdir()
-        self.place, self.done = place, []
+    def __init__(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+        setup.work.mkdir()
+        self.setup, self.done = setup, []
         self.then: Any = None
         module = ModuleType("gpu.sample")
-        module.steps = lambda place: [Step(name, self.work(name), seconds=20) for name in "abc"]  # type: ignore[attr-defined]
+        module.steps = lambda setup: [Step(name, self.work(name), seconds=20) for name in "abc"]  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "gpu.sample", module)
 
     def work(self, name: str) -> Any:
-        def work(place: Place) -> Iterator[Found]:
+        def work(setup: Setup) -> Iterator[Finding]:
             self.done.append(name)
             if name == "b" and self.then is not None:
                 raise self.then
@@ -58,18 +58,18 @@ class Part:
 
         return work
 
-    def run(self, *only: str, place: Place | None = None) -> int:
+    def run(self, *only: str, setup: Setup | None = None) -> int:
         self.done.clear()
-        return steps.run("sample", place or self.place, only)
+        return steps.run("sample", setup or self.setup, only)
 
     def published(self) -> dict[str, str]:
-        content = json.loads((self.place.output / "sample-rehearsal.json").read_text())
+        content = json.loads((self.setup.output / "sample-rehearsal.json").read_text())
         return {name: step["outcome"] for name, step in content["steps"].items()}
 
 
 @pytest.fixture
-def part(place: Place, monkeypatch: pytest.MonkeyPatch) -> Part:
-    return Part(place, monkeypatch)
+def part(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Part:
+    return Part(setup, monkeypatch)
 
 
 def test_steps_are_done_once_and_each_is_published(part: Part) -> None:
@@ -91,21 +91,21 @@ def test_a_failure_is_a_result_and_the_next_step_follows(part: Part) -> None:
     part.then = ValueError("no room")
     assert part.run() == 1 and part.done == ["a", "b", "c"]
     assert part.published() == {"a": "done", "b": "failed", "c": "done"}
-    assert "ValueError: no room" in (part.place.output / "sample-rehearsal.md").read_text()
+    assert "ValueError: no room" in (part.setup.output / "sample-rehearsal.md").read_text()
     part.then = steps.Unfinished([Figure("steps", "", 7, "")])
     assert part.run() == 1 and part.done == ["b"]
     assert part.published()["b"] == "unfinished"
-    assert "| steps  |" in (part.place.output / "sample-rehearsal.md").read_text()
+    assert "| steps  |" in (part.setup.output / "sample-rehearsal.md").read_text()
 
 
 def test_a_step_for_which_no_time_is_left_is_not_begun(part: Part) -> None:
-    assert part.run(place=replace(part.place, deadline=time.monotonic() + 10)) == 1 and part.done == []
+    assert part.run(setup=replace(part.setup, deadline=time.monotonic() + 10)) == 1 and part.done == []
     assert part.run() == 0 and part.done == ["a", "b", "c"]
 
 
 def test_results_of_another_machine_are_not_gone_on_with(part: Part) -> None:
     part.run()
-    path = part.place.work / "sample-rehearsal.json"
+    path = part.setup.work / "sample-rehearsal.json"
     content = json.loads(path.read_text())
     content["machine"]["packages"]["torch"] = "1.0"
     path.write_text(json.dumps(content))
@@ -114,50 +114,50 @@ def test_results_of_another_machine_are_not_gone_on_with(part: Part) -> None:
 
 def test_a_part_without_its_gpu_says_so_and_an_unknown_step_is_refused(part: Part, capsys: Any) -> None:
     if not torch.cuda.is_available():
-        assert part.run(place=replace(part.place, device="cuda", rehearse=False)) == 2
+        assert part.run(setup=replace(part.setup, device="cuda", rehearse=False)) == 2
         assert "--rehearse" in capsys.readouterr().err
     assert part.run("d") == 2
     assert "there are: a, b, c" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value, holds", [(0.1, True), (0.2, False), (float("nan"), False)])
-def test_a_difference_has_a_bound(value: float, holds: bool, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_has_a_bound(value: float, holds: bool, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Check("a gradient", value, 0.1).holds is holds
-    results = steps.Results("sample", place)
-    place.work.mkdir()
-    steps.attempt(Step("a", lambda _: [Check("a gradient", value, 0.1)]), place, results)
+    results = steps.Results("sample", setup)
+    setup.work.mkdir()
+    steps.attempt(Step("a", lambda _: [Check("a gradient", value, 0.1)]), setup, results)
     assert results.is_done("a") is holds
 
 
-def test_a_training_that_runs_out_of_time_is_saved_and_goes_on(place: Place) -> None:
-    place.work.mkdir()
+def test_a_training_that_runs_out_of_time_is_saved_and_goes_on(setup: Setup) -> None:
+    setup.work.mkdir()
     for step in (real.fetched, real.prepared):
-        list(step(place))
+        list(step(setup))
     row, training = next((row, one) for row, one in real.trainings(250).items() if one.method == "sft")
     with pytest.raises(steps.Unfinished) as stopped:
-        list(real.train(row, training, 250, replace(place, deadline=time.monotonic())))
-    assert [one.value for one in stopped.value.found if one.work == "steps"] == [1], "asked before the first of two"
-    assert not list(place.output.glob("*.tar"))
-    found = list(real.train(row, training, 250, place))
+        list(real.train(row, training, 250, replace(setup, deadline=time.monotonic())))
+    assert [one.value for one in stopped.value.findings if one.work == "steps"] == [1], "asked before the first of two"
+    assert not list(setup.output.glob("*.tar"))
+    found = list(real.train(row, training, 250, setup))
     assert [one.value for one in found if isinstance(one, Figure) and one.work == "steps"] == [2]
-    assert (place.output / "models-250-steps.tar").exists()
+    assert (setup.output / "models-250-steps.tar").exists()
 
 
-def test_what_a_gpu_trains_is_what_the_study_declares(place: Place, data_dir: Path) -> None:
-    (place.carried / "data").parent.mkdir()
-    (place.carried / "data").symlink_to(data_dir)
+def test_what_a_gpu_trains_is_what_the_study_declares(setup: Setup, data_dir: Path) -> None:
+    (setup.carried / "data").parent.mkdir()
+    (setup.carried / "data").symlink_to(data_dir)
     rows = real.trainings(1_000)
     assert list(rows) == ["Stage 1, 1000 steps", "Pause tokens, 1000 steps", "SFT, 1000 steps"]
     for training in rows.values():
-        config = real.config_of(training, replace(place, rehearse=False, device="cuda"))
+        config = real.config_of(training, replace(setup, rehearse=False, device="cuda"))
         loop = getattr(config, training.method)
         assert (config.data.task, config.data.count, loop.steps, loop.batch_size) == ("mawpsvaried", 40_000, 1_000, 16)
         assert loop.autocast and config.backbone.dtype == "float32"
 
 
 def test_every_package_that_tyler_needs_is_there_or_carried(root: Path) -> None:
-    lines = (root / "benchmarks" / "gpu" / "carried.txt").read_text().splitlines()
-    carried = {line for line in lines if not line.startswith("#")}
+    script = (root / "benchmarks" / "gpu" / "pack.sh").read_text()
+    carried = set(re.search(r"^packages=\(([^)]*)\)", script, re.MULTILINE)[1].split())  # type: ignore[index]
     needed = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     names = {canonicalize_name(Requirement(line).name) for line in needed}
     assert names <= {*carried, *BROUGHT, *UNUSED}
@@ -165,17 +165,17 @@ def test_every_package_that_tyler_needs_is_there_or_carried(root: Path) -> None:
     assert carried <= {canonicalize_name(name) for name in pinned}, "so that every folder has the same versions"
 
 
-def test_a_rehearsal_tries_every_kind_of_step(place: Place) -> None:
-    whole = replace(place, rehearse=False, device="cuda")
+def test_a_rehearsal_tries_every_kind_of_step(setup: Setup) -> None:
+    whole = replace(setup, rehearse=False, device="cuda")
     for part, kinds in (
         (right, ("float32", "bfloat16", "mini")),
         (speed, ("copy", "SFT", "Stage 1", "decoding", "a call")),
     ):
-        names, rehearsed = ([step.name for step in part.steps(one)] for one in (whole, place))
+        names, rehearsed = ([step.name for step in part.steps(one)] for one in (whole, setup))
         assert all(any(kind in name for name in rehearsed) for kind in kinds)
         assert len(names) >= len(rehearsed)
-    assert [step.name for step in real.steps(place)] == [step.name for step in real.steps(whole)][
-        : len(real.steps(place))
+    assert [step.name for step in real.steps(setup)] == [step.name for step in real.steps(whole)][
+        : len(real.steps(setup))
     ]
 
 

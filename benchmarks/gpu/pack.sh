@@ -15,12 +15,18 @@ root=$(cd "$here/../.." && pwd)
 data=${1:?give the folder with mawps_asdiv_train.csv}
 folder=${2:-$root/build/gpu/carried}
 python=${PYTHON:-python3}
+# What tyler and its tests need, beside torch, transformers, accelerate, peft and what those bring along.
+packages=(
+    annotated-types antlr4-python3-runtime beartype docstring-parser gguf iniconfig jaxtyping
+    latex2sympy2-extended math-verify pluggy pydantic pydantic-core pytest typeguard typing-inspection tyro
+    wadler-lindig
+)
 mkdir -p "$folder/packages" "$folder/data"
 
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/packages" \
     --constraint "$root/constraints.txt" --implementation cp --python-version 3.12 \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-    --requirement "$here/carried.txt"
+    "${packages[@]}"
 cp "$data/mawps_asdiv_train.csv" "$folder/data/"
 
 wheel=$(mktemp -d)

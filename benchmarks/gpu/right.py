@@ -21,7 +21,7 @@ import torch
 from tests import asking, tiny
 from torch import Tensor
 
-from gpu.steps import Check, Found, Place, Step, Unfinished, stopped_in_time
+from gpu.steps import Check, Finding, Setup, Step, Unfinished, stopped_in_time
 from harness import Figure
 from tyler.config.files import load_config
 from tyler.engine.sampling import Sampling
@@ -54,9 +54,9 @@ LITTLE = (
 Gradients = Mapping[str, Tensor]
 
 
-def steps(place: Place) -> list[Step]:
+def steps(setup: Setup) -> list[Step]:
     """Every family in float32, then in bfloat16, then `mini`."""
-    families = tiny.FAMILIES[:1] if place.rehearse else tiny.FAMILIES
+    families = tiny.FAMILIES[:1] if setup.rehearse else tiny.FAMILIES
     return [
         *(Step(f"{family}, float32", functools.partial(in_float32, family), 10) for family in families),
         *(Step(f"{family}, bfloat16", functools.partial(in_bfloat16, family), 10) for family in families),
@@ -67,15 +67,15 @@ def steps(place: Place) -> list[Step]:
 # --------------------------------------------------------------------------------------------------------- tiny models
 
 
-def in_float32(family: str, place: Place) -> Iterator[Found]:
+def in_float32(family: str, setup: Setup) -> Iterator[Finding]:
     """Decoding, replay, and a step of both stages, against the transcription on the CPU."""
-    model = tiny.build(family, tiny.SEEDS[family], device=place.device)
-    cases = list(asking.CASES)[: 6 if place.rehearse else None]
+    model = tiny.build(family, tiny.SEEDS[family], device=setup.device)
+    cases = list(asking.CASES)[: 6 if setup.rehearse else None]
     trajectories = asking.run(model, [asking.CASES[case] for case in cases], slots=5)
     others = [
-        f"{case}: {'; '.join(told)}"
+        f"{case}: {'; '.join(faults)}"
         for case, trajectory in zip(cases, trajectories, strict=True)
-        if (told := asking.differences(trajectory, asking.expected(family, case)))
+        if (faults := asking.differences(trajectory, asking.expected(family, case)))
     ]
     if others:
         raise AssertionError("\n".join(others))
@@ -86,27 +86,33 @@ def in_float32(family: str, place: Place) -> Iterator[Found]:
     yield Check("Stage 1: log-probabilities", float((logprobs - exact).abs().max()), asking.TOLERANCE)
     yield Check("Stage 1: gradients", distance(gradients, exact_gradients), GRADIENT)
     with papers_verifier():
-        moved, rollout, reference = papers_stage2.moved_policy(family, place.device)
-        _, found = papers_stage2.learned(moved, rollout, reference, papers_stage2.CONFIG)
-        yield Check("Stage 2: gradients", distance(found, second_stage_by_sums(family, (), rollout)), GRADIENT)
+        moved, rollout, reference = papers_stage2.moved_policy(family, setup.device)
+        _, gradients = papers_stage2.learned(moved, rollout, reference, papers_stage2.CONFIG)
+        yield Check("Stage 2: gradients", distance(gradients, second_stage_by_sums(family, (), rollout)), GRADIENT)
 
 
-def in_bfloat16(family: str, place: Place) -> Iterator[Found]:
+def in_bfloat16(family: str, setup: Setup) -> Iterator[Finding]:
     """The same with weights in bfloat16: how far off the GPU is, and how far a CPU."""
-    there, here = (tiny.build(family, tiny.SEEDS[family], device=one, dtypes=ROUNDED) for one in (place.device, "cpu"))
-    requests = [one for one in asking.CASES.values() if one.sampling == Sampling(1.0, seed=one.sampling.seed)]
+    there, here = (
+        tiny.build(family, tiny.SEEDS[family], device=device, dtypes=ROUNDED) for device in (setup.device, "cpu")
+    )
+    requests = [
+        request for request in asking.CASES.values() if request.sampling == Sampling(1.0, seed=request.sampling.seed)
+    ]
     gaps = [fmean(replay_gaps(model, asking.run(model, requests))) for model in (there, here)]
     yield near("replayed against sampled log-probabilities", *gaps, FLOORS["log-probabilities"])
     (logprobs, gradients), (of_cpu, gradients_of_cpu) = first_stage(there), first_stage(here)
     exact, exact_gradients = first_stage_by_sums(family, EXACT)
-    offs = [float((one - exact).abs().mean()) for one in (logprobs, of_cpu)]
+    offs = [float((logs - exact).abs().mean()) for logs in (logprobs, of_cpu)]
     yield near("Stage 1: log-probabilities", *offs, FLOORS["log-probabilities"])
-    offs = [distance(one, exact_gradients) for one in (gradients, gradients_of_cpu)]
+    offs = [distance(both, exact_gradients) for both in (gradients, gradients_of_cpu)]
     yield near("Stage 1: gradients", *offs, FLOORS["gradients"])
     with papers_verifier():
         _, rollout, reference = papers_stage2.moved_policy(family, dtypes=EXACT)
         exact_gradients = second_stage_by_sums(family, EXACT, rollout)
-        offs = [second_stage_off(family, one, rollout, reference, exact_gradients) for one in (place.device, "cpu")]
+        offs = [
+            second_stage_off(family, device, rollout, reference, exact_gradients) for device in (setup.device, "cpu")
+        ]
         yield near("Stage 2: gradients", *offs, FLOORS["gradients"])
 
 
@@ -120,15 +126,15 @@ def replay_gaps(model: Tyler, trajectories: Sequence[Trajectory]) -> list[float]
 
     Replay is the learner's view of an answer, with the latents that were stored.
     """
-    drawn_at_1 = [one for one in trajectories if one.sampling == Sampling(1.0, seed=one.sampling.seed)]
+    drawn_at_1 = [answer for answer in trajectories if answer.sampling == Sampling(1.0, seed=answer.sampling.seed)]
     packed = pack_for(model.backbone, drawn_at_1)
     decoder = model.policy.training_decoder
     with torch.no_grad():
         replayed, _ = replay_logprobs(decoder, model.policy.head, model.policy.psi, packed)
     return [
-        abs(float(replayed[row, place]) - one.logprobs[place])
-        for row, one in enumerate(drawn_at_1)
-        for place, drawn in enumerate(one.drawn())
+        abs(float(replayed[row, index]) - answer.logprobs[index])
+        for row, answer in enumerate(drawn_at_1)
+        for index, drawn in enumerate(answer.drawn())
         if drawn
     ]
 
@@ -144,7 +150,7 @@ def first_stage(model: Tyler) -> tuple[Tensor, Gradients]:
 def first_stage_by_sums(family: str, dtypes: tuple[torch.dtype, ...]) -> tuple[Tensor, Gradients]:
     """The same by full passes on the CPU."""
     model = tiny.build(family, tiny.SEEDS[family], dtypes=dtypes)
-    wanted = torch.cat([papers_stage1.full_logprobs(model, one) for one in papers_stage1.RAGGED])
+    wanted = torch.cat([papers_stage1.full_logprobs(model, example) for example in papers_stage1.RAGGED])
     return wanted.detach(), papers_stage1.gradients(model, wanted.sum())
 
 
@@ -162,13 +168,13 @@ def second_stage_off(family: str, device: str, rollout: stage2.Rollout, referenc
     """How far the gradients of Stage 2 in bfloat16 are from exact ones on the same rollout."""
     model, _, _ = papers_stage2.moved_policy(family, device, ROUNDED)
     afresh = replace(rollout, start=rollout.start.to(device), reference=rollout.reference.to(device))  # type: ignore[union-attr]
-    _, found = papers_stage2.learned(model, afresh, reference.to(device), papers_stage2.CONFIG)
-    return distance(found, exact)
+    _, gradients = papers_stage2.learned(model, afresh, reference.to(device), papers_stage2.CONFIG)
+    return distance(gradients, exact)
 
 
-def distance(found: Gradients, exact: Gradients) -> float:
+def distance(gradients: Gradients, exact: Gradients) -> float:
     """The largest difference of a gradient from the exact one, as a share of that one's norm."""
-    return max(float((found[name].float().cpu() - one).norm() / one.norm()) for name, one in exact.items())
+    return max(float((gradients[name].float().cpu() - right).norm() / right.norm()) for name, right in exact.items())
 
 
 def papers_verifier() -> AbstractContextManager[object]:
@@ -179,20 +185,20 @@ def papers_verifier() -> AbstractContextManager[object]:
 # ---------------------------------------------------------------------------------------------------------------- mini
 
 
-def mini(dtype: str, place: Place) -> Iterator[Found]:
+def mini(dtype: str, setup: Setup) -> Iterator[Finding]:
     """Both stages of the shipped model as its preset has them; goes on where an earlier call was stopped."""
-    settings = [f"backbone.dtype={dtype}", f"devices.device={place.device}", *(LITTLE if place.rehearse else ())]
+    settings = [f"backbone.dtype={dtype}", f"devices.device={setup.device}", *(LITTLE if setup.rehearse else ())]
     config = load_config("mini", settings)
-    first, second = (place.work / "runs" / f"mini-{stage}-{dtype}" for stage in ("stage1", "stage2"))
+    first, second = (setup.work / "runs" / f"mini-{stage}-{dtype}" for stage in ("stage1", "stage2"))
     try:
-        with stopped_in_time(place.seconds_left - 10):
+        with stopped_in_time(setup.seconds_left - 10):
             stage1.run(config, output=first, resume=first.exists())
             stage2.run(config, start=first, output=second, resume=second.exists())
     except Interrupted as stopped:
         raise Unfinished([*progress("Stage 1", first), *progress("Stage 2", second)]) from stopped
     yield from progress("Stage 1", first)
     yield from progress("Stage 2", second)
-    if not place.rehearse:
+    if not setup.rehearse:
         solved = last(second, "greedy/accuracy")
         yield Check("development problems that are not solved", 1 - solved, 1 - MINI[dtype])
 
@@ -203,10 +209,10 @@ def progress(what: str, run: Path) -> Iterator[Figure]:
         yield Figure(what, "steps", records[-1]["step"], "")
         for name, unit in (("seconds", "s, the median"), ("tokens_per_second", "tokens a second, the median")):
             prefix = what.lower().replace(" ", "")
-            if values := [one[key] for one in records if (key := f"{prefix}/{name}") in one]:
+            if values := [record[key] for record in records if (key := f"{prefix}/{name}") in record]:
                 yield Figure(what, "a step", median(values), unit)
 
 
 def last(run: Path, metric: str) -> float:
     """The last value of a metric."""
-    return [one[metric] for one in read_jsonl(run / "metrics.jsonl") if metric in one][-1]
+    return [record[metric] for record in read_jsonl(run / "metrics.jsonl") if metric in record][-1]

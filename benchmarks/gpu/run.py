@@ -45,7 +45,11 @@ def unpack(carried: Path, site: Path) -> None:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
             done.touch()
-    paths = [str(ROOT / "src"), str(ROOT / "benchmarks"), *(str(ROOT / one) for one in ("", "tests", "tests/training"))]
+    paths = [
+        str(ROOT / "src"),
+        str(ROOT / "benchmarks"),
+        *(str(ROOT / folder) for folder in ("", "tests", "tests/training")),
+    ]
     paths += [str(site)] * site.exists()
     sys.path[:1] = paths
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -59,7 +63,7 @@ def main() -> int:
     from gpu import steps
 
     minutes = arguments.minutes or (600.0 if arguments.rehearse else MINUTES)
-    place = steps.Place(
+    setup = steps.Setup(
         device="cpu" if arguments.rehearse else "cuda",
         rehearse=arguments.rehearse,
         carried=arguments.carried.resolve(),
@@ -67,7 +71,7 @@ def main() -> int:
         output=(arguments.output or arguments.work).resolve(),
         deadline=STARTED + 60 * minutes,
     )
-    return steps.run(arguments.part, place, arguments.only)
+    return steps.run(arguments.part, setup, arguments.only)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from random import Random
 import torch
 from transformers import GenerationConfig, Qwen3Config
 
-from gpu.steps import Check, Found, Place, Step
+from gpu.steps import Check, Finding, Setup, Step
 from harness import Contest, Figure, Work, compete, note, timed
 from models import filled, shaped
 from real_training import plain_step, supervised_model
@@ -37,7 +37,7 @@ from tyler.training.traces import Trace
 SHAPE = "Qwen/Qwen3-4B"
 COPIED = 2**32
 """Bytes of the copy that shows the bandwidth."""
-ROUNDS = 3
+ROUNDS, REHEARSED_ROUNDS = 3, 1
 SAME = 0.1
 """How far gradients of two ways may differ in bfloat16, as a share of their norm."""
 
@@ -60,14 +60,19 @@ FULL = Amounts(8, 728, 4, 128, 64, (1, 8, 64), (128, 4096))
 LITTLE = Amounts(2, 48, 2, 16, 6, (1, 2), (32, 64))
 
 
-def amounts(place: Place) -> Amounts:
+def amounts(setup: Setup) -> Amounts:
     """What is asked for, or a little where it is only tried."""
-    return LITTLE if place.rehearse else FULL
+    return LITTLE if setup.rehearse else FULL
 
 
-def steps(place: Place) -> list[Step]:
+def rounds(setup: Setup) -> int:
+    """How often each way is timed."""
+    return REHEARSED_ROUNDS if setup.rehearse else ROUNDS
+
+
+def steps(setup: Setup) -> list[Step]:
     """The device, training, decoding, calls."""
-    given = amounts(place)
+    given = amounts(setup)
     return [
         Step("copy", copy, 10),
         Step("SFT", fine_tuning, 45),
@@ -78,9 +83,9 @@ def steps(place: Place) -> list[Step]:
 
 
 @functools.cache
-def backbone(place: Place) -> Backbone:
+def backbone(setup: Setup) -> Backbone:
     """Random weights of the real shape, made on the device."""
-    if place.rehearse:
+    if setup.rehearse:
         config = Qwen3Config(
             vocab_size=512,
             hidden_size=64,
@@ -91,48 +96,53 @@ def backbone(place: Place) -> Backbone:
             head_dim=32,
             max_position_embeddings=1024,
         )
-        return filled("tiny", config, torch.bfloat16, torch.device(place.device))
-    return shaped(SHAPE, "bfloat16", place.device)
+        return filled("tiny", config, torch.bfloat16, torch.device(setup.device))
+    return shaped(SHAPE, "bfloat16", setup.device)
 
 
-def copy(place: Place) -> Iterator[Found]:
+def copy(setup: Setup) -> Iterator[Finding]:
     """The bandwidth of the device's memory, which is the floor of decoding, and the size of the model."""
-    size = COPIED // 64 if place.rehearse else COPIED
-    source = torch.ones(size, dtype=torch.uint8, device=place.device)
+    size = COPIED // 64 if setup.rehearse else COPIED
+    source = torch.ones(size, dtype=torch.uint8, device=setup.device)
     target = torch.empty_like(source)
     seconds = min(timed(lambda: target.copy_(source)) for _ in range(10))
-    yield Figure("copy", place.device, 2 * size / seconds / 1e9, "GB/s, read and written")
-    weights = sum(one.nbytes for one in {id(one): one for one in backbone(place).model.parameters()}.values())
-    yield Figure("weights", backbone(place).id, weights / 1e9, "GB")
+    yield Figure("copy", setup.device, 2 * size / seconds / 1e9, "GB/s, read and written")
+    weights = sum(
+        weight.nbytes for weight in {id(weight): weight for weight in backbone(setup).model.parameters()}.values()
+    )
+    yield Figure("weights", backbone(setup).id, weights / 1e9, "GB")
 
 
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-def fine_tuning(place: Place) -> Iterator[Found]:
+def fine_tuning(setup: Setup) -> Iterator[Finding]:
     """A step of SFT: tokens a second and memory, beside transformers and peft with the batch in one padded piece."""
-    batch = [Trace(str(n), tuple(one.prompt_ids), tuple(one.target_ids), ()) for n, one in enumerate(examples(place))]
-    model = supervised_model(backbone(place), load_config("qwen3-4b"))
+    batch = [
+        Trace(str(n), tuple(example.prompt_ids), tuple(example.target_ids), ())
+        for n, example in enumerate(examples(setup))
+    ]
+    model = supervised_model(backbone(setup), load_config("qwen3-4b"))
     assert model.policy.lora is not None
     trainer = sft.SftTrainer(model, batch, SftConfig(micro_batch_tokens="auto"))
     ways: dict[str, Work] = {
         "tyler": lambda: [trainer.accumulate(batch)],
         "transformers + peft": lambda: plain_step(model, batch, 1),
     }
-    learned = [one for one in model.policy.lora.parameters() if one.requires_grad]
-    yield from trained("SFT", ways, learned, batch)
+    learned = [parameter for parameter in model.policy.lora.parameters() if parameter.requires_grad]
+    yield from trained("SFT", ways, learned, batch, rounds(setup))
 
 
-def first_stage(place: Place) -> Iterator[Found]:
+def first_stage(setup: Setup) -> Iterator[Finding]:
     """A step of Stage 1, beside the equations written out with transformers and peft in one graph."""
-    batch = examples(place)
-    model = untrained(backbone(place))
+    batch = examples(setup)
+    model = untrained(backbone(setup))
     trainer = stage1.Stage1Trainer(model, (), Stage1Config(micro_batch_tokens="auto"))
     ways: dict[str, Work] = {
         "tyler": lambda: [trainer.accumulate([("x", example) for example in batch])],
-        "transformers + peft": lambda: [full_graph(model, [one], num_targets(batch)) for one in batch],
+        "transformers + peft": lambda: [full_graph(model, [example], num_targets(batch)) for example in batch],
     }
-    yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch)
+    yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, rounds(setup))
 
 
 def untrained(of: Backbone) -> Tyler:
@@ -140,32 +150,34 @@ def untrained(of: Backbone) -> Tyler:
     return Tyler.start(of, (GLOBAL, STATE, PROCEDURE), LoraSettings(dropout=0.0), Prompt(""))
 
 
-def examples(place: Place) -> list[Example]:
+def examples(setup: Setup) -> list[Example]:
     """The batch of both trainings: random ids, a quarter of them a prompt, with blocks of latents at random places."""
-    given = amounts(place)
-    return traces(given.traces, given.length, given.blocks, backbone(place).vocab_size, Random(0))
+    given = amounts(setup)
+    return traces(given.traces, given.length, given.blocks, backbone(setup).vocab_size, Random(0))
 
 
 def num_targets(batch: list[Example]) -> int:
-    return sum(len(one.target_ids) for one in batch)
+    return sum(len(example.target_ids) for example in batch)
 
 
-def trained(what: str, ways: dict[str, Work], learned: list[torch.nn.Parameter], batch: list) -> Iterator[Found]:
+def trained(
+    what: str, ways: dict[str, Work], learned: list[torch.nn.Parameter], batch: list, rounds: int
+) -> Iterator[Finding]:
     """Peak memory, gradients and time of the ways that fit."""
-    fitting, found = {}, {}
+    fitting, sums = {}, {}
     for way, work in ways.items():
-        peak = peak_memory(f"{what}, {way}", lambda work=work, way=way: found.update({way: gradients(learned, work)}))
+        peak = peak_memory(f"{what}, {way}", lambda work=work, way=way: sums.update({way: gradients(learned, work)}))
         if peak is not None:
             yield from memory_figure(what, way, peak)
             fitting[way] = work
-    if len(found) > 1:
-        ours, theirs = found.values()
+    if len(sums) > 1:
+        ours, theirs = sums.values()
         yield Check(
             f"{what}: gradients against transformers + peft", float((ours - theirs).norm() / theirs.norm()), SAME
         )
-    found.clear()
-    tokens = sum(len(one.prompt_ids) + len(one.target_ids) for one in batch)
-    yield from compete([Contest(f"{what}: {len(batch)} traces", fitting, tokens, "tokens")], ROUNDS)
+    sums.clear()
+    tokens = sum(len(example.prompt_ids) + len(example.target_ids) for example in batch)
+    yield from compete([Contest(f"{what}: {len(batch)} traces", fitting, tokens, "tokens")], rounds)
 
 
 def peak_memory(what: str, work: Callable[[], object]) -> float | None:
@@ -193,15 +205,15 @@ def memory_figure(what: str, way: str, peak: float | None) -> list[Figure]:
 # ------------------------------------------------------------------------------------------------------------ decoding
 
 
-def decoding(rows: int, place: Place) -> Iterator[Found]:
+def decoding(rows: int, setup: Setup) -> Iterator[Finding]:
     """So many answers at once: without calls, with five, and `generate` with its dynamic cache."""
-    given, model = amounts(place), untrained(backbone(place))
+    given, model = amounts(setup), untrained(backbone(setup))
     engine = model.engine(slots=rows)
 
     def decode(calls: int) -> Work:
         def work() -> None:
             answers = engine.run(requests(given, rows, calls))
-            assert all(one.num_visible == given.new_tokens and one.num_invocations == calls for one in answers)
+            assert all(answer.num_visible == given.new_tokens and answer.num_invocations == calls for answer in answers)
 
         return work
 
@@ -210,15 +222,15 @@ def decoding(rows: int, place: Place) -> Iterator[Found]:
     for way, peak in peaks.items():
         yield from memory_figure(f"{rows} rows", way, peak)
     fitting = {way: work for way, work in ways.items() if peaks[way] is not None}
-    yield from compete([Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], ROUNDS, warmups=0)
+    yield from compete([Contest(f"{rows} rows", fitting, rows * given.new_tokens, "tokens")], rounds(setup), warmups=0)
 
 
 def requests(given: Amounts, rows: int, calls: int) -> list[Request]:
     """Answers whose calls are at even places. `max_new_tokens` counts actions: calls on top."""
     gap = given.new_tokens // (calls + 1)
     names = ("global", "state", "procedure")
-    places = {max(1, gap) * (nth + 1): (names[nth % 3],) for nth in range(calls)}
-    router = Forced(places) if calls else Never()
+    calls_at = {max(1, gap) * (nth + 1): (names[nth % 3],) for nth in range(calls)}
+    router = Forced(calls_at) if calls else Never()
     return [Request([5 + row] * given.prompt, router, max_new_tokens=given.new_tokens + calls) for row in range(rows)]
 
 
@@ -233,9 +245,9 @@ def generate(model: Tyler, given: Amounts, rows: int) -> None:
     assert out.shape[1] == given.prompt + count
 
 
-def call(context: int, place: Place) -> Iterator[Found]:
+def call(context: int, setup: Setup) -> Iterator[Finding]:
     """The seconds of a call 8 tokens after the one before, at a context; the first, which reads it all, apart."""
-    engine = untrained(backbone(place)).engine(slots=1)
+    engine = untrained(backbone(setup)).engine(slots=1)
     router, seconds, spent = Forced({8 * nth: ("state",) for nth in range(1, 9)}), [], 0.0
     engine.timings = Timings()
     for event in engine.stream([Request([5] * context, router, max_new_tokens=80)]):

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
-class Place:
+class Setup:
     """Where a part runs, and until when. A rehearsal does little of everything, on a CPU."""
 
     device: str
@@ -59,7 +59,7 @@ class Check:
         return self.value <= self.most
 
 
-Found = Timing | Figure | Check
+Finding = Timing | Figure | Check
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class Step:
     """Something to try or to measure, and the seconds that must be left for it to be begun."""
 
     name: str
-    work: Callable[[Place], Iterable[Found]]
+    work: Callable[[Setup], Iterable[Finding]]
     seconds: float = 5.0
 
 
 class Unfinished(Exception):
-    """A step that was stopped, has saved how far it came, and goes on at the next call; with what it found so far."""
+    """A step that was stopped, has saved how far it came, and goes on at the next call; with its findings so far."""
 
-    def __init__(self, found: Sequence[Found]) -> None:
+    def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__("not finished")
-        self.found = found
+        self.findings = findings
 
 
 @contextmanager
@@ -101,17 +101,17 @@ def stopped_in_time(seconds: float) -> Iterator[None]:
 
 @dataclass
 class Results:
-    """What a part has found so far, by step."""
+    """The findings of a part so far, by step."""
 
     part: str
-    place: Place
+    setup: Setup
     machine: dict[str, Any] = field(default_factory=machine)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def resumed(cls, part: str, place: Place) -> Results:
+    def resumed(cls, part: str, setup: Setup) -> Results:
         """The results of earlier calls on this kind of machine, as they are in the working folder; or none."""
-        results = cls(part, place)
+        results = cls(part, setup)
         if (path := results.path).exists():
             earlier = json.loads(path.read_text(encoding="utf-8"))
             if results.kind(earlier["machine"]) == results.kind(results.machine):
@@ -121,7 +121,7 @@ class Results:
     @property
     def path(self) -> Path:
         """The file of results; a rehearsal has another."""
-        return self.place.work / f"{self.part}{'-rehearsal' if self.place.rehearse else ''}.json"
+        return self.setup.work / f"{self.part}{'-rehearsal' if self.setup.rehearse else ''}.json"
 
     @staticmethod
     def kind(machine: dict[str, Any]) -> list[Any]:
@@ -132,36 +132,36 @@ class Results:
     def is_done(self, name: str) -> bool:
         return self.steps.get(name, {}).get("outcome") == "done"
 
-    def add(self, name: str, outcome: str, seconds: float, found: Sequence[Found], error: str = "") -> None:
+    def add(self, name: str, outcome: str, seconds: float, findings: Sequence[Finding], error: str = "") -> None:
         """Record a step and publish all that there is."""
-        checks = [one for one in found if isinstance(one, Check)]
+        checks = [finding for finding in findings if isinstance(finding, Check)]
         self.steps[name] = {
             "outcome": outcome,
             "seconds": round(seconds, 3),
             "source": source_digest(),
-            "checks": [asdict(one) for one in checks],
-            "timings": [asdict(one) for one in found if isinstance(one, Timing)],
-            "figures": [asdict(one) for one in found if isinstance(one, Figure)],
+            "checks": [asdict(check) for check in checks],
+            "timings": [asdict(finding) for finding in findings if isinstance(finding, Timing)],
+            "figures": [asdict(finding) for finding in findings if isinstance(finding, Figure)],
             **({"error": error} if error else {}),
         }
         self.publish()
 
     def publish(self) -> None:
         """Write the results into the working folder, and with their tables to where results are published."""
-        content = {"part": self.part, "rehearsal": self.place.rehearse, "machine": self.machine, "steps": self.steps}
+        content = {"part": self.part, "rehearsal": self.setup.rehearse, "machine": self.machine, "steps": self.steps}
         text = json.dumps(content, indent=1) + "\n"
         atomic_write(self.path, text)
-        self.place.output.mkdir(parents=True, exist_ok=True)
-        atomic_write(self.place.output / self.path.name, text)
-        atomic_write((self.place.output / self.path.name).with_suffix(".md"), page(content))
+        self.setup.output.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.setup.output / self.path.name, text)
+        atomic_write((self.setup.output / self.path.name).with_suffix(".md"), page(content))
 
 
 def source_digest() -> str:
     """The hash of the source that a step ran: `src` and this folder."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def page(content: dict[str, Any]) -> str:
@@ -186,24 +186,24 @@ def page(content: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------------------ running
 
 
-def run(part: str, place: Place, only: Sequence[str] = ()) -> int:
+def run(part: str, setup: Setup, only: Sequence[str] = ()) -> int:
     """Do the steps of a part that are not done, in order; 0 when all are done, 1 when one failed or is left."""
-    if place.device == "cuda" and not torch.cuda.is_available():
+    if setup.device == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA device here; --rehearse runs every step on a CPU", file=sys.stderr)
         return 2
-    steps: list[Step] = importlib.import_module(f"gpu.{part}").steps(place)
+    steps: list[Step] = importlib.import_module(f"gpu.{part}").steps(setup)
     if unknown := set(only) - {step.name for step in steps}:
         print(f"no step {', '.join(unknown)}; there are: {', '.join(step.name for step in steps)}", file=sys.stderr)
         return 2
-    results = Results.resumed(part, place)
+    results = Results.resumed(part, setup)
     wanted = [step for step in steps if step.name in only] if only else steps
     with signals.unwinding():
         for step in wanted:
             if not only and results.is_done(step.name):
                 note(f"{step.name}: done before")
-            elif place.seconds_left < step.seconds:
-                note(f"{step.name}: not begun, {place.seconds_left:.0f} s are left and it needs {step.seconds:.0f}")
-            elif not attempt(step, place, results):
+            elif setup.seconds_left < step.seconds:
+                note(f"{step.name}: not begun, {setup.seconds_left:.0f} s are left and it needs {step.seconds:.0f}")
+            elif not attempt(step, setup, results):
                 break
     results.publish()
     left = [step.name for step in wanted if not results.is_done(step.name)]
@@ -213,25 +213,25 @@ def run(part: str, place: Place, only: Sequence[str] = ()) -> int:
     return 1 if left else 0
 
 
-def attempt(step: Step, place: Place, results: Results) -> bool:
+def attempt(step: Step, setup: Setup, results: Results) -> bool:
     """Do a step and record it; whether the part goes on. A failure is a result; being asked to stop ends the part."""
     started, goes_on, error = time.monotonic(), True, ""
-    found: list[Found] = []
-    note(f"{step.name}: begins, {place.seconds_left:.0f} s are left")
+    findings: list[Finding] = []
+    note(f"{step.name}: begins, {setup.seconds_left:.0f} s are left")
     try:
-        for one in step.work(place):
-            found.append(one)
-        over = [one for one in found if isinstance(one, Check) and not one.holds]
+        for finding in step.work(setup):
+            findings.append(finding)
+        over = [finding for finding in findings if isinstance(finding, Check) and not finding.holds]
         outcome = "failed" if over else "done"
     except Unfinished as unfinished:
-        outcome, found = "unfinished", [*found, *unfinished.found]
+        outcome, findings = "unfinished", [*findings, *unfinished.findings]
     except KeyboardInterrupt:
         outcome, goes_on = "interrupted", False
     except Exception:
         outcome, error = "failed", traceback.format_exc(limit=-6)
         note(error)
-    results.add(step.name, outcome, time.monotonic() - started, found, error)
+    results.add(step.name, outcome, time.monotonic() - started, findings, error)
     note(f"{step.name}: {outcome}, {time.monotonic() - started:.1f} s")
-    if place.device == "cuda":
+    if setup.device == "cuda":
         torch.cuda.empty_cache()
     return goes_on
