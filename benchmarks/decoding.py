@@ -12,7 +12,7 @@ first       time to the first token of a prompt of 512, against `generate`
 group       eight rollouts of one prompt, which is read once, against eight different prompts of the same length
 calls       five operator calls spread over an answer: none, as the engine serves them, with the context encoded anew at
             each call, and with all caches of the batch dropped at each call. The figures are what the calls add
-throughput  tokens a second over slots, five calls in each answer, served at once or after up to 16 steps
+throughput  tokens a second over slots, five calls in each answer
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.engine.native.context import position_bytes
+from tyler.engine.native.attention import Span
+from tyler.engine.native.cache import Context, Room, position_bytes
 from tyler.engine.native.engine import Engine
-from tyler.engine.native.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.reader import Reader
+from tyler.engine.native.row import Row
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.planning.device_benchmark import best_clock
@@ -45,20 +47,21 @@ Times = tuple[int, int]
 class EncodingAgain(Engine):
     """At a call, the synthesizer reads the row's whole context."""
 
-    def _synthesize(self, parked: range) -> list[torch.Tensor]:
-        for slot in parked:
-            self.batch.synthesis_reader.rewind(slot, 0)
-        return super()._synthesize(parked)
+    def _synthesize(self) -> list[tuple[Row, float]]:
+        for row in self.rows:
+            if row.call is not None:
+                self.synthesis_reader.forget(row.slot, 0)
+        return super()._synthesize()
 
 
 class DroppingCaches(EncodingAgain):
     """At a call of any row the policy, too, forgets every row, as the released MemGen does."""
 
-    def _synthesize(self, parked: range) -> list[torch.Tensor]:
-        latents = super()._synthesize(parked)
-        for slot in range(len(self.rows)):
-            self.batch.policy_reader.rewind(slot, 0)
-        return latents
+    def _synthesize(self) -> list[tuple[Row, float]]:
+        if served := super()._synthesize():
+            for row in self.rows:
+                self.policy_reader.forget(row.slot, 0)
+        return served
 
 
 def build(shape: str, dtype: str, part: int) -> Tyler:
@@ -115,20 +118,23 @@ def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
 @torch.no_grad()
 def bare(model: Tyler, asked: Tokens, new: int) -> Tokens:
     """The forward of every step and nothing else; the buffers have their full size from the start."""
-    backbone, rows, length = model.backbone, range(len(asked)), len(asked[0])
-    context = RaggedContext(len(asked), backbone.dim, backbone.dtype, backbone.device)
-    reader = RaggedReader(model.policy.decoder(), context)
-    context.reserve(length + new)
+    backbone, rows, length = model.backbone, len(asked), len(asked[0])
+    context = Context(Room(rows, length + new, 1), backbone.dim, backbone.dtype, backbone.device)
+    reader = Reader(model.policy.decoder(), context)
     for row, prompt in enumerate(asked):
-        context.append(row, backbone.embed(torch.tensor(prompt)))
-    hidden, _ = reader.read(rows, [length] * len(asked))
+        context.write(row, 0, backbone.embed(torch.tensor(prompt)))
+
+    def read(start: int, end: int) -> torch.Tensor:
+        return reader.read([Span(row, start, end) for row in range(rows)]).view(rows, end - start, -1)
+
+    hidden = read(0, length)
     tokens, head, table = [], backbone.head, backbone.embedding
     for step in range(new):
         chosen = torch.nn.functional.linear(hidden[:, -1], head).argmax(dim=-1)
         tokens.append(chosen)
         if step < new - 1:
             context.embeds[:, length + step] = torch.nn.functional.embedding(chosen, table)
-            hidden, _ = reader.read(rows, [length + step + 1] * len(asked))
+            hidden = read(length + step, length + step + 1)
     return torch.stack(tokens, dim=1).tolist()
 
 
@@ -194,10 +200,7 @@ def throughput(model: Tyler, slots: int, new: int, times: Times) -> Iterator[Tim
         for one in prompts(count, 60)
     ]
 
-    def way(steps: int) -> Work:
-        return clocked(lambda: decoded(model, requests, slots=slots, coalesce=steps), results, str(steps))
-
-    ways = {f"coalesce {steps}": way(steps) for steps in (0, 16)}
+    ways = {"engine": clocked(lambda: decoded(model, requests, slots=slots), results, "engine")}
     yield from compete([Contest(f"{count} requests, {slots} slots", ways, count * new, "tokens")], *times)
 
 

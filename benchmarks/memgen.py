@@ -23,6 +23,8 @@ from transformers import DynamicCache
 from harness import Contest, Figure, Report, Work, compete, options, read
 from models import sized
 from tyler.config.files import load_config
+from tyler.engine.native.attention import PackedAttention
+from tyler.engine.native.reader import Reader
 from tyler.engine.request import Request
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
@@ -88,7 +90,7 @@ def configured_model(name: str) -> MemGen:
 def on_the_engine(model: MemGen, setting: Setting) -> Measurement:
     engine = model.engine(slots=len(setting.prompts))
     fed = {"policy": 0, "weaver": 0}
-    for name, reader in (("policy", engine.batch.policy_reader), ("weaver", engine.batch.synthesis_reader)):
+    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
         count_positions(reader, fed, name)
     requests = [
         Request(prompt, Planned(len(places), places=places), max_new_tokens=setting.new_tokens)
@@ -103,14 +105,14 @@ def on_the_engine(model: MemGen, setting: Setting) -> Measurement:
     return Measurement(seconds, tokens, fed["policy"], fed["weaver"])
 
 
-def count_positions(reader: object, fed: dict[str, int], name: str) -> None:
-    inputs = reader.inputs  # type: ignore[attr-defined]
+def count_positions(reader: Reader, fed: dict[str, int], name: str) -> None:
+    fused = reader.fused
 
-    def counted(rows: range, positions: Tensor) -> Tensor:
-        fed[name] += positions.numel()
-        return inputs(rows, positions)
+    def counted(x: Tensor, packed: PackedAttention) -> Tensor:
+        fed[name] += len(x)
+        return fused(x, packed)
 
-    reader.inputs = counted  # type: ignore[attr-defined]
+    reader.fused = counted  # type: ignore[assignment]
 
 
 @torch.no_grad()

@@ -91,5 +91,5 @@ def same(first: Trajectory, second: Trajectory) -> bool:
     )
 
 
-def run(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Trajectory]:
-    return model.engine(slots=slots, coalesce=coalesce).run(requests)
+def run(model: Tyler, requests: Sequence[Request], slots: int = 8) -> list[Trajectory]:
+    return model.engine(slots=slots).run(requests)

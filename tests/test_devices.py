@@ -46,7 +46,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_engine_decides_there_what_the_transcription_decides_on_a_cpu(device: str) -> None:
     model = tiny.tyler("qwen3", device)
     assert {parameter.device.type for parameter in model.policy.parameters()} == {device}
-    trajectories = run(model, [CASES[case] for case in FEW], slots=3, coalesce=1)
+    trajectories = run(model, [CASES[case] for case in FEW], slots=3)
     for case, trajectory in zip(FEW, trajectories, strict=True):
         assert not differences(trajectory, expected("qwen3", case)), case
 

@@ -118,7 +118,6 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
         ({"router": Forced({0: ("planning",)})}, "operator 'planning'; this model has global, state, procedure"),
         ({"router": AtBoundaries(only=("planning",))}, "operator 'planning'; this model has global, state, procedure"),
         *(({"slots": value}, f"slots={value!r}; at least 1 is needed") for value in (0, 1.5, True)),
-        *(({"coalesce": value}, f"coalesce={value!r}; it is a whole number of steps") for value in (-1, 0.5)),
         *(({"memory": value}, f"memory={value!r}; it is a number of bytes") for value in (0, 1e9)),
         ({"stop": (3,)}, "a stop string is 3; it must be text"),
         *(({"stop": value}, f"stop={value}; give a text, or several in a list") for value in (None, 3)),

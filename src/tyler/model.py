@@ -194,12 +194,12 @@ class Tyler(Independent):
         self,
         *,
         slots: int = 8,
-        coalesce: int | None = None,
         memory: int | None = None,
+        positions: int | None = None,
     ) -> Engine:
         """A new decoding engine over this model's present weights, with the settings of `Engine`."""
         parts = (self.backbone, self.operators, self.policy, self.synthesizer, self.heads)
-        return Engine(*parts, slots=slots, coalesce=coalesce, memory=memory)
+        return Engine(*parts, slots=slots, memory=memory, positions=positions)
 
     def request(
         self,
@@ -245,7 +245,6 @@ class Tyler(Independent):
         max_new_tokens: int = ...,
         stop: str | Sequence[str] = ...,
         slots: int = ...,
-        coalesce: int | None = ...,
         memory: int | None = ...,
         num_samples: None = ...,
     ) -> Trajectory: ...
@@ -261,7 +260,6 @@ class Tyler(Independent):
         max_new_tokens: int = ...,
         stop: str | Sequence[str] = ...,
         slots: int = ...,
-        coalesce: int | None = ...,
         memory: int | None = ...,
         num_samples: int,
     ) -> list[Trajectory]: ...
@@ -277,7 +275,6 @@ class Tyler(Independent):
         max_new_tokens: int = ...,
         stop: str | Sequence[str] = ...,
         slots: int = ...,
-        coalesce: int | None = ...,
         memory: int | None = ...,
         num_samples: None = ...,
     ) -> list[Trajectory]: ...
@@ -293,7 +290,6 @@ class Tyler(Independent):
         max_new_tokens: int = ...,
         stop: str | Sequence[str] = ...,
         slots: int = ...,
-        coalesce: int | None = ...,
         memory: int | None = ...,
         num_samples: int,
     ) -> list[list[Trajectory]]: ...
@@ -308,7 +304,6 @@ class Tyler(Independent):
         max_new_tokens: int = 2048,
         stop: str | Sequence[str] = (),
         slots: int = 32,
-        coalesce: int | None = None,
         memory: int | None = None,
         num_samples: int | None = None,
     ) -> Trajectory | list[Trajectory] | list[list[Trajectory]]:
@@ -337,7 +332,7 @@ class Tyler(Independent):
             for one, its in spread(asked, sampling, num_samples)
         ]
         try:
-            trajectories = self.shared_engine.run(requests, slots=slots, coalesce=coalesce, memory=memory)
+            trajectories = self.shared_engine.run(requests, slots=slots, memory=memory)
         except PromptTooLong as error:
             which = "" if alone else f"{named(asked, error.places[0] // (num_samples or 1))}: "
             raise PromptTooLong(f"{which}{error}", error.places) from error

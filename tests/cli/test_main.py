@@ -280,9 +280,9 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize(
     ("where", "argv", "phase", "advice"),
     [
-        ("tyler.engine.native.batch.Batch.join", ["solve", "mini", "?"], "while answers were decoded", "--memory"),
+        ("tyler.engine.native.engine.Engine._admit", ["solve", "mini", "?"], "while answers were decoded", "--memory"),
         (
-            "tyler.engine.native.batch.Batch.join",
+            "tyler.engine.native.engine.Engine._admit",
             ["eval", "mini", "--count", "2"],
             "while answers were decoded",
             "--slots",
@@ -293,7 +293,7 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
         ("tyler.modeling.backbone.Backbone.embed", ["stage1", "mini"], "in a training step", "micro_batch_size"),
         ("tyler.modeling.lora.view", ["solve", "mini-tyler", "?"], "while the model was loaded", "smaller model"),
         (
-            "tyler.engine.native.batch.Batch.join",
+            "tyler.engine.native.engine.Engine._admit",
             ["train", "grpo", "mini"],
             "while answers were decoded",
             "decoding.memory",

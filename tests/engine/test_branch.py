@@ -11,7 +11,6 @@ import pytest
 import torch
 from tests import tiny
 
-from tyler.engine.branch import Branch
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Router, Schedule
 from tyler.engine.sampling import Sampling
@@ -119,19 +118,3 @@ def test_a_branch_that_no_answer_can_have_is_refused(model: Tyler) -> None:
         removed.engine().add_request(asked(removed, Learned(), Sampling(), branch=(vocab,)))
     with pytest.raises(ValueError, match="branch invokes 2 operators, and budget=1"):
         engine.add_request(asked(model, Learned(), Sampling(), branch=(vocab, vocab), budget=1))
-
-
-def test_a_learned_branch_bars_operators_once() -> None:
-    branch = Branch((5, 11), vocab_size=10, learned=True)
-    followed = []
-    while not branch.passed:
-        followed.append((branch.next, branch.bars_operators))
-        branch.advance()
-    assert followed == [(5, False), (11, False), (None, True)]
-    assert not branch.leaves_out(1)
-
-
-def test_a_fixed_branch_leaves_out_one_call() -> None:
-    branch = Branch((5, 11, 6), vocab_size=10, learned=False)
-    assert branch.next == 5 and not branch.bars_operators
-    assert [branch.leaves_out(calls) for calls in (0, 1, 1)] == [False, True, False]

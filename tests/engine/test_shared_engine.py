@@ -5,19 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tests import tiny
 from tests.asking import CASES, ask, same
 
-from tyler.engine.fair_lock import FairLock
+from tyler.engine.native.cache import bytes_of_position
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.shared_engine import Call, DecodingError, SharedEngine
+from tyler.engine.shared_engine import DecodingError, SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
@@ -34,12 +35,20 @@ def alone(model: Tyler, request: Request) -> Trajectory:
     return model.engine(slots=1).run([request])[0]
 
 
+def until(happens: Callable[[], bool]) -> None:
+    """Wait for what the engine's thread does."""
+    end = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < end, "it never happens"
+        time.sleep(0.001)
+
+
 def watched(model: Tyler) -> tuple[SharedEngine, list[Engine], list[int]]:
     """A shared engine, the engines it makes, and how many rows each of their steps had."""
     engines, rows = [], []
 
-    def build(*, slots: int, memory: int | None) -> Engine:
-        engine = model.engine(slots=slots, memory=memory)
+    def build(*, slots: int, memory: int | None, positions: int) -> Engine:
+        engine = model.engine(slots=slots, memory=memory, positions=positions)
         step = engine.step
 
         def counted() -> list[Event]:
@@ -98,29 +107,6 @@ def test_callers_in_several_threads_share_batches_and_get_what_they_get_alone(mo
     assert len(engines) == 1 and max(rows) > 1
 
 
-def test_an_end_that_another_thread_brings_between_two_looks_is_not_lost(
-    model: Tyler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared, request = SharedEngine(model.engine), ask(tiny.SHORT, router=Never(), max_new_tokens=3)
-    looks, others, here = Call.done.fget, threading.Event(), threading.get_ident()  # type: ignore[attr-defined]
-
-    def last_steps() -> None:
-        while shared.step():
-            pass
-        others.set()
-
-    def looked(call: Call) -> bool:
-        if threading.get_ident() == here and not late.is_alive() and not others.is_set():
-            late.start()  # its caller has seen nothing arrive, and is about to see whether it is done
-            others.wait(0.5)
-        return bool(looks(call))
-
-    late, expected = threading.Thread(target=last_steps), alone(model, request)
-    monkeypatch.setattr(Call, "done", property(looked))
-    assert same(shared.run([request])[0], expected)
-    late.join()
-
-
 def test_a_model_that_first_answered_in_inference_mode_answers_outside_as_well() -> None:
     model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
     model.policy.add_lora(LoraSettings(rank=2))
@@ -167,7 +153,7 @@ def test_the_engine_lives_from_call_to_call_until_it_is_released(model: Tyler) -
     shared.release()
     assert same(shared.run([CASES["greedy"]])[0], first) and len(engines) == 2
     shared.run([CASES["greedy"]], slots=100)
-    assert engines[-1].batch.slots == 100 and len(engines) == 3
+    assert engines[-1].room.slots == 100 and len(engines) == 3
 
 
 def test_solve_and_stream_share_the_models_engine(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +164,17 @@ def test_solve_and_stream_share_the_models_engine(model: Tyler, monkeypatch: pyt
     assert len(made) == 1
 
 
-def test_a_call_with_another_bound_waits_for_those_before_it(model: Tyler) -> None:
+@pytest.mark.parametrize("waits", [{"memory": 10**7}, {"requests": [ask(tiny.SHORT, max_new_tokens=200)]}])
+def test_a_call_that_needs_another_engine_waits_for_those_before_it(waits: dict[str, Any], model: Tyler) -> None:
+    memory = 10 * 64 * bytes_of_position(model.backbone)  # room for short answers in many slots, or long ones in few
     shared, engines, _ = watched(model)
-    stream = shared.events([CASES["never"]])
+    first, other = ask(tiny.SHORT, router=Never(), max_new_tokens=20), waits.get("requests", [CASES["greedy"]])
+    stream = shared.events([first], slots=10, memory=memory)
     next(stream)
-    bounded = shared.run([CASES["greedy"]], memory=10**7)
-    assert [engine.batch.memory for engine in engines] == [None, 10**7]
-    assert same(bounded[0], alone(model, CASES["greedy"]))
+    found = shared.run(other, memory=waits.get("memory", memory))
+    assert len(engines) == 2 and same(found[0], alone(model, other[0]))
     *_, last = stream
-    assert same(last.trajectory, alone(model, CASES["never"])), "it was decoded to its end meanwhile"
+    assert same(last.trajectory, alone(model, first)), "it was decoded to its end meanwhile"
 
 
 def test_who_waits_for_another_bound_comes_before_those_who_came_later(model: Tyler) -> None:
@@ -194,22 +182,15 @@ def test_who_waits_for_another_bound_comes_before_those_who_came_later(model: Ty
     stream = shared.events([CASES["never"]])
     next(stream)  # in use, without a bound
     order: list[str] = []
-
-    def bounded() -> None:
-        shared.run([CASES["greedy"]], memory=10**7)
-        order.append("bounded")
-
-    def later() -> None:
-        while not shared._queue:
-            time.sleep(0.001)
-        shared.run([CASES["greedy"]])
-        order.append("later")
-
     step = engines[0].step
     engines[0].step = lambda: time.sleep(0.02) or step()  # type: ignore[method-assign]  # later comes meanwhile
-    in_threads([bounded, later])
-    assert order == ["bounded", "later"] and not shared._queue
-    assert [engine.batch.memory for engine in engines] == [None, 10**7, None]
+    bounded = shared.open([CASES["greedy"]], deliver=lambda events: None, failed=pytest.fail, memory=10**7)
+    later = shared.open([CASES["greedy"]], deliver=lambda events: None, failed=pytest.fail)
+    for name, opening in (("bounded", bounded), ("later", later)):
+        opening.add_done_callback(lambda _, name=name: order.append(name))
+    until(lambda: bounded.done() and later.done())
+    assert order == ["bounded", "later"]
+    assert [engine.memory for engine in engines] == [None, 10**7, None]
     *_, last = stream
     assert same(last.trajectory, alone(model, CASES["never"]))
 
@@ -220,7 +201,7 @@ def test_a_refusal_while_waiting_leaves_nobody_behind_it(model: Tyler) -> None:
     next(stream)
     with pytest.raises(ValueError, match="memory"):
         shared.run([CASES["greedy"]], memory=1)
-    assert not shared._queue and same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
+    assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
 
 
 @torch.no_grad()
@@ -283,12 +264,15 @@ def test_adapters_are_folded_anew_only_when_they_changed_and_programs_survive_it
 
 
 def test_an_answer_that_began_under_other_weights_is_an_error_not_a_mixture(model: Tyler) -> None:
-    stream = model.shared_engine.events([CASES["never"]])
+    shared, engines, _ = watched(model)
+    stream = shared.events([CASES["never"]])
     next(stream)
-    CHANGES["eta"](model)
-    assert same(model.shared_engine.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
+    with shared.paused():
+        assert engines[0].rows, "it is not done yet"
+        CHANGES["eta"](model)
     with pytest.raises(DecodingError, match="weights changed while this answer was decoded"):
         list(stream)
+    assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"]))
 
 
 # ------------------------------------------------------------------------------------------------ ends and errors
@@ -299,33 +283,33 @@ def test_who_stops_listening_frees_the_row_at_once(model: Tyler) -> None:
     for _ in range(3):
         stream = shared.events([ask(tiny.LONG, max_new_tokens=100), ask(tiny.ODD, max_new_tokens=100)], slots=1)
         next(stream)
-        assert len(engines[0].rows) == 1
+        with shared.paused():
+            assert len(engines[0].rows) == 1
         stream.close()
-        assert not engines[0].rows and not engines[0].waiting
+        until(lambda: not engines[0].rows and not engines[0].waiting)
     forgotten = shared.events([ask(tiny.LONG, max_new_tokens=100)])
     next(forgotten)
     del forgotten
     gc.collect()
-    assert not engines[0].rows
+    until(lambda: not engines[0].rows)
 
 
 def test_an_abort_leaves_the_other_callers_answers_as_they_are(model: Tyler) -> None:
     shared, engines, _ = watched(model)
     kept, dropped = shared.events([CASES["boundaries, sampled"]]), shared.events([CASES["never"]])
     next(kept), next(dropped)
-    assert len(engines[0].rows) == 2
     dropped.close()
     *_, last = kept
     assert same(last.trajectory, alone(model, CASES["boundaries, sampled"]))
-    assert not engines[0].rows
+    until(lambda: not engines[0].rows)
 
 
 def failing(model: Tyler, after: int) -> tuple[SharedEngine, list[Engine]]:
     """A shared engine whose first engine breaks after some steps."""
     engines: list[Engine] = []
 
-    def build(*, slots: int, memory: int | None) -> Engine:
-        engine = model.engine(slots=slots, memory=memory)
+    def build(*, slots: int, memory: int | None, positions: int) -> Engine:
+        engine = model.engine(slots=slots, memory=memory, positions=positions)
         if not engines:
             step, left = engine.step, iter(range(after))
 
@@ -343,16 +327,16 @@ def failing(model: Tyler, after: int) -> tuple[SharedEngine, list[Engine]]:
 
 def test_an_error_in_a_step_reaches_every_caller_and_the_next_call_works(model: Tyler) -> None:
     shared, engines = failing(model, after=4)
-    paused = shared.events([CASES["never"]])
-    next(paused)
-    with pytest.raises(RuntimeError, match="the device is gone"):
-        shared.run([CASES["greedy"]])
-    with pytest.raises(DecodingError, match="decoding failed: RuntimeError: the device is gone"):
-        list(paused)
+    lost: list[DecodingError] = []
+    with shared.paused():
+        for case in ("never", "greedy"):
+            shared.open([CASES[case]], deliver=lambda events: None, failed=lost.append)
+    until(lambda: len(lost) == 2)
+    assert {str(error) for error in lost} == {"decoding failed: RuntimeError: the device is gone"}
     assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"])) and len(engines) == 2
 
 
-def test_nobody_waits_for_ever_when_a_step_fails_in_another_thread(model: Tyler) -> None:
+def test_nobody_waits_for_ever_when_a_step_fails(model: Tyler) -> None:
     shared, _ = failing(model, after=3)
     together, outcomes = threading.Barrier(4), list[str]()
 
@@ -361,67 +345,52 @@ def test_nobody_waits_for_ever_when_a_step_fails_in_another_thread(model: Tyler)
         try:
             shared.run([ask(tiny.LONG, max_new_tokens=60, router=Never())])
             outcomes.append("answer")
-        except RuntimeError as error:
-            outcomes.append(type(error).__name__)
+        except DecodingError:
+            outcomes.append("error")
 
     in_threads([ask_once] * 4)
-    assert len(outcomes) == 4 and outcomes.count("RuntimeError") == 1
-    assert set(outcomes) <= {"RuntimeError", "DecodingError", "answer"}
+    assert len(outcomes) == 4 and "error" in outcomes
 
 
 def test_an_interrupted_caller_leaves_a_working_model(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Engine) -> list[Event]:
+    def interrupted(index: int, trajectory: Trajectory) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            model.solve(tiny.SHORT, max_new_tokens=4)
+    requests = [ask(tiny.SHORT, max_new_tokens=length, router=Never()) for length in (1, 100)]
+    with pytest.raises(KeyboardInterrupt):
+        model.shared_engine.run(requests, finished=interrupted)
     assert len(model.solve(tiny.SHORT, max_new_tokens=4, router=Never()).actions) <= 4
 
 
-# ------------------------------------------------------------------------------------------------ a thread of its own
+# ------------------------------------------------------------------------------------------------ the engine's thread
 
 
-def test_a_loop_of_steps_serves_calls_that_only_listen(model: Tyler) -> None:
-    shared, _, _ = watched(model)
-    assert not shared.step(), "there is nothing to do"
-    events: list[Event] = []
-    call = shared.begin([CASES["greedy"]], deliver=events.append, failed=lambda why: pytest.fail(why))
-    assert not events and not call.done
-    while shared.step():
-        pass
-    assert call.done and same(events[-1].trajectory, alone(model, CASES["greedy"]))
-    shared.end(call)
+def test_there_is_a_thread_only_while_somebody_is_answered(model: Tyler) -> None:
+    def threads() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "tyler-engine"]
+
+    until(lambda: not threads())
+    stream = model.shared_engine.events([ask(tiny.LONG, router=Never(), max_new_tokens=100)])
+    next(stream)
+    assert len(threads()) == 1 or not model.shared_engine.busy
+    stream.close()
+    until(lambda: not threads())
 
 
 def test_work_between_steps_has_the_engine_to_itself(model: Tyler) -> None:
     shared, engines, _ = watched(model)
-    assert shared.between_steps(lambda engine: engine) is engines[0]
+    assert shared.between_steps(lambda engine: engine).result() is engines[0]
+    with shared.paused():
+        opening = shared.open([CASES["never"]], deliver=lambda events: None, failed=pytest.fail)
+        time.sleep(0.05)
+        assert not opening.done()
+    opening.result(timeout=60)
 
 
-def test_a_fair_lock_goes_to_the_one_who_waits() -> None:
-    lock, order = FairLock(), list[str]()
-
-    def wait() -> None:
-        with lock:
-            order.append("waiting")
-
-    def loop() -> Iterator[None]:
-        while "waiting" not in order:
-            with lock:
-                order.append("loop")
-                yield
-
-    loops = loop()
-    next(loops)
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while not lock._entrance.locked():
-        time.sleep(0.001)
-    for _ in loops:
-        pass
-    thread.join()
-    assert order[-1] == "waiting" or order.index("waiting") <= 3
-    assert lock.try_acquire() and not lock.try_acquire()
-    lock.release()
+def test_a_call_that_is_given_up_before_it_begins_never_does(model: Tyler) -> None:
+    shared, engines, _ = watched(model)
+    with shared.paused():
+        opening = shared.open([CASES["never"]], deliver=pytest.fail, failed=pytest.fail)
+        shared.end_opened(opening)
+    assert shared.between_steps(lambda engine: len(engine.rows)).result() == 0
+    assert opening.cancelled() and len(engines) == 1

@@ -9,8 +9,9 @@ import pytest
 from tests import tiny
 from tests.asking import CASES
 
-from tyler.engine.native.context import Reader
+from tyler.engine.native.attention import Span
 from tyler.engine.native.engine import Engine
+from tyler.engine.native.reader import Reader
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
@@ -24,12 +25,12 @@ class Device:
         self.now, self.pending = 1.0, 0.0
         read = Reader.read
 
-        def timed(reader: Reader, rows: range, ends: list[int]) -> Any:
-            hidden, counts = read(reader, rows, ends)
-            self.pending += per_pass + sum(counts)
+        def timed(reader: Reader, spans: list[Span]) -> Any:
+            hidden = read(reader, spans)
+            self.pending += per_pass + len(hidden)
             if not asynchronous:
                 self.wait()
-            return hidden, counts
+            return hidden
 
         monkeypatch.setattr(time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(Reader, "read", timed)
@@ -70,7 +71,7 @@ def test_the_synthesis_share_is_the_same_at_any_number_of_slots(monkeypatch: pyt
     for slots in (1, 8):
         with monkeypatch.context() as patch:
             Device(patch)
-            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots, coalesce=3).run(requests))
+            found[slots] = share(tiny.tyler("qwen3").engine(slots=slots).run(requests))
     assert 0.1 < found[1] < 0.9
     assert found[8] == pytest.approx(found[1], rel=1e-6)
 

@@ -21,8 +21,8 @@ def test_every_key_of_a_config_arrives() -> None:
     assert (answering.max_new_tokens, answering.budget, answering.slots, answering.bytes) == (9, 2, 3, 2**30)
     assert answering.sampling == Sampling(0.5)
     assert set(DecodingConfig.model_fields) == {
-        *("max_new_tokens", "temperature", "budget", "slots", "coalesce", "memory", "engine", "engine_args"),
-    }, "coalesce changes speed alone"
+        *("max_new_tokens", "temperature", "budget", "slots", "memory", "engine", "engine_args"),
+    }
     assert Answering.of(DecodingConfig()).bytes is None
 
 

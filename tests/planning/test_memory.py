@@ -11,8 +11,8 @@ from allocations import Allocations
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
+from tyler.engine.native.cache import Room, bytes_of_position
 from tyler.engine.native.fused_decoder import FusedDecoder, is_adapted
-from tyler.engine.native.ragged import RaggedContext, RaggedReader
 from tyler.model import Tyler
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
@@ -23,7 +23,6 @@ from tyler.planning.memory import (
     Shape,
     Workload,
     busiest,
-    cache_capacity,
     calibration_memory,
     count_parameters,
     kept_by_decoder,
@@ -137,32 +136,16 @@ def test_what_layers_keep_is_predicted(
 # --------------------------------------------------------------------------------------- caches and phases
 
 
-@pytest.mark.parametrize("prompt, context", [(1, 1), (60, 64), (65, 66), (100, 300), (128, 129), (70, 2048)])
-def test_the_capacity_of_a_cache_is_the_one_it_grows_to(prompt: int, context: int) -> None:
-    backbone = tiny.build_backbone("qwen3")
-    grown = RaggedContext(2, backbone.dim, backbone.dtype, backbone.device)
-    grown.append(0, torch.zeros(prompt, backbone.dim))
-    for _ in range(context - prompt):
-        grown.append_each([0], torch.zeros(1, backbone.dim))
-    assert cache_capacity(prompt, context) == grown.capacity
-
-
 def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     model = tiny.build("qwen3")
     slots, prompt, context = 3, 40, 70
-    engine = model.engine(slots=slots)
-    for reader in (engine.batch.policy_reader, engine.batch.synthesis_reader):
-        assert isinstance(reader, RaggedReader)
-        reader.cache.resize(slots, cache_capacity(prompt, context))
-    engine.context.reserve(prompt)
-    engine.context.reserve(prompt + 25)
-    held = [engine.batch.policy_reader.cache, engine.batch.synthesis_reader.cache]
-    caches = sum(cache.keys.nbytes + cache.values.nbytes for cache in held) + engine.context.embeds.nbytes
+    room = Room(slots, context, bytes_of_position(model.backbone))
     config = Config(operators=tiny.OPERATORS)
     one = Read(1, 1, 1)
     work = Workload(one, one, one, 1, slots, prompt, context, one, 1, one, 1)
     parts = rollout_memory(Shape.of(model.backbone.model.config), config, work, 4)
-    assert parts["policy's KV"] + parts["synthesizer's KV"] + parts["context"] == caches
+    caches = parts["policy's KV"] + parts["synthesizer's KV"] + parts["context"]
+    assert caches == room.slots * room.capacity * room.position_bytes
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"])

@@ -157,17 +157,15 @@ def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:
 # -------------------------------------------------------------------------- equal to the transcription
 
 
-ENGINES = [(1, 0), (3, 2), (12, 0), (12, 5)]
-"""(slots, coalesce)."""
+ENGINES = [(1,), (3,), (12,)]
+"""Slots."""
 
 
 @pytest.mark.parametrize("trigger", [False, True])
-@pytest.mark.parametrize("family, slots, coalesce", tiny.by_family(ENGINES, often=[(1, 0), (12, 5)]))
-def test_the_engine_decides_what_the_transcription_decides(
-    family: str, trigger: bool, slots: int, coalesce: int
-) -> None:
+@pytest.mark.parametrize("family, slots", tiny.by_family(ENGINES, often=[(1,), (12,)]))
+def test_the_engine_decides_what_the_transcription_decides(family: str, trigger: bool, slots: int) -> None:
     model = shared(family, trigger)
-    engine = model.engine(slots=slots, coalesce=coalesce)
+    engine = model.engine(slots=slots)
     trajectories = engine.run([request_of(model, case) for case in CASES.values()])
     faults = {}
     for index, (name, trajectory) in enumerate(zip(CASES, trajectories, strict=True)):
@@ -232,14 +230,13 @@ def test_the_cost_of_a_block_is_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     model = shared("qwen3")
     engine = model.engine(slots=1)
     fed = {"policy": 0, "weaver": 0}
-    for name, reader in (("policy", engine.batch.policy_reader), ("weaver", engine.batch.synthesis_reader)):
-        inputs = reader.inputs
+    for name, reader in (("policy", engine.policy_reader), ("weaver", engine.synthesis_reader)):
 
-        def count(rows: range, positions: Tensor, name: str = name, inputs: Any = inputs) -> Tensor:
-            fed[name] += positions.numel()
-            return inputs(rows, positions)
+        def count(x: Tensor, packed: object, name: str = name, fused: Any = reader.fused) -> Tensor:
+            fed[name] += len(x)
+            return fused(x, packed)
 
-        monkeypatch.setattr(reader, "inputs", count)
+        monkeypatch.setattr(reader, "fused", count)
     case = next(name for name in CASES if len(expected("qwen3", False, name).blocks) == 3)
     (trajectory,) = engine.run([request_of(model, CASES[case])])
     assert num_insertions(trajectory) == 2

@@ -232,22 +232,6 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
         assert served.metric("request_failed_total") == 3
 
 
-def test_an_abort_that_fails_does_not_end_the_engines_thread(model: Tyler) -> None:
-    def fails() -> None:
-        raise RuntimeError("out of memory")
-
-    with serving(model) as served:
-        served.service.dispatcher._jobs.put(fails)
-        until = time.monotonic() + 20
-        while served.get("/health/ready").status_code != 200 or not served.service.dispatcher._jobs.empty():
-            assert time.monotonic() < until, "it is ready again before long"
-            time.sleep(0.05)
-        assert served.post("/v1/chat/completions", SHORT).status_code == 200
-        served.service.dispatcher._jobs.put(None)  # as if the thread had died
-        served.service.dispatcher._thread.join(timeout=10)
-        assert served.get("/health/ready").status_code == 503
-
-
 def test_a_client_that_leaves_a_stream_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def left(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -132,9 +132,7 @@ def test_a_server_whose_engine_is_lost_says_so_and_ends(model: Tyler, monkeypatc
 
     monkeypatch.setattr("tyler.serving.dispatcher.PROBE_SECONDS", 0.05)
     with serving(model, max_probes=2) as served:
-        monkeypatch.setattr(SharedEngine, "step", fails)
-        monkeypatch.setattr(SharedEngine, "begin", fails)
-        monkeypatch.setattr(SharedEngine, "run", fails)
+        monkeypatch.setattr(SharedEngine, "_fitting", fails)
         assert served.post("/v1/chat/completions", CHAT).status_code == 500
         end = time.monotonic() + 20
         while served.service.lost is None:

@@ -53,7 +53,8 @@ def lens(
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
-        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default no bound.
+        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room. By default half of what is
+            free.
         device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.

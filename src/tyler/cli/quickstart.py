@@ -83,7 +83,6 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
         answering.sampling,
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
-        coalesce=config.decoding.coalesce,
         memory=answering.bytes,
     )
     return evaluate(reasoner, problems)

@@ -81,7 +81,7 @@ def reproduce(
             checkout. They are read, and never written.
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
-            no bound.
+            half of what is free.
         device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on

@@ -24,7 +24,7 @@ PRESETS = Path(str(files("tyler") / "configs"))
 """The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
 
 CHANGEABLE = (
-    "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.coalesce", "decoding.memory",
+    "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",
     "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
 )  # fmt: skip
 """Settings that a resumed run may change: no weight depends on them but by rounding, and by what dropout draws."""

@@ -129,8 +129,8 @@ class DataConfig(Section):
 
 
 class DecodingConfig(Section):
-    """How answers are generated: rollouts and development problems by `slots`, `coalesce` and `memory`, an evaluation
-    that is made from a config by all of it. Rollouts have their own temperature and length (`grpo`, `stage2`).
+    """How answers are generated: rollouts and development problems by `slots` and `memory`, an evaluation that is
+    made from a config by all of it. Rollouts have their own temperature and length (`grpo`, `stage2`).
     """
 
     max_new_tokens: Count = 2048
@@ -141,10 +141,8 @@ class DecodingConfig(Section):
     """A hard cap on invocations; null for none, 0 for no operators."""
     slots: Count = 16
     """Trajectories decoded at once."""
-    coalesce: Annotated[int, Field(ge=0)] | None = None
-    """Steps an operator call may wait for others to share its pass; null chooses by `slots`."""
     memory: Annotated[int, BeforeValidator(bytes_of)] | None = None
-    """The most bytes of context and caches, as 4GB or 512MiB: answers wait for room; null for no bound."""
+    """The most bytes of context and caches, as 4GB or 512MiB: answers wait for room; null for half of what is free."""
     engine: EngineName = "native"
     """Which engine decodes: native, or vllm for GPUs and many answers at once."""
     engine_args: dict[str, int | float | bool | str] = Field(default_factory=dict)

@@ -21,7 +21,14 @@ class BaseEngine(ABC):
         self.max_positions = max_positions
         self.vocab_size = backbone.vocab_size
         self.waiting: deque[RequestState] = deque()
+        self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
+
+    keeps_prefixes = False
+    """Whether what was read of a prompt is kept for one that begins with it."""
+
+    row_type = RequestState
+    """What is known of a request; a subclass may know more."""
 
     @property
     @abstractmethod
@@ -40,7 +47,7 @@ class BaseEngine(ABC):
     @property
     def busy(self) -> bool:
         """Whether any request waits or is decoded."""
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self._aborted)
 
     def add_request(self, request: Request) -> int:
         """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
@@ -48,11 +55,10 @@ class BaseEngine(ABC):
         self.waiting.append(row)
         return row.index
 
-    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
+    def prepare(self, request: Request, *, streamed: bool = True) -> RequestState:
         """What a request starts as; `waiting` takes it whenever it is to begin.
 
-        `streamed` says whether tokens are reported as they come, or only the end, and `coalesce` how many steps its
-        calls may wait for others. Raises PromptTooLong (a ValueError)
+        `streamed` says whether tokens are reported as they come, or only the end. Raises PromptTooLong (a ValueError)
         when the prompt does not fit the model's context, and ValueError for tokens that the model does not have.
         """
         first, last = min(request.prompt_ids), max(request.prompt_ids)
@@ -68,8 +74,7 @@ class BaseEngine(ABC):
             )
         schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
         index, self._submitted = self._submitted, self._submitted + 1
-        offered = self.offered(request)
-        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, None)
+        return self.row_type(index, request, schedule, self.offered(request), self.backbone, streamed)
 
     def offered(self, request: Request) -> tuple[bool, ...]:
         """Which operators are actions of the policy: none under a fixed router."""
@@ -87,14 +92,15 @@ class BaseEngine(ABC):
         for row in (*self.waiting, *self.running):
             if row.index == index:
                 row.finish_reason, row.call = "abort", None
+                if row in self.waiting:
+                    self.waiting.remove(row)
+                    self._aborted.append(row)
                 return
         raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
 
     def take_aborted(self) -> list[RequestState]:
-        """Take the rows out of the queue that were aborted while they waited."""
-        aborted = [row for row in self.waiting if row.finish_reason]
-        for row in aborted:
-            self.waiting.remove(row)
+        """The rows that were aborted while they waited, since the last look."""
+        aborted, self._aborted = self._aborted, []
         return aborted
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
@@ -121,8 +127,9 @@ class BaseEngine(ABC):
             while self.busy:
                 yield from checked(self.step())
         finally:
-            left = [row for row in (*self.waiting, *self.running) if row in rows]
-            for row in left:
-                self.abort(row.index)
-            while any(row in left for row in (*self.waiting, *self.running)):
+            own = {row.index for row in rows}
+            for row in (*self.waiting, *self.running):
+                if row.index in own:
+                    self.abort(row.index)
+            while self._aborted or any(row.index in own for row in self.running):
                 self.step()

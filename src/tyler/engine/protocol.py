@@ -24,10 +24,13 @@ class Load:
 class DecodingEngine(Protocol):
     """Decodes requests with continuous batching. One thread at a time uses it."""
 
+    keeps_prefixes: bool
+    """Whether what was read of a prompt is kept for one that begins with it."""
+
     waiting: deque[RequestState]
     """Requests that were prepared and are to begin, in their order."""
 
-    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
+    def prepare(self, request: Request, *, streamed: bool = True) -> RequestState:
         """What a request starts as. Raises ValueError for one that this engine refuses, PromptTooLong among them."""
 
     def step(self) -> list[Event]:
@@ -36,9 +39,6 @@ class DecodingEngine(Protocol):
     def abort(self, index: int) -> None:
         """End a waiting or running request; the next step tells of its end, with the reason "abort"."""
 
-    def forget(self, index: int) -> None:
-        """Drop what is remembered of a finished request."""
-
     @property
     def busy(self) -> bool:
         """Whether any request waits or is decoded."""
@@ -46,8 +46,8 @@ class DecodingEngine(Protocol):
     def load(self) -> Load:
         """What it is doing."""
 
-    def fits(self, slots: int, memory: int | None) -> bool:
-        """Whether it can serve calls with such bounds, or another one has to be built."""
+    def fits(self, slots: int, memory: int | None, positions: int) -> bool:
+        """Whether it can serve so many answers that may take so many positions, or another one has to be built."""
 
     def watch(self) -> WeightWatch:
         """The weights it decodes with, as they are now."""

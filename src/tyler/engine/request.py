@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -65,6 +67,7 @@ class Request:
     branch: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_ids", ids_of(self.prompt_ids))
         if not self.prompt_ids:
             raise ValueError("the prompt is empty; give at least one token")
         check_whole("max_new_tokens", self.max_new_tokens, 1, "it must be a whole number, at least 1")
@@ -89,6 +92,43 @@ class Request:
             raise ValueError("a request with a sampler tells of no other tokens; leave top_logprobs out")
         if self.sampler is not None and self.branch is not None:
             raise ValueError("a request with a sampler cannot branch: its vectors are not kept; leave branch out")
+
+    @property
+    def reach(self) -> int:
+        """Positions that its answer may take: without a budget, no more of them for latents than for tokens."""
+        silent = self.budget == 0 or isinstance(self.router, Never)
+        return len(self.prompt_ids) + self.max_new_tokens * (1 if silent else 2)
+
+
+def ids_of(prompt: Any) -> list[int]:
+    """The tokens of a prompt, which may be a tensor of one dimension. Raises ValueError for what is none."""
+    try:
+        return [index(one) for one in (prompt.tolist() if isinstance(prompt, Tensor) else prompt)]
+    except TypeError as error:
+        raise ValueError(
+            f"prompt_ids={prompt!r:.80}; give one prompt's tokens: whole numbers, one after another"
+        ) from error
+
+
+def check_branch(request: Request, vocab_size: int, offered: Sequence[bool], ends: Collection[int]) -> None:
+    """Raise ValueError for a branch that no answer can begin with; `offered` are the policy's operators, where the
+    router is learned."""
+    learned, actions = request.router.learned, request.branch or ()
+    end = vocab_size + len(offered)
+    for action in actions:
+        if not 0 <= action < end or action in ends:
+            raise ValueError(
+                f"branch holds {action}; it may hold tokens below {vocab_size} that end no answer, and operators below "
+                f"{end}"
+            )
+        if learned and action >= vocab_size and not offered[action - vocab_size]:
+            raise ValueError(
+                f"branch invokes operator {action - vocab_size}, which this model does not offer: it was removed; "
+                "branch from an answer without it"
+            )
+    calls = sum(action >= vocab_size for action in actions)
+    if request.budget is not None and calls > request.budget:
+        raise ValueError(f"branch invokes {calls} operators, and budget={request.budget}; raise the budget")
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -137,11 +177,15 @@ class InvocationEvent:
 
 @dataclass(frozen=True)
 class FinishEvent:
-    """Request `index` is done, or could not be finished because of `error`: the trajectory ends where that came."""
+    """Request `index` is done, or could not be finished because of `error`: the trajectory ends where that came.
+
+    `cached_tokens` of its prompt were not read, because an earlier one began with them.
+    """
 
     index: int
     trajectory: Trajectory
     error: str | None = None
+    cached_tokens: int = field(default=0, compare=False)
 
     def __repr__(self) -> str:
         error = f", error={self.error!r}" if self.error else ""

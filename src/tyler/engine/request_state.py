@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tyler.engine.branch import Branch
 from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.logits import LogitState
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
@@ -31,15 +30,11 @@ class RequestState:
         offered: tuple[bool, ...],
         backbone: Backbone,
         streamed: bool,
-        coalesce: int | None,
-        branch: Branch | None,
     ) -> None:
         self.index, self.request, self.schedule = index, request, schedule
         # Operators that are actions of the policy: none under a fixed router, never a removed one.
         self.offered = offered
         self.streamed = streamed  # whether its tokens are reported as they come
-        self.coalesce = coalesce  # steps that its calls may wait; None: as the engine says
-        self.branch = branch  # of a request that begins with another answer's actions
         self.visible = IncrementalDetokenizer(backbone.tokenizer)
         self.thought_open = thought_is_open(backbone.tokenizer, request.prompt_ids)
         self.end_ids = end_ids(request, backbone)
@@ -59,11 +54,8 @@ class RequestState:
         self.uniforms = Uniforms(request.sampling.stream(purpose=0))
         self.call: Call | None = None  # parked: waits for this operator call
         self.call_logprob = 0.0
-        self.waited = 0
         self.emitted = 0  # visible tokens that were told of
         self.told_later: list[InvocationEvent] = []  # calls after tokens that were not
-        self.after_prompt: Tensor | None = None  # the policy's hidden state there: others with the same prompt take it
-        self.saved_context: Tensor | None = None  # the context of a preempted row, until it resumes
         self.finish_reason = ""
         self.limited_by: str | None = None  # which limit ended it, where its finish_reason is "length"
         self.error: str | None = None  # why it could not be finished
@@ -72,14 +64,12 @@ class RequestState:
         self.engine_seconds = 0.0  # of the passes that served it, split over their rows
         self.synthesis_seconds = 0.0  # of which operator calls
 
-    @property
-    def length(self) -> int:
-        """Positions of its context while it waits."""
-        return len(self.request.prompt_ids) if self.saved_context is None else len(self.saved_context)
+    cached_tokens = 0
+    """Of the prompt: those that were read for an earlier one."""
 
     def start(self) -> None:
-        """Note when it was admitted: the first time, where it had to make room since."""
-        self.started = self.started or time.perf_counter()
+        """Note when it was admitted."""
+        self.started = time.perf_counter()
 
     def has_prompt_of(self, other: RequestState) -> bool:
         """Whether the two start from the same context."""
@@ -97,17 +87,7 @@ class RequestState:
     @property
     def allowed(self) -> tuple[bool, ...]:
         """Which operators the policy may choose now."""
-        barred = self.branch is not None and self.branch.bars_operators
-        return self.offered if self.may_call and not barred else (False,) * len(self.offered)
-
-    @property
-    def follows(self) -> bool:
-        """Whether its next decision is not yet all its own."""
-        return self.branch is not None and not self.branch.passed
-
-    def leaves_out_call(self) -> bool:
-        """Whether the call that has come due is the one which this branch leaves out."""
-        return self.branch is not None and self.branch.leaves_out(len(self.invocations))
+        return self.offered if self.may_call else (False,) * len(self.offered)
 
     @property
     def reports(self) -> bool:
@@ -119,10 +99,9 @@ class RequestState:
         if self.reports:
             self.operator_probs.append(tuple(probs) or (0.0,) * len(self.offered))
 
-    @property
-    def reported(self) -> tuple[float, ...]:
-        """p(operator) of the latest decision."""
-        return self.operator_probs[-1] if self.operator_probs else ()
+    def reported_at(self, action: int) -> tuple[float, ...]:
+        """p(operator) of the decision about an action, where it is told."""
+        return self.operator_probs[action] if action < len(self.operator_probs) else ()
 
     def exceeds(self, latents: int = 0, held: int = 0) -> bool:
         """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left.
@@ -136,7 +115,7 @@ class RequestState:
         return used + latents > most if latents else used >= most
 
     def park(self, call: Call, logprob: float) -> None:
-        self.call, self.call_logprob, self.waited = call, logprob, 0
+        self.call, self.call_logprob = call, logprob
 
     def show(self, token: int, logprob: float, start: int) -> None:
         """Take a visible token whose embedding goes to context position `start`."""
@@ -183,14 +162,17 @@ class RequestState:
         """End it where a limit is reached: `actions` used, what is generated with the `latents` of the call that it
         waits for, or a context over `longest`, after which no other action would fit. All count the `held` tokens, too.
         """
-        limits = (
-            ("max_new_tokens", actions + held >= self.request.max_new_tokens),
-            ("max_generated", self.exceeds(latents, held)),
-            ("context", length + held > longest),
-        )
-        reached = [name for name, is_reached in limits if is_reached]
-        if reached and not self.finish_reason:
-            self.finish_reason, self.call, self.limited_by = "length", None, reached[0]
+        if self.finish_reason:
+            return
+        if actions + held >= self.request.max_new_tokens:
+            self.limited_by = "max_new_tokens"
+        elif self.exceeds(latents, held):
+            self.limited_by = "max_generated"
+        elif length + held > longest:
+            self.limited_by = "context"
+        else:
+            return
+        self.finish_reason, self.call = "length", None
 
     def hold_back(self) -> tuple[list[int], int]:
         """Take back the visible tokens after the call's position, to be committed again after the latents.
@@ -267,9 +249,9 @@ class RequestState:
             events += self._calls_up_to(index)
             text = self.visible[index]
             kept = text if self.stopped_at is None else text[: max(0, self.stopped_at - start)]
+            action = index + sum(call.position <= index for call in self.invocations)
             token, cut = self.visible.tokens[index], self.stopped_at is not None and start + len(text) > self.stopped_at
-            logprob = self.logprobs[index + sum(call.position <= index for call in self.invocations)]
-            probs = self._reported_at(index)
+            probs, logprob = self.reported_at(action), self.logprobs[action]
             events.append(TokenEvent(self.index, token, kept, probs, logprob, self.tops[index], cut))
             start += len(text)
         self.emitted = max(self.emitted, certain)
@@ -280,12 +262,6 @@ class RequestState:
         told = [event for event in self.told_later if event.invocation.position <= position]
         self.told_later = self.told_later[len(told) :]
         return told
-
-    def _reported_at(self, index: int) -> tuple[float, ...]:
-        """p(operator) where a visible token was chosen."""
-        if not self.reports:
-            return ()
-        return self.operator_probs[index + sum(call.position <= index for call in self.invocations)]
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
@@ -307,7 +283,7 @@ class RequestState:
 
     def finished(self, vocab_size: int) -> FinishEvent:
         """The event that reports its end."""
-        return FinishEvent(self.index, self.trajectory(vocab_size), self.error)
+        return FinishEvent(self.index, self.trajectory(vocab_size), self.error, self.cached_tokens)
 
     def trajectory(self, vocab_size: int) -> Trajectory:
         text = self.visible.text if self.stopped_at is None else "".join(self.visible)[: self.stopped_at]

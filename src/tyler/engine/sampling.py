@@ -73,6 +73,10 @@ class Uniforms:
     def take(self) -> float:
         return self._stream.random()
 
+    def skip(self, count: int) -> None:
+        """Leave out as many as decisions have taken that are only repeated."""
+        self._stream.random(count)
+
 
 def seed_of(*parts: object) -> int:
     """A seed that depends on all its parts, the same on every machine."""
@@ -106,14 +110,30 @@ def choose(
     Sampled rows invert the cumulative distribution at the row's own uniform number, so a row's choice depends on its
     logits and its stream alone. Log-probabilities are of the distribution before top-k and top-p.
     """
-    actions = logits.argmax(dim=-1)
     sampled = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
-    if sampled:
-        rows = torch.tensor(sampled, device=logits.device)
-        numbers = [uniforms[row] for row in sampled]
-        draws = torch.tensor(numbers, dtype=torch.float64, device=float64_device(logits.device))
-        actions[rows] = invert(filter_logits(logits[rows], [samplings[row] for row in sampled]), draws)
-    return actions, logprobs_of(logits, actions)
+    if not sampled:
+        actions = logits.argmax(dim=-1)
+        return actions, logprobs_of(logits, actions)
+    if len(sampled) < len(samplings):
+        return _chosen_apart(logits, samplings, uniforms)
+    probabilities = logits.softmax(dim=-1)
+    kept = filter_logits(logits, samplings)
+    draws = torch.tensor(uniforms, dtype=torch.float64, device=float64_device(logits.device))
+    actions = invert(probabilities if kept is logits else kept.softmax(dim=-1), draws)
+    return actions, probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
+
+
+def _chosen_apart(
+    logits: Float[Tensor, "batch actions"], samplings: list[Sampling], uniforms: list[float]
+) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """`choose` of greedy rows and of sampled ones, each for themselves."""
+    actions = torch.zeros(len(samplings), dtype=torch.int64, device=logits.device)
+    logprobs = logits.new_zeros(len(samplings))
+    for greedy in (True, False):
+        rows = [row for row, sampling in enumerate(samplings) if sampling.greedy == greedy]
+        own = [samplings[row] for row in rows], [uniforms[row] for row in rows]
+        actions[rows], logprobs[rows] = choose(logits[rows], *own)
+    return actions, logprobs
 
 
 def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
@@ -131,43 +151,79 @@ def float64_device(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def invert(logits: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+BLOCK = 512
+"""Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
+TOP = 1024
+"""The likeliest actions, among which a filter looks first: sorting all takes longer than everything else."""
+
+
+def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """The action at each uniform number of the cumulative distribution; never one of probability zero.
 
-    In float64, and so on the device of the uniform numbers (`float64_device`).
+    Sums of blocks are added up in float64, and so are the probabilities within one: on the device of the uniform
+    numbers (`float64_device`).
     """
-    cumulative = logits.to(uniforms.device).double().softmax(dim=-1).cumsum(dim=-1)
-    target = uniforms * cumulative[:, -1]
-    found = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
-    return found.to(logits.device)
+    size = probabilities.shape[-1]
+    whole = size - size % BLOCK
+    sums = [probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(dim=-1)] if whole else []
+    sums += [probabilities[:, whole:].sum(dim=-1, keepdim=True)] if whole < size else []
+    ends = torch.cat(sums, dim=-1).to(uniforms.device).double().cumsum(dim=-1)
+    target = uniforms[:, None] * ends[:, -1:]
+    block = found_in(ends, target)
+    first = block.to(probabilities.device) * BLOCK
+    places = (first + torch.arange(BLOCK, device=first.device)).clamp_max(size - 1)
+    within = probabilities.gather(-1, places).to(uniforms.device).double()
+    within = within.masked_fill_(block * BLOCK + torch.arange(BLOCK, device=block.device) >= size, 0).cumsum(dim=-1)
+    before = torch.where(block > 0, ends.gather(-1, (block - 1).clamp_min(0)), 0)
+    return (block * BLOCK + found_in(within, target - before)).squeeze(-1).to(probabilities.device)
+
+
+def found_in(cumulative: Float[Tensor, "batch sums"], target: Float[Tensor, "batch 1"]) -> Int[Tensor, "batch 1"]:
+    """The first sum above the target; the last that grew where rounding left the target above all."""
+    last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(cumulative, target, right=True), last)
 
 
 def filter_logits(
     logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
 ) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    if not any(sampling.filters for sampling in samplings):
+    rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < logits.shape[-1] or one.top_p < 1]
+    if not rows:
         return logits
-    return filtered(logits, *limits(samplings, logits.shape[-1], logits.device))
-
-
-def limits(
-    samplings: Sequence[Sampling], num_actions: int, device: torch.device
-) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """top_k and top_p of each row; all actions where there is no top_k."""
-    top_k = torch.tensor([min(sampling.top_k or num_actions, num_actions) for sampling in samplings], device=device)
-    return top_k, torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float32, device=device)
+    own, among = logits[rows], [samplings[row] for row in rows]
+    found, enough = filtered(own, among, min(TOP, logits.shape[-1]))
+    if not all(enough):
+        left = [place for place, one in enumerate(enough) if not one]
+        found[left], _ = filtered(own[left], [among[place] for place in left], logits.shape[-1])
+    if len(rows) == len(samplings):
+        return found
+    kept = logits.clone()
+    kept[rows] = found
+    return kept
 
 
 def filtered(
-    logits: Float[Tensor, "batch actions"], top_k: Int[Tensor, "batch"], top_p: Float[Tensor, "batch"]
-) -> Float[Tensor, "batch actions"]:
-    """What top_k and top_p of each row leave; the rest is -inf."""
-    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(logits.shape[-1], device=logits.device)
-    ordered = ordered.masked_fill(rank >= top_k[:, None], NEVER)
-    probabilities = ordered.softmax(dim=-1)
+    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling], size: int
+) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
+    """What top_k and top_p of each row leave, the rest -inf, found among the `size` likeliest actions; and for which
+    rows these were enough: where all of them are kept, or the last one ties, others might be."""
+    count, device = logits.shape[-1], logits.device
+    ordered, order = logits.topk(size, dim=-1) if size < count else logits.sort(dim=-1, descending=True, stable=True)
+    top_k = torch.tensor([min(one.top_k or count, count) for one in samplings], device=device)[:, None]
+    top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float32, device=device)[:, None]
+    rank = torch.arange(size, device=device)
+    kept = ordered.masked_fill(rank >= top_k, NEVER)
+    whole = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
+    probabilities = (kept - whole).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
-    beyond = (before >= top_p[:, None]) & (rank > 0) & (top_p < 1)[:, None]  # rounding lets the sum reach 1 early
-    ordered = ordered.masked_fill(beyond, NEVER)
-    return torch.empty_like(logits).scatter_(-1, order, ordered)
+    beyond = (before >= top_p) & (rank > 0) & (top_p < 1)  # rounding lets the sum reach 1 early
+    kept = kept.masked_fill_(beyond, NEVER)
+    number = (kept > NEVER).sum(dim=-1, keepdim=True)
+    following = ordered.gather(-1, number.clamp_max(size - 1))
+    enough = (
+        ((top_k <= size) | (top_k >= count))
+        & (number < size)
+        & (following < ordered.gather(-1, (number - 1).clamp_min(0)))
+    )
+    return torch.full_like(logits, NEVER).scatter_(-1, order, kept), enough.squeeze(-1).tolist()

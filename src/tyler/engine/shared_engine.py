@@ -1,23 +1,25 @@
 """One engine that many callers share, from any thread, and that lives on between their calls.
 
-A call brings requests and receives their events. Whoever waits for events takes a step of the engine himself,
-when nobody else does, and each step serves all calls: their rows are one batch. There is no thread behind this, so
-nothing has to be started or stopped; a server gives it one of its own (`step` in a loop).
+A call brings requests and receives their events. One thread begins and ends calls and takes the engine's steps, each
+of which serves all calls: their rows are one batch. It begins with the first call and ends when nobody is answered, so
+that nothing has to be started or stopped.
 
-What survives from call to call are the buffers, the recorded programs, and the decoders with their folded weights. The
-weights are watched (`weight_watch.py`): the first call after they changed finds the new ones folded in.
+What survives from call to call are the caches, and the decoders with their folded weights. The weights are watched
+(`weight_watch.py`): the first call after they changed finds the new ones folded in.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 from tyler.engine.checks import check_sizes
-from tyler.engine.fair_lock import FairLock
 from tyler.engine.protocol import DecodingEngine, Load
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
@@ -39,14 +41,36 @@ class DecodingError(RuntimeError):
 class Build(Protocol):
     """Makes an engine."""
 
-    def __call__(self, *, slots: int, memory: int | None) -> DecodingEngine: ...
+    def __call__(self, *, slots: int, memory: int | None, positions: int) -> DecodingEngine: ...
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an engine must have for a call: rows, a bound on its bytes, and positions of the longest answer."""
+
+    slots: int = 1
+    memory: int | None = None
+    positions: int = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the engine's thread is to do between two steps: with an engine that has what it needs, or with none."""
+
+    work: Callable[..., Any]
+    found: Future[Any]
+    needs: Needs | None
 
 
 class Call:
-    """Requests of one caller. `deliver` receives every event, `failed` once an error that ended all of them."""
+    """Requests of one caller. `deliver` receives what a step gave rise to, `failed` once an error that ended them."""
 
     def __init__(
-        self, rows: Sequence[RequestState], slots: int, deliver: Callable[[Event], None], failed: Callable[[str], None]
+        self,
+        rows: Sequence[RequestState],
+        slots: int,
+        deliver: Callable[[list[Event]], None],
+        failed: Callable[[DecodingError], None],
     ) -> None:
         self.deliver, self.failed = deliver, failed
         self.waiting = deque(enumerate(rows))
@@ -63,132 +87,123 @@ class Call:
 class SharedEngine:
     """An engine that is made when it is first needed, by `build`, with at least `slots` rows, and kept.
 
-    A call that asks for another `memory` than that of the engine in use waits until those before it are done, and so
-    gets an engine with its own bound; those that come later wait for it in turn. One that asks for more slots gets them
-    if nobody else is answered just now.
+    A call that asks for another `memory` than that of the engine in use, or for longer answers than its slots hold,
+    waits until those before it are done, and so gets another engine; those that come later wait for it in turn. One
+    that asks for more slots gets them if nobody else is answered just now.
     """
 
     def __init__(self, build: Build, slots: int = SLOTS) -> None:
         self.slots = slots
         """Rows of an engine, unless a call asks for more. Whoever changes it does so before the first call."""
-        self._build, self._lock = build, FairLock()
+        self.keeps_prefixes = False
+        """Whether a prompt that goes on where an answered one ended reads only what is new, as a server's do."""
+        self._build, self._lock = build, threading.Lock()
+        self._arrived, self._runs = SimpleQueue[Job](), False  # both under the lock
+        self._jobs: deque[Job] = deque()
         self._engine: DecodingEngine | None = None
         self._watch: WeightWatch | None = None
         self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
         self._left: deque[Call] = deque()  # ended by their callers, and not yet taken out
-        self._queue: deque[object] = deque()  # who waits for another engine, or behind one who does
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def events(
-        self,
-        requests: Sequence[Request],
-        *,
-        slots: int = SLOTS,
-        coalesce: int | None = None,
-        memory: int | None = None,
-        streamed: bool = True,
+        self, requests: Sequence[Request], *, slots: int = SLOTS, memory: int | None = None, streamed: bool = True
     ) -> Generator[Event, None, None]:
         """Decode requests, telling what happens as it happens; without `streamed` not of tokens.
 
         An event's index is the request's place in `requests`. At most `slots` of them are decoded at once. Who stops
         listening aborts what is left. Raises ValueError for a request that the engine refuses, before any begins,
-        FloatingPointError for an answer whose logits are not finite, and DecodingError when the engine failed in
-        another caller's hands.
+        FloatingPointError for an answer whose logits are not finite, and DecodingError when the engine failed.
         """
-        arrived, errors = deque[Event](), list[str]()
-        call = self.begin(
-            requests,
-            deliver=arrived.append,
-            failed=errors.append,
-            slots=slots,
-            coalesce=coalesce,
-            memory=memory,
-            streamed=streamed,
+        arrived, unfinished = SimpleQueue[list[Event] | DecodingError](), len(requests)
+        opening = self.open(
+            requests, deliver=arrived.put, failed=arrived.put, slots=slots, memory=memory, streamed=streamed
         )
         try:
-            while True:
-                while arrived:
-                    yield from checked([arrived.popleft()])
-                if errors:
-                    raise DecodingError(errors[0])
-                with self._turn():
-                    if arrived or errors:  # told by whoever had the lock since this thread looked
-                        continue
-                    if call.done:
-                        return
-                    self._step()
+            opening.result()
+            while unfinished:
+                item = arrived.get()
+                if isinstance(item, DecodingError):
+                    raise item
+                unfinished -= sum(isinstance(event, FinishEvent) for event in item)
+                yield from checked(item)
         finally:
-            self.end(call)
+            self.end_opened(opening)
 
     def run(
         self,
         requests: Sequence[Request],
         *,
         slots: int = SLOTS,
-        coalesce: int | None = None,
         memory: int | None = None,
         finished: Callable[[int, Trajectory], None] | None = None,
     ) -> list[Trajectory]:
         """Decode requests; trajectories in their order. `finished` receives each, with its place, as it is done."""
         trajectories: dict[int, Trajectory] = {}
-        for event in self.events(requests, slots=slots, coalesce=coalesce, memory=memory, streamed=False):
+        for event in self.events(requests, slots=slots, memory=memory, streamed=False):
             if isinstance(event, FinishEvent):
                 trajectories[event.index] = event.trajectory
                 if finished is not None:
                     finished(event.index, event.trajectory)
         return [trajectories[index] for index in range(len(requests))]
 
-    def begin(
+    def open(
         self,
         requests: Sequence[Request],
         *,
-        deliver: Callable[[Event], None],
-        failed: Callable[[str], None],
+        deliver: Callable[[list[Event]], None],
+        failed: Callable[[DecodingError], None],
         slots: int = SLOTS,
-        coalesce: int | None = None,
         memory: int | None = None,
         streamed: bool = True,
-    ) -> Call:
-        """Queue requests; `deliver` is called within the step in which something happens, in whatever thread takes it.
+    ) -> Future[Call]:
+        """Queue requests; `deliver` is called by the engine's thread after every step in which something happens.
 
-        `deliver` and `failed` are quick and never raise. Raises ValueError for a request that the engine
+        `deliver` and `failed` are quick and never raise. The call comes with ValueError for a request that the engine
         refuses, PromptTooLong with the places of all that are too long.
         """
-        check_sizes(slots, coalesce, memory)
+        check_sizes(slots, memory)
 
-        def queued(engine: DecodingEngine) -> Call:
-            rows = prepared(engine, requests, streamed=streamed, coalesce=coalesce)
-            call = Call(rows, slots, deliver, failed)
+        def begin(engine: DecodingEngine) -> Call:
+            call = Call(prepared(engine, requests, streamed=streamed), slots, deliver, failed)
             self._feed(engine, call)
             return call
 
-        return self._with_engine(queued, slots, memory)
+        return self._submit(begin, Needs(slots, memory, max((request.reach for request in requests), default=1)))
 
-    def end(self, call: Call) -> None:
-        """Abort what is left of a call: at once, or with the step that is being taken."""
-        if not call.done:
-            self._left.append(call)
-            self._sweep()
+    def end_opened(self, opening: Future[Call]) -> None:
+        """Abort what is left of a call before the next step; one that has not begun never does, or ends at once.
 
-    def step(self) -> bool:
-        """Take one step for all calls; False where there was nothing to do."""
-        with self._turn():
-            self._take_out()
-            if not self._calls:
-                return False
-            self._step()
-            return True
+        This never waits: a forgotten iterator ends its call from wherever it is collected.
+        """
 
-    def between_steps(self, work: Callable[[DecodingEngine], Found], memory: int | None = None) -> Found:
+        def end(opened: Future[Call]) -> None:
+            if not opened.cancelled() and opened.exception() is None and not opened.result().done:
+                self._left.append(opened.result())
+
+        if not opening.cancel():
+            opening.add_done_callback(end)
+
+    def between_steps(self, work: Callable[[DecodingEngine], Found], memory: int | None = None) -> Future[Found]:
         """What `work` finds with the engine while nobody takes a step."""
-        return self._with_engine(work, 1, memory)
+        return self._submit(work, Needs(memory=memory))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within it nobody takes a step: for what runs the model beside the engine."""
-        with self._turn():
+        begun, over = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            over.wait()
+
+        self._submit(wait, None)
+        begun.wait()
+        try:
             yield
+        finally:
+            over.set()
 
     @property
     def busy(self) -> bool:
@@ -197,15 +212,16 @@ class SharedEngine:
 
     def release(self) -> None:
         """Give the engine's memory back, unless somebody is being answered."""
-        with self._turn():
-            self._take_out()
+
+        def release() -> None:
             if not self._calls and self._engine is not None and not self._engine.release():
                 self._drop()
 
+        self._submit(release, None).result()
+
     def close(self) -> None:
         """End the engine for good; a later call builds another. Whoever is being answered gets an error."""
-        with self._turn():
-            self._fail("the engine was closed")
+        self._submit(lambda: self._fail(DecodingError("the engine was closed")), None).result()
 
     def load(self) -> Load:
         """What the engine is doing, as seen in passing."""
@@ -215,70 +231,75 @@ class SharedEngine:
         load = engine.load()
         return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
 
-    # -- who may touch the engine --------------------------------------------------------------------------------
+    def _submit(self, work: Callable[..., Found], needs: Needs | None) -> Future[Found]:
+        """Let the engine's thread do something; it begins where there is none."""
+        job = Job(work, Future(), needs)
+        with self._lock:
+            self._arrived.put(job)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="tyler-engine", daemon=True).start()
+        return job.found
 
-    def _with_engine(self, work: Callable[[DecodingEngine], Found], slots: int, memory: int | None) -> Found:
-        """What `work` does with an engine under this bound, after those who came before and wait for another one."""
-        ticket = object()
-        try:
-            while True:
-                with self._turn():
-                    first = not self._queue or self._queue[0] is ticket
-                    engine = self._fitting(slots, memory) if first else None
-                    if engine is not None:
-                        return work(engine)
-                    if ticket not in self._queue:
-                        self._queue.append(ticket)
-                    self._take_out()
-                    if self._calls:
-                        self._step()
-        finally:
-            with suppress(ValueError):  # it never waited
-                self._queue.remove(ticket)
+    # -- in the engine's thread ----------------------------------------------------------------------------------
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """The lock, and afterwards what those left behind who found it taken."""
-        try:
-            with self._lock:
-                yield
-        finally:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Take out the calls that were ended, unless somebody has the lock: he does it.
-
-        This never waits, since a forgotten iterator ends its call from wherever it is collected.
-        """
-        while self._left and self._lock.try_acquire():
+    def _run(self) -> None:
+        """Do jobs and take steps while there are any. What goes wrong in a step ends the engine, and every call."""
+        while True:
             try:
                 self._take_out()
-            finally:
-                self._lock.release()
+                self._do_jobs()
+                if self._calls:
+                    self._step()
+            except BaseException as error:
+                lost = DecodingError(f"decoding failed: {type(error).__name__}: {error}")
+                lost.__cause__ = error
+                self._fail(lost)
+            with self._lock:
+                if not (self._calls or self._jobs) and self._arrived.empty():
+                    self._runs = False
+                    return
 
-    # -- with the lock -------------------------------------------------------------------------------------------
+    def _do_jobs(self) -> None:
+        """Everything that is to be done between two steps, up to what waits for another engine."""
+        while not self._arrived.empty():
+            if (job := self._arrived.get()).found.set_running_or_notify_cancel():
+                self._jobs.append(job)
+        while self._jobs:
+            job = self._jobs[0]
+            try:
+                if job.needs is None:
+                    job.found.set_result(job.work())
+                elif (engine := self._fitting(job.needs)) is None:
+                    return
+                else:
+                    job.found.set_result(job.work(engine))
+            except BaseException as error:
+                job.found.set_exception(error)
+            self._jobs.popleft()
 
-    def _fitting(self, slots: int, memory: int | None) -> DecodingEngine | None:
-        """An engine over the present weights under this bound; None while another is in use."""
-        self._take_out()
-        if self._engine is not None and self._watch is not None and self._watch.changed:
-            self._take_new_weights(self._engine, self._watch)
+    def _fitting(self, needs: Needs) -> DecodingEngine | None:
+        """An engine over the present weights with what a call needs; None while another is in use."""
+        self._take_new_weights()
         engine = self._engine
         if engine is not None and self._calls:
-            return engine if engine.fits(0, memory) else None
-        if engine is None or not engine.fits(slots, memory):
+            return engine if engine.fits(0, needs.memory, needs.positions) else None
+        if engine is None or not engine.fits(needs.slots, needs.memory, needs.positions):
             self._drop()  # its memory goes before the new one's comes
-            engine = self._build(slots=max(slots, self.slots), memory=memory)
+            engine = self._build(slots=max(needs.slots, self.slots), memory=needs.memory, positions=needs.positions)
+            engine.keeps_prefixes = self.keeps_prefixes
             self._engine, self._watch = engine, engine.watch()
         return engine
 
-    def _take_new_weights(self, engine: DecodingEngine, watch: WeightWatch) -> None:
+    def _take_new_weights(self) -> None:
         """Whoever is being answered began under other weights, and gets an error instead of a mixture."""
+        if self._engine is None or self._watch is None or not self._watch.changed:
+            return
         if self._calls:
-            self._fail("the model's weights changed while this answer was decoded; ask again")
-        elif watch.theta_changed or not engine.refresh():
+            self._fail(DecodingError("the model's weights changed while this answer was decoded; ask again"))
+        elif self._watch.theta_changed or not self._engine.refresh():
             self._drop()
-        watch.look()
+        self._watch.look()
 
     def _feed(self, engine: DecodingEngine, call: Call) -> None:
         """Give the engine as many of a call's requests as may run at once."""
@@ -289,26 +310,22 @@ class SharedEngine:
             engine.waiting.append(row)
 
     def _step(self) -> None:
+        """Take a step, and deliver what happened to whoever asked."""
         engine = self._engine
         assert engine is not None, "whoever has a call has an engine"
-        try:
-            for event in engine.step():
-                self._tell(engine, event)
-        except BaseException as error:
-            self._fail(f"decoding failed: {type(error).__name__}: {error}")
-            raise
-
-    def _tell(self, engine: DecodingEngine, event: Event) -> None:
-        """Deliver an event to whoever asked; events of aborted requests are dropped."""
-        call = self._calls.get(event.index)
-        if call is not None:
-            place = call.places[event.index]
+        events = engine.step()
+        if any(isinstance(event, FinishEvent) for event in events):
+            self._take_new_weights()
+        told: dict[Call, list[Event]] = {}
+        for event in events:
+            if (call := self._calls.get(event.index)) is None:  # aborted
+                continue
+            told.setdefault(call, []).append(replace(event, index=call.places[event.index]))
             if isinstance(event, FinishEvent):
                 del call.places[event.index], self._calls[event.index]
                 self._feed(engine, call)
-            call.deliver(replace(event, index=place))
-        if isinstance(event, FinishEvent):
-            engine.forget(event.index)
+        for call, its in told.items():
+            call.deliver(its)
 
     def _take_out(self) -> None:
         """Abort the rows of calls that were ended; the last ones are gone when this returns."""
@@ -330,26 +347,24 @@ class SharedEngine:
         if engine is not None:
             engine.close()
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, error: DecodingError) -> None:
         """Drop the engine, and tell every caller why."""
         self._drop()
         calls, self._calls = list(dict.fromkeys(self._calls.values())), {}
         for call in calls:
             call.waiting.clear()
             call.places.clear()
-            call.failed(message)
+            call.failed(error)
 
 
-def prepared(
-    engine: DecodingEngine, requests: Sequence[Request], *, streamed: bool, coalesce: int | None
-) -> list[RequestState]:
+def prepared(engine: DecodingEngine, requests: Sequence[Request], *, streamed: bool) -> list[RequestState]:
     """What the requests start as. Raises ValueError as `Engine.prepare`; PromptTooLong has the places of all that are
     too long, and says what is wrong with the first."""
     rows: list[RequestState] = []
     refusals: dict[int, PromptTooLong] = {}
     for place, request in enumerate(requests):
         try:
-            rows.append(engine.prepare(request, streamed=streamed, coalesce=coalesce))
+            rows.append(engine.prepare(request, streamed=streamed))
         except PromptTooLong as error:
             refusals[place] = error
     if refusals:

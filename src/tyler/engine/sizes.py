@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-BLOCK = 64
-"""Capacities and KV views are multiples of this many positions: few shapes, and little wasted attention."""
-
 CHUNK = 1024
 LOGITS = 2**25
 """At most so many positions, and so many logits, are computed at once: 128 MiB in float32."""
@@ -32,16 +29,6 @@ def bytes_of(given: object) -> int:
     if match is None or unit is None or (size := int(Fraction(match[1].replace("_", "")) * unit)) < 1:
         raise ValueError(f"{given!r}; write it as a number of bytes, such as 4GB or 512MiB")
     return size
-
-
-def round_up(length: int) -> int:
-    """The next multiple of BLOCK."""
-    return -(-length // BLOCK) * BLOCK
-
-
-def grown(capacity: int, length: int) -> int:
-    """The capacity that makes room for `length`: a quarter more than before, or as much as is needed."""
-    return round_up(max(length, capacity + capacity // 4))
 
 
 def positions_at_once(num_actions: int) -> int:

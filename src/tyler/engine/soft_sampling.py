@@ -18,16 +18,21 @@ from torch import Tensor
 
 from tyler.engine.sampling import Sampling, choose
 
+Top = tuple[tuple[int, float], ...]
+"""The most probable tokens, with their log-probabilities."""
+
 
 @dataclass(frozen=True)
 class Choice:
-    """One row's step: the token to record, its log-probability, whether the vector read is another (`soft`), and
-    whether the answer ends after it."""
+    """One row's step: the action to record, its log-probability, whether the vector read is another (`soft`), whether
+    the answer ends after it, what is read next where it is not the token itself, and what else was probable."""
 
-    token: int
+    action: int
     logprob: float
-    soft: bool
+    soft: bool = False
     ended: bool = False
+    embed: Float[Tensor, " dim"] | None = None
+    top: Top = ()
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Choices:
     embeds: Float[Tensor, "rows dim"]
 
     def each(self) -> Iterator[Choice]:
-        return map(Choice, self.tokens, self.logprobs, self.soft, self.ended)
+        return map(Choice, self.tokens, self.logprobs, self.soft, self.ended, self.embeds)
 
 
 class Sampler(Protocol):

@@ -11,6 +11,8 @@ from typing import Literal
 from tyler.engine.request_state import RequestState
 
 Part = Literal["prefill", "decode", "synthesis", "choice"]
+Charge = tuple[Part, RequestState, int]
+"""A part, a row, and how many of the positions of a pass are for them."""
 
 
 @dataclass
@@ -27,16 +29,17 @@ class Timings:
         return self.prefill + self.decode + self.synthesis + self.choice
 
     @contextmanager
-    def clock(self, part: Part, rows: Sequence[RequestState]) -> Iterator[None]:
-        """Charge what happens inside to a part, and in equal shares to the rows it is done for.
+    def clock(self, charges: Sequence[Charge]) -> Iterator[None]:
+        """Charge what happens inside to parts and rows by their positions.
 
         So an answer's share of all passes means the same at any number of slots. Clocks are not nested.
         """
         started = time.perf_counter()
         yield
-        seconds = time.perf_counter() - started
-        setattr(self, part, getattr(self, part) + seconds)
-        for row in rows:
-            row.engine_seconds += seconds / len(rows)
+        each = (time.perf_counter() - started) / sum(positions for _, _, positions in charges)
+        for part, row, positions in charges:
+            seconds = each * positions
+            setattr(self, part, getattr(self, part) + seconds)
+            row.engine_seconds += seconds
             if part == "synthesis":
-                row.synthesis_seconds += seconds / len(rows)
+                row.synthesis_seconds += seconds

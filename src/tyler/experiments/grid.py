@@ -42,7 +42,7 @@ class Grid:
     slots: int = SLOTS
     """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
     memory: int | None = None
-    """Bytes of context and caches that decoding may hold, in rollouts too; None for no bound."""
+    """Bytes of context and caches that decoding may hold, in rollouts too; None for half of what is free."""
     latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
     """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 

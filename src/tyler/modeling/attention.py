@@ -79,10 +79,12 @@ def transformers_attention(
 
 
 def _kernels(device: torch.device) -> AbstractContextManager[None]:
-    """Within it torch takes the kernels above, and on a CPU no product is autocast."""
+    """Within it torch takes the kernels above, and on a CPU no product is autocast; entering that takes a while."""
     if device.type == "cuda":
         return sdpa_kernel(WITHOUT_CUDNN)
-    return torch.autocast("cpu", enabled=False) if device.type == "cpu" else nullcontext()
+    if device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        return torch.autocast("cpu", enabled=False)
+    return nullcontext()
 
 
 AttentionInterface.register(ATTENTION, transformers_attention)

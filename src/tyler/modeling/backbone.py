@@ -249,6 +249,11 @@ def check_supported(id: str, config: PreTrainedConfig) -> None:
             f"backbone {id!r} uses sliding-window attention, which the caches here do not implement; "
             "turn it off in its config"
         )
+    if (kind := (getattr(config, "rope_parameters", None) or {}).get("rope_type")) in ("dynamic", "longrope"):
+        raise ValueError(
+            f"backbone {id!r} has rope_type {kind!r}, which turns a position by how long its context is: what was read "
+            "would change as it grows. Set a fixed one in its config: default, linear, llama3 or yarn"
+        )
 
 
 def check_tokenizer(id: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:

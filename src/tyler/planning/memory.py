@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.engine.sizes import grown, positions_at_once, round_up
+from tyler.engine.sizes import positions_at_once
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
@@ -286,11 +286,11 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
     """
     counts = count_parameters(shape, config.lora, config.operators)
     one = 2 * shape.layers * shape.key_value * element
-    positions = work.slots * cache_capacity(work.prompt, work.context)
+    positions = work.slots * work.context
     if config.decoding.memory is not None:
         positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
     cache = one * positions
-    prompts = Read(work.slots, work.prompt, round_up(work.prompt))
+    prompts = Read(work.slots, work.prompt, work.prompt)
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
@@ -351,11 +351,3 @@ def busiest(layer: int, chunk: int) -> Parts:
 
 CHOICE = 40
 """Bytes of a logit while a sampled action is chosen: float32 logits and masks, and a cumulative sum in float64."""
-
-
-def cache_capacity(prompt: int, context: int) -> int:
-    """Positions a row of a cache has room for: it grows by a quarter (`RaggedContext.reserve`)."""
-    capacity = round_up(prompt)
-    while capacity < context:
-        capacity = grown(capacity, capacity + 1)
-    return capacity

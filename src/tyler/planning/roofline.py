@@ -201,9 +201,8 @@ def rollout_costs(shape: Shape, config: Config, lengths: Lengths, answers: int, 
 
 
 def together(config: Config, slots: int, lengths: Lengths) -> float:
-    """How many operator calls share a pass: those that come while one waits (`tyler.engine.native.engine.patience`)."""
-    waiting = (0 if slots <= 8 else 16) if config.decoding.coalesce is None else config.decoding.coalesce
-    return min(slots, 1 + (slots - 1) * min(1.0, waiting * lengths.calls / lengths.answer))
+    """How many operator calls share a pass: those of one step."""
+    return min(slots, 1 + (slots - 1) * min(1.0, lengths.calls / lengths.answer))
 
 
 def learning_costs(shape: Shape, config: Config, lengths: Lengths, element: int) -> dict[str, Cost]:

@@ -31,7 +31,6 @@ class TylerReasoner:
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 2048
     slots: int = 32
-    coalesce: int | None = None
     memory: int | None = None
     sampler: Sampler | None = None
 
@@ -58,9 +57,7 @@ class TylerReasoner:
             self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
             for problem in problems
         ]
-        return self.model.shared_engine.run(
-            requests, slots=self.slots, coalesce=self.coalesce, memory=self.memory, finished=finished
-        )
+        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
 
 
 def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:

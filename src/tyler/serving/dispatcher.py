@@ -1,17 +1,18 @@
-"""The engine's thread, and the way between it and asyncio.
+"""The way between asyncio and the engine's thread (`engine/shared_engine.py`).
 
-One thread begins and ends calls and takes the engine's steps. What a step gave rise to goes to the event loop at once,
-so a client that reads slowly holds up nobody: it finds several tokens waiting and gets them together.
+What a step gave rise to goes to the event loop at once, so a client that reads slowly holds up nobody: it finds several
+tokens waiting and gets them together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -32,13 +33,13 @@ PROBE_SECONDS = 1.0
 
 
 class Answering:
-    """The answers to some requests, as they come. Belongs to the event loop, but for `call` and `watches`."""
+    """The answers to some requests, as they come. Belongs to the event loop, but for `watches`."""
 
     def __init__(self, dispatcher: Dispatcher, requests: Sequence[Request], asked: float) -> None:
         self._dispatcher, self._arrived, self._news = dispatcher, list[Event | DecodingError](), asyncio.Event()
         self.requests, self.asked = tuple(requests), asked
         self.watches = [Stopwatch(dispatcher.metrics, asked) for _ in requests]
-        self.call: Call | None = None
+        self.opening: Future[Call] | None = None
         self.unfinished = len(self.requests)
         self.failed = False
         self.streams = True
@@ -115,39 +116,44 @@ class Dispatcher:
         self.metrics, self.open, self.healthy = metrics, 0, True
         self.lost: str | None = None
         """Why the engine will not work again: so many attempts to revive it failed in a row."""
-        self._max_probes, self._failed_probes = max_probes, 0
+        self._max_probes = max_probes
         self._engine, self._probe, self._slots, self._memory = engine, probe, slots, memory
-        engine.slots = slots
+        engine.slots, engine.keeps_prefixes = slots, True
         engine.release()  # one that is there may have others
-        self._jobs = queue.SimpleQueue[Callable[[], None] | None]()
-        self._outbox: list[tuple[Answering, Event | DecodingError]] = []
-        self._thread = threading.Thread(target=self._run, name="tyler-engine", daemon=True)
+        self._outbox = deque[tuple[Answering, Event | DecodingError]]()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._reviving: asyncio.Task[None] | None = None
         self._beside = asyncio.Lock()
-
-    # -- in the event loop ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to serve."""
         self._loop = asyncio.get_running_loop()
-        self._thread.start()
 
     @property
     def ready(self) -> bool:
         """Whether steps can be taken."""
-        return self.healthy and self.lost is None and self._thread.is_alive()
+        return self.healthy and self.lost is None and self._loop is not None
 
     async def close(self) -> None:
         """Stop after the present step."""
-        self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        if self._reviving is not None:
+            self._reviving.cancel()
+        self._loop = None
 
     async def ask(self, requests: Sequence[Request]) -> Answering:
         """Queue requests. Raises ValueError for one that the engine refuses, DecodingError where it cannot be made."""
         answering = Answering(self, requests, time.perf_counter())
         self.open += answering.unfinished
+        opening = self._engine.open(
+            requests,
+            deliver=partial(self._deliver, answering),
+            failed=partial(self._post, answering),
+            slots=self._slots,
+            memory=self._memory,
+        )
+        answering.opening = opening
         try:
-            await self._in_thread(lambda: self._begin(answering))
+            await self._found(opening)
         except BaseException:
             self.open -= answering.unfinished
             answering.unfinished = 0
@@ -155,9 +161,14 @@ class Dispatcher:
             raise
         return answering
 
+    def end(self, answering: Answering) -> None:
+        """Abort what is left of a call, as soon as it has begun."""
+        if answering.opening is not None:
+            self._engine.end_opened(answering.opening)
+
     async def between_steps(self, work: Callable[[DecodingEngine], Found]) -> Found:
         """What `work` finds with the engine, which meanwhile takes no step."""
-        return await self._in_thread(lambda: self._engine.between_steps(work, self._memory))
+        return await self._found(self._engine.between_steps(work, self._memory))
 
     async def beside_steps(self, work: Callable[[Turn], Found]) -> Found:
         """What `work` finds in a thread of its own, each of whose passes of the model is within the turn it is given.
@@ -188,122 +199,64 @@ class Dispatcher:
         if self._engine.busy:
             stopped.wait(took)
 
-    def end(self, answering: Answering) -> None:
-        """Abort what is left of a call."""
-
-        def end() -> None:
-            if answering.call is not None:
-                self._engine.end(answering.call)
-
-        self._jobs.put(end)
-
-    async def _in_thread(self, work: Callable[[], Found]) -> Found:
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Found] = loop.create_future()
-
-        def settle(result: Found | None, error: Exception | None) -> None:
-            if found.cancelled():
-                return
-            if error is None:
-                found.set_result(result)  # type: ignore[arg-type]
-            else:
-                found.set_exception(error)
-
-        def job() -> None:
-            try:
-                result = work()
-            except ValueError as error:
-                self._tell(settle, None, error)
-            except Exception as error:
-                self._note_failure(error)
-                self._tell(settle, None, DecodingError(f"decoding failed: {type(error).__name__}: {error}"))
-            else:
-                self._tell(settle, result, None)
-
-        self._jobs.put(job)
-        return await found
+    async def _found(self, future: Future[Found]) -> Found:
+        """What the engine's thread found. Raises ValueError for what is refused, DecodingError for what went wrong."""
+        try:
+            return await asyncio.wrap_future(future)
+        except ValueError:
+            raise
+        except Exception as error:
+            self._note_failure(error)
+            raise DecodingError(f"decoding failed: {type(error).__name__}: {error}") from error
 
     # -- in the engine's thread ----------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        """Do jobs and take steps until the job is None."""
-        busy = False
-        while True:
-            if not self._do_jobs(wait=not busy):
-                return
-            try:
-                busy = self._engine.step()
-                if busy:  # whoever can take a step is well again
-                    self._note_recovery()
-            except Exception as error:
-                self._note_failure(error)
-            self._send()
-
-    def _do_jobs(self, wait: bool) -> bool:
-        """Everything that is to be done between two steps; False when it is time to stop."""
-        while True:
-            try:
-                job = self._jobs.get(block=wait, timeout=None if self.healthy else PROBE_SECONDS)
-            except queue.Empty:
-                if wait:
-                    self._try_again()
-                return True
-            if job is None:
-                return False
-            try:
-                job()
-            except Exception as error:  # what aborts a call may take a step, and fail as any
-                self._note_failure(error)
-            self._send()
-            wait = False
-
-    def _begin(self, answering: Answering) -> None:
-        def failed(reason: str) -> None:
-            self._outbox.append((answering, DecodingError(reason)))
-
-        def deliver(event: Event) -> None:
+    def _deliver(self, answering: Answering, events: list[Event]) -> None:
+        now = time.perf_counter()
+        for event in events:
             if isinstance(event, FinishEvent) and event.error is not None:
-                failed(event.error)
-                return
-            answering.watches[event.index].see(event, time.perf_counter())
-            self._outbox.append((answering, event))
+                self._post(answering, DecodingError(event.error))
+            else:
+                answering.watches[event.index].see(event, now)
+                self._post(answering, event)
 
-        answering.call = self._engine.begin(
-            answering.requests, deliver=deliver, failed=failed, slots=self._slots, memory=self._memory
-        )
+    def _post(self, answering: Answering, item: Event | DecodingError) -> None:
+        """Let the event loop hand it out, with what else has come by then."""
+        self._outbox.append((answering, item))
+        if len(self._outbox) == 1 and (loop := self._loop) is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._hand_out)
 
-    def _send(self) -> None:
-        """Hand what has happened to the event loop, all at once."""
-        if self._outbox:
-            outbox, self._outbox = self._outbox, []
-            self._tell(hand_out, outbox)
+    # -- in the event loop ---------------------------------------------------------------------------------------
 
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None, "nobody asks before the start"
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
+    def _hand_out(self) -> None:
+        """Give everybody what is theirs."""
+        for _ in range(len(self._outbox)):
+            answering, item = self._outbox[0]
+            if isinstance(item, DecodingError) and item.__cause__ is not None:
+                self._note_failure(item.__cause__)
+            answering.take(item)
+            self._outbox.popleft()
+        if self._outbox and self._loop is not None:  # it came meanwhile, and asked for nobody
+            self._loop.call_soon(self._hand_out)
 
-    def _note_failure(self, error: Exception) -> None:
-        self.healthy = False
+    def _note_failure(self, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
         logging.getLogger(__name__).error("the engine failed (%s); a new one is made", reason, exc_info=error)
+        if self._reviving is None and self._loop is not None:
+            self.healthy = False
+            self._reviving = self._loop.create_task(self._revive())
 
-    def _note_recovery(self) -> None:
-        self.healthy, self._failed_probes = True, 0
-
-    def _try_again(self) -> None:
+    async def _revive(self) -> None:
         """Answer a question of its own with a new engine; a server that can is ready again."""
-        try:
-            self._engine.run([self._probe], memory=self._memory)
-            self._note_recovery()
-        except Exception as error:
-            self._note_failure(error)
-            self._failed_probes += 1
-            if self._failed_probes >= self._max_probes:
-                self.lost = f"the engine failed {self._failed_probes} probes in a row ({type(error).__name__}: {error})"
-
-
-def hand_out(outbox: Sequence[tuple[Answering, Event | DecodingError]]) -> None:
-    """Give everybody what is theirs."""
-    for answering, item in outbox:
-        answering.take(item)
+        for attempt in range(1, self._max_probes + 1):
+            await asyncio.sleep(PROBE_SECONDS)
+            try:
+                await asyncio.to_thread(self._engine.run, [self._probe], memory=self._memory)
+            except Exception as error:
+                logging.getLogger(__name__).error("the engine failed a probe", exc_info=error)
+                reason = f"{type(error).__name__}: {error}"
+                if attempt == self._max_probes:
+                    self.lost = f"the engine failed {attempt} probes in a row ({reason})"
+            else:
+                self.healthy, self._reviving = True, None
+                return

@@ -44,7 +44,7 @@ class Metrics:
         self.log_lost = counter("audit_log_lines_lost", "Lines of the audit log that could not be written")
         self._running = gauge("num_requests_running", "Answers being decoded")
         self._waiting = gauge("num_requests_waiting", "Answers that wait for a place")
-        self._cache = gauge("kv_cache_usage_perc", "Share of --memory that contexts and caches take; 0 without a bound")
+        self._cache = gauge("kv_cache_usage_perc", "Share of the slots' memory that contexts and caches take")
         self._cache_bytes = gauge("kv_cache_bytes", "Bytes that the contexts and caches of running answers take")
 
     def expose(self, engine: SharedEngine) -> bytes:

@@ -58,9 +58,7 @@ class NativeRollouts:
     def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Answer, and give the engine's memory back: the learner, whose turn is next, needs it."""
         decoding = self.decoding
-        trajectories = self.engine.run(
-            requests, slots=decoding.slots, coalesce=decoding.coalesce, memory=decoding.memory
-        )
+        trajectories = self.engine.run(requests, slots=decoding.slots, memory=decoding.memory)
         self.close()
         return trajectories
 

@@ -10,7 +10,6 @@ import torch
 from tests import reference, tiny
 from tests.asking import CASES, TOLERANCE, ask, differences, distance, expected, run, same
 
-from tyler.engine.native.engine import Engine, patience
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Forced, Learned, Never
 from tyler.engine.sampling import Sampling
@@ -18,20 +17,20 @@ from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.training.replay import pack_for, replay_logprobs
 
-ENGINES = [(1, 0), (2, 3), (3, 1), (3, 16), (8, 0), (32, 16)]
-"""(slots, coalesce): alone, fewer slots than requests, and one for each."""
+ENGINES = [1, 2, 3, 8, 32]
+"""Slots: alone, fewer than requests, and one for each."""
 
 
-def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8, coalesce: int | None = None) -> list[Event]:
-    return list(model.engine(slots=slots, coalesce=coalesce).stream(requests))
+def events_of(model: Tyler, requests: Sequence[Request], slots: int = 8) -> list[Event]:
+    return list(model.engine(slots=slots).stream(requests))
 
 
 # -------------------------------------------------------------------------- equal to the transcription
 
 
-@pytest.mark.parametrize("family, slots, coalesce", tiny.by_family(ENGINES, often=[(1, 0), (3, 1), (32, 16)]))
-def test_the_engine_decides_what_the_transcription_decides(family: str, slots: int, coalesce: int) -> None:
-    trajectories = run(tiny.tyler(family), list(CASES.values()), slots, coalesce)
+@pytest.mark.parametrize("family, slots", tiny.by_family([(slots,) for slots in ENGINES], often=[(1,), (3,), (32,)]))
+def test_the_engine_decides_what_the_transcription_decides(family: str, slots: int) -> None:
+    trajectories = run(tiny.tyler(family), list(CASES.values()), slots)
     faults = {}
     for case, trajectory in zip(CASES, trajectories, strict=True):
         if found := differences(trajectory, expected(family, case)):
@@ -113,15 +112,15 @@ def test_an_answer_does_not_depend_on_the_order_of_submission() -> None:
     model = tiny.tyler("smollm3")
     requests = list(CASES.values())
     order = [(7 * index + 3) % len(requests) for index in range(len(requests))]
-    straight = run(model, requests, slots=3, coalesce=2)
-    shuffled = run(model, [requests[index] for index in order], slots=3, coalesce=2)
+    straight = run(model, requests, slots=3)
+    shuffled = run(model, [requests[index] for index in order], slots=3)
     assert all(same(straight[index], other) for index, other in zip(order, shuffled, strict=True))
 
 
 def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     model = tiny.tyler("qwen3")
     requests = list(CASES.values())
-    engine = model.engine(slots=3, coalesce=1)
+    engine = model.engine(slots=3)
     engine.run(requests[:5])
     late, events = list(requests[5:]), []
     first = engine.add_request(late.pop(0))
@@ -193,13 +192,13 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
 # ---------------------------------------------------------------------------------------------- events
 
 
-@pytest.mark.parametrize("family, slots, coalesce", [*((one, 3, 2) for one in tiny.FAMILIES), ("smollm3", 1, 0)])
-def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int, coalesce: int) -> None:
+@pytest.mark.parametrize("family, slots", [*((one, 3) for one in tiny.FAMILIES), ("smollm3", 1)])
+def test_the_events_of_a_stream_are_the_trajectory(family: str, slots: int) -> None:
     requests = [
         *CASES.values(),
         *(ask(tiny.ODD, router=AtBoundaries(), sampling=Sampling(1.0, seed=s)) for s in range(6)),
     ]
-    events = events_of(tiny.tyler(family), requests, slots, coalesce)
+    events = events_of(tiny.tyler(family), requests, slots)
     for index in range(len(requests)):
         own = [event for event in events if event.index == index]
         *happened, finish = own
@@ -427,27 +426,20 @@ def test_an_engine_needs_a_slot() -> None:
         tiny.tyler("qwen2").engine(slots=0)
 
 
-def test_calls_wait_for_others_only_above_eight_rows_where_nobody_says() -> None:
-    assert [patience(rows) for rows in (1, 8, 9, 64)] == [0, 0, 16, 16]
-
-
-def test_parked_calls_are_served_together_when_they_may_wait() -> None:
+def test_a_call_is_served_in_the_step_after_its_place() -> None:
     model = tiny.tyler("qwen2")
-    forced = [ask(tiny.SHORT, router=Forced({2 + index: ("state",)}), max_new_tokens=30) for index in range(4)]
+    engine = model.engine(slots=5)
+    for text, place in zip(tiny.PROMPTS, (2, 2, 4, 5), strict=True):
+        engine.add_request(ask(text, router=Forced({place: ("state",)}), max_new_tokens=30))
+    served = [sum(isinstance(event, InvocationEvent) for event in engine.step()) for _ in range(8)]
+    assert served == [0, 0, 2, 0, 1, 1, 0, 0]
 
-    def calls(coalesce: int) -> list[int]:
-        engine = Engine(
-            model.backbone, model.operators, model.policy, model.synthesizer, model.heads, slots=5, coalesce=coalesce
-        )
-        for request in (*forced, ask(tiny.LONG, router=Never(), max_new_tokens=30)):
-            engine.add_request(request)
-        served = []
-        while engine.rows or engine.waiting:
-            served.append(sum(isinstance(event, InvocationEvent) for event in engine.step()))
-        return [count for count in served if count]
 
-    assert calls(0) == [1, 1, 1, 1]
-    assert calls(16) == [4]
+def test_a_prompt_may_be_a_tensor() -> None:
+    prompt = torch.tensor(tiny.ids(tiny.SHORT))
+    assert Request(prompt) == Request(prompt.tolist())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="whole numbers, one after another"):
+        Request(prompt[None])  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------------------------------- abort
@@ -482,14 +474,15 @@ def test_an_aborted_request_ends_and_the_others_do_not_notice() -> None:
 
 def test_a_parked_row_can_be_aborted() -> None:
     model = tiny.tyler("qwen2")
-    engine = model.engine(slots=2, coalesce=50)
-    parked = engine.add_request(ask(tiny.SHORT, router=Forced({1: ("state",)})))
+    engine = model.engine(slots=2)
+    parked = engine.add_request(ask(tiny.SHORT, sampling=Sampling(1.0, seed=1)))
     engine.add_request(ask(tiny.LONG, router=Never()))
     while all(row.call is None for row in engine.rows):
         engine.step()
+    made = len(engine.rows[0].invocations)
     engine.abort(parked)
     (finish,) = [event for event in engine.step() if isinstance(event, FinishEvent)]
-    assert finish.index == parked and finish.trajectory.invocations == ()
+    assert finish.index == parked and len(finish.trajectory.invocations) == made
     assert len(engine.rows) == 1
 
 
@@ -516,10 +509,10 @@ def test_the_synthesizer_is_folded_with_the_first_call_and_never_where_nobody_ca
     model = tiny.build("qwen3", tiny.SEEDS["qwen3"])
     engine = model.engine(slots=2)
     plain = engine.run([ask(tiny.MEDIUM, router=Never()), ask(tiny.ODD, budget=0)])
-    assert len(engine.batch.readers) == 1
+    assert len(engine.readers) == 1
     called = [ask(tiny.LONG, router=AtBoundaries()), ask(tiny.MEDIUM, router=Never())]
     found = engine.run(called)
-    assert found[0].invocations and len(engine.batch.readers) == 2
+    assert found[0].invocations and len(engine.readers) == 2
     fresh = model.engine(slots=2).run(called)
     assert all(same(one, other) for one, other in zip(found, fresh, strict=True))
     assert same(plain[0], found[1])

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
 from tyler.engine.native import fused_decoder
-from tyler.engine.native.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours, has_fixed_angles
-from tyler.engine.native.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.attention import Span
+from tyler.engine.native.cache import Context, Room
+from tyler.engine.native.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours
+from tyler.engine.native.reader import Reader
 from tyler.modeling import products
+from tyler.modeling.backbone import check_supported
 from tyler.modeling.lora import LoraSettings, add_lora, decoder_stack
 
 LENGTH = 40
@@ -28,13 +31,11 @@ def by_transformers(decoder: nn.Module, inputs: Tensor) -> Tensor:
 
 def by_reader(decoder: nn.Module, inputs: Tensor, pieces: int = 1) -> Tensor:
     """The same hidden states, read in so many pieces."""
-    context = RaggedContext(1, inputs.shape[1], inputs.dtype, inputs.device)
-    reader = RaggedReader(decoder, context)
-    found = []
-    for piece in inputs.chunk(pieces):
-        context.append(0, piece)
-        found.append(reader.read(range(1), context.lengths)[0][0])
-    return torch.cat(found)
+    context = Context(Room(1, len(inputs), 1), inputs.shape[1], inputs.dtype, inputs.device)
+    reader = Reader(decoder, context)
+    context.write(0, 0, inputs)
+    size = len(inputs) // pieces
+    return torch.cat([reader.read([Span(0, start, start + size)]) for start in range(0, len(inputs), size)])
 
 
 @pytest.mark.parametrize("pieces", [1, 2, LENGTH])
@@ -87,15 +88,7 @@ def test_every_llama_is_read_as_transformers_reads_it(variant: str, pieces: int)
 ORIGINAL = {"original_max_position_embeddings": LENGTH // 2}
 ROPES: list[dict[str, object]] = [
     {"rope_type": "linear", "factor": 4.0},
-    {"rope_type": "dynamic", "factor": 2.0},
     {"rope_type": "yarn", "factor": 4.0, **ORIGINAL},
-    {
-        "rope_type": "longrope",
-        "factor": 2.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [1.0, 2.0, 3.0, 4.0],
-        **ORIGINAL,
-    },
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL},
 ]
 
@@ -116,16 +109,16 @@ def test_scaled_rotary_positions_are_those_of_the_model(family: str, rope: dict[
     expected = by_transformers(model.base_model, embeds())
     assert float((by_transformers(plain.base_model, embeds()) - expected).abs().max()) > 0.01, "the scaling must matter"
     assert torch.allclose(by_reader(model.base_model, embeds()), expected, atol=1e-5)
-    if has_fixed_angles(model.base_model):
-        assert torch.allclose(by_reader(model.base_model, embeds(), LENGTH), expected, atol=1e-5)
+    assert torch.allclose(by_reader(model.base_model, embeds(), LENGTH), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
-def test_angles_are_fixed_where_a_position_has_the_same_in_a_longer_context(rope: dict[str, object]) -> None:
-    decoder = rotated("llama", rope).base_model
-    rotary = decoder.rotary_emb
-    short, long = (rotary(torch.empty(0), torch.arange(length)[None])[0][0] for length in (LENGTH // 4, LENGTH))
-    assert has_fixed_angles(decoder) == torch.equal(short, long[: LENGTH // 4])
+LONGROPE = {"factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0], **ORIGINAL}
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "longrope", **LONGROPE}])
+def test_angles_that_follow_the_length_of_the_context_are_refused_by_name(rope: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{rope['rope_type']}.*default, linear, llama3 or yarn"):
+        check_supported("a", rotated("llama", rope).config)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])

@@ -105,7 +105,7 @@ def answers(model: Tyler, packed: bool) -> list[Trajectory]:
     requests = [Request(tiny.ids(text), router=AtBoundaries(), max_new_tokens=24) for text in tiny.PROMPTS]
     engine = model.engine(slots=2)
     found = engine.run(requests)
-    for reader in engine.batch.readers:
+    for reader in engine.readers:
         assert all((layer.qkv.packed is not None) == packed for layer in reader.fused.layers)
     return found
 

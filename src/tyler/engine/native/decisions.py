@@ -1,8 +1,8 @@
-"""A decision of some rows: p(a_t | x_t) as each row may choose, and what it chose, is told, or repeats."""
+"""The decision of a step: p(a_t | x_t) as each row may choose, and what it draws, repeats, and is told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tyler.engine.logits import adjusted
 from tyler.engine.native.packing import fits_twice, packed_weight
-from tyler.engine.request_state import RequestState
+from tyler.engine.native.row import Decision
 from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
+from tyler.engine.soft_sampling import Choice, Sampler, Top
 from tyler.modeling.policy import Policy
 
 
@@ -20,6 +21,7 @@ class LmHead:
 
     def __init__(self, policy: Policy) -> None:
         self._policy, weight = policy, policy.head
+        self.vocab_size = len(weight)
         self._packed = packed_weight(weight.detach(), [weight]) if fits_twice([weight]) else None
 
     def token_logits(self, hidden: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows vocab"]:
@@ -31,48 +33,70 @@ class LmHead:
         return self._policy.with_operators(self.token_logits(hidden), hidden)
 
 
+def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> list[Choice]:
+    """a_t and log p(a_t | x_t) of every decision; a request's own sampler chooses by its own rule."""
+    groups: dict[Sampler | None, list[int]] = {}
+    for place, decision in enumerate(decisions):
+        groups.setdefault(decision.row.request.sampler, []).append(place)
+    found: dict[int, Choice] = {}
+    for sampler, places in groups.items():
+        own, states = [decisions[place] for place in places], hidden if len(groups) == 1 else hidden[places]
+        if sampler is None:
+            choices = drawn(lm_head, states, own)
+        else:
+            rows, logits = [one.row for one in own], lm_head.token_logits(states)
+            memories, numbers = [row.sampler_state for row in rows], [row.uniforms.take() for row in rows]
+            choices = sampler.choose(logits, memories, numbers).each()
+        found.update(zip(places, choices, strict=True))
+    return [found[place] for place in range(len(decisions))]
+
+
+def drawn(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> Iterator[Choice]:
+    """An action in V' each, greedy or sampled, from masked logits at the row's temperature.
+
+    What a request adjusts decides which is drawn; log-probabilities are of the policy itself.
+    """
+    logits, rows = logits_of(lm_head, hidden, decisions), [decision.row for decision in decisions]
+    draws = [decision.taken is None for decision in decisions]
+    chosen_by = adjusted(logits, [row.logit_state if own else None for row, own in zip(rows, draws, strict=True)])
+    numbers = [row.uniforms.take() if own else 0.0 for row, own in zip(rows, draws, strict=True)]
+    actions, logprobs = choose(chosen_by, [row.request.sampling for row in rows], numbers)
+    if not all(draws):
+        taken = zip(actions.tolist(), decisions, strict=True)
+        actions = torch.tensor([own if one.taken is None else one.taken for own, one in taken], device=logits.device)
+    if chosen_by is not logits or not all(draws):
+        logprobs = logprobs_of(logits, actions)
+    if any(row.reports for row in rows):
+        table = operator_probs(logits, logits.shape[-1] - lm_head.vocab_size).tolist()
+        for row, probs in zip(rows, table, strict=True):
+            row.report(probs)
+    tops = alternatives(logits, lm_head.vocab_size, [row.request.top_logprobs for row in rows])
+    return (
+        Choice(action, logprob, top=top)
+        for action, logprob, top in zip(actions.tolist(), logprobs.tolist(), tops, strict=True)
+    )
+
+
+def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted: Sequence[int]) -> list[Top]:
+    """So many of the most probable tokens as each row asks for, with log p under what they are drawn from."""
+    if not (most := max(wanted)):
+        return [()] * len(wanted)
+    found = logits.log_softmax(dim=-1)[:, :vocab_size].topk(min(most, vocab_size), dim=-1)
+    pairs = zip(wanted, found.indices.tolist(), found.values.tolist(), strict=True)
+    return [tuple(zip(ids, values, strict=True))[:count] for count, ids, values in pairs]
+
+
 def logits_of(
-    lm_head: LmHead, hidden: Float[Tensor, "rows dim"], rows: Sequence[RequestState]
+    lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]
 ) -> Float[Tensor, "rows actions"]:
     """Logits over V' at each row's temperature; operators only where the row's policy may invoke them.
 
     Where no row may, logits over V: the rest would be -inf.
     """
-    allowed = tuple(row.allowed for row in rows)
-    scales = tuple(row.request.sampling.scale for row in rows)
+    allowed = tuple(decision.allowed for decision in decisions)
+    scales = tuple(decision.row.request.sampling.scale for decision in decisions)
     if any(map(any, allowed)):
         device = hidden.device
         return masked_logits(lm_head.logits(hidden), constants(allowed, device), constants(scales, device))
     logits = lm_head.token_logits(hidden)
     return logits if set(scales) == {1.0} else logits / constants(scales, hidden.device)[:, None]
-
-
-def decide(
-    logits: Float[Tensor, "rows actions"], rows: Sequence[RequestState], vocab_size: int
-) -> tuple[list[int], list[float]]:
-    """a_t and log p(a_t | x_t) of each row, noted where it is on a branch or wants to be told p(operator)."""
-    chosen_by = adjusted(logits, [row.logit_state for row in rows])
-    actions, logprobs = choose(chosen_by, [row.request.sampling for row in rows], [row.uniforms.take() for row in rows])
-    repeated = [None if row.branch is None else row.branch.next for row in rows]
-    if any(action is not None for action in repeated):
-        chosen = zip(repeated, actions.tolist(), strict=True)
-        actions = torch.tensor([own if other is None else other for other, own in chosen], device=logits.device)
-    if chosen_by is not logits or any(action is not None for action in repeated):
-        logprobs = logprobs_of(logits, actions)
-    if any(row.reports for row in rows):
-        table = operator_probs(logits, logits.shape[-1] - vocab_size).tolist()
-        for row, probs in zip(rows, table, strict=True):
-            row.report(probs)
-    note_alternatives(logits, rows, vocab_size)
-    for row in rows:
-        if row.branch is not None:
-            row.branch.advance()
-    return actions.tolist(), logprobs.tolist()
-
-
-def note_alternatives(logits: Float[Tensor, "rows actions"], rows: Sequence[RequestState], vocab_size: int) -> None:
-    """Note the most probable tokens where rows ask for them, with log p under what they are drawn from."""
-    if most := max(row.request.top_logprobs for row in rows):
-        found = logits.log_softmax(dim=-1)[:, :vocab_size].topk(min(most, vocab_size), dim=-1)
-        for row, ids, values in zip(rows, found.indices.tolist(), found.values.tolist(), strict=True):
-            row.top = tuple(zip(ids, values, strict=True))[: row.request.top_logprobs]

@@ -1,44 +1,37 @@
-"""The decoding engine: admit, serve, decide, read; many requests at once, each as if it were alone.
+"""The decoding engine: admit, synthesize, read, decide; many requests at once, each as if it were alone.
 
-Every row is one request. A step serves the operator calls that are due, lets each running row choose an action in V',
-and reads what was appended. A row that chose an operator is parked until its call is served, together with others.
-The rows and what has been read of them are the batch (`batch.py`), who may join them is its own question
-(`scheduler.py`). A call feeds the synthesizer only what is new since the row's last call, plus the queries.
+A request has a slot for as long as it is answered. A step admits who waits, serves the operator calls of the rows that
+are parked, reads everything that the policy has not read of any row in one packed pass, and lets every row that is read
+to its end choose an action in V'. What is kept of a slot is in `cache.py`, how a decoder reads it in `reader.py`, what
+is known of a request in `row.py`, and the choice in `decisions.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.branch import Branch, check_branch
-from tyler.engine.checks import check_sizes
-from tyler.engine.fair_lock import SoleUser
-from tyler.engine.native.batch import Batch
-from tyler.engine.native.decisions import LmHead, decide, logits_of, note_alternatives
-from tyler.engine.native.fused_decoder import has_fixed_angles
-from tyler.engine.native.scheduler import Scheduler
+from tyler.engine.base import BaseEngine
+from tyler.engine.checks import SoleUser, check_sizes
+from tyler.engine.native.attention import Span
+from tyler.engine.native.cache import Context, Room
+from tyler.engine.native.decisions import LmHead, decide
+from tyler.engine.native.reader import CHUNK, Feed, Reader
+from tyler.engine.native.row import LATENT, Decision, Row
 from tyler.engine.protocol import Load
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, PromptTooLong, Request, checked
+from tyler.engine.request import Event, InvocationEvent, Request, check_branch
 from tyler.engine.request_state import RequestState
-from tyler.engine.routing import Call
-from tyler.engine.soft_sampling import Sampler
-from tyler.engine.timings import Timings
-from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.engine.soft_sampling import Choice
+from tyler.engine.timings import Charge, Timings
 from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
-
-
-def patience(rows: int) -> int:
-    """How many steps an operator call waits for others by default: none for up to 8 rows, and 16 above."""
-    return 0 if rows <= 8 else 16
 
 
 def longest_action(heads: Heads) -> int:
@@ -51,14 +44,15 @@ def longest_prompt(backbone: Backbone, heads: Heads) -> int:
     return backbone.max_positions - longest_action(heads)
 
 
-class Engine:
-    """Decodes requests with continuous batching over `slots` rows.
+class Engine(BaseEngine):
+    """Decodes requests with continuous batching over at most `slots` rows.
 
-    `coalesce` is how many steps an operator call may wait, so that the calls of several rows are served in one pass;
-    None chooses by how many rows there are (`patience`). `memory` bounds the bytes of context and caches: a request
-    that does not fit beside the others waits, and a row that grows too long for all of them makes the youngest wait
-    until there is room again. Results do not depend on any of the three.
+    `memory` bounds the bytes of context and caches, by default half of what is free: it is divided among the slots, of
+    which each holds at least `positions`; where memory is short there are fewer. Results do not depend on these, but
+    for an answer that outgrows its slot, whose `limited_by` is "memory".
     """
+
+    row_type = Row
 
     @torch.inference_mode(False)
     def __init__(
@@ -70,139 +64,313 @@ class Engine:
         heads: Heads | None = None,
         *,
         slots: int = 8,
-        coalesce: int | None = None,
         memory: int | None = None,
+        positions: int | None = None,
     ) -> None:
-        check_sizes(slots, coalesce, memory)
-        if not has_fixed_angles(backbone.decoder):  # angles follow the longest row: each is read by itself
-            slots = 1
-        self.backbone, self.operators, self.policy = backbone, tuple(operators), policy
-        self.synthesizer = synthesizer
+        check_sizes(slots, memory)
+        super().__init__(backbone, operators, backbone.max_positions)
+        self.policy, self.synthesizer = policy, synthesizer
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
-        self.coalesce = coalesce
-        self.timings = Timings()
-        self._action_ids = {op.name: backbone.vocab_size + k for k, op in enumerate(self.operators)}
+        self.asked, self.memory = slots, memory
         self._longest_action = longest_action(self.heads)
-        # Looked up once: transformers looks each of these up again, and a step asks for them often.
-        self._vocab_size, self._eos_ids = backbone.vocab_size, backbone.eos_ids
-        self._max_positions, self._device = backbone.max_positions, backbone.device
+        self.room = Room.of(backbone, slots, memory, None if positions is None else self._reach(positions))
+        self.timings = Timings()
+        self._names = [operator.name for operator in self.operators]
+        self._device = backbone.device  # transformers looks it up again, and a step asks for it often
         self.lm_head = LmHead(policy)
-        self.batch = Batch(backbone, policy, synthesizer.decoder, slots=slots, memory=memory)
-        self.scheduler = Scheduler(self.batch, self._longest_action)
-        self.rows, self.waiting, self.context = self.batch.rows, self.scheduler.waiting, self.batch.context
-        self._aborted: list[RequestState] = []  # while they waited
-        self._submitted = 0
+        self.context = Context(self.room, backbone.dim, backbone.dtype, backbone.device)
+        self.policy_reader = Reader(policy.decoder(), self.context)
+        self.readers = [self.policy_reader]
+        self.rows: list[Row] = []
+        """Those in slots, in their order."""
+        self._free = list(range(self.room.slots))
+        self._kept: dict[int, list[int]] = {}  # what the contexts of free slots held last
         self._sole_user = SoleUser()
+        self._unembedded: list[tuple[int, int]] = []  # places of tokens in the context, and the tokens
 
-    def add_request(self, request: Request) -> int:
-        """Queue a request and return its index. Raises ValueError for one that `prepare` refuses."""
-        row = self.prepare(request)
-        self.waiting.append(row)
-        return row.index
+    @cached_property
+    def synthesis_reader(self) -> Reader:
+        """The synthesizer's, made with the first operator call: who calls none holds no second set of weights."""
+        self.readers.append(Reader(self.synthesizer.decoder(), self.context, self._feed))
+        return self.readers[-1]
 
-    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
-        """What a request starts as; `waiting` takes it whenever it is to begin.
+    _feed: Feed | None = None
+    """What the synthesizer is fed instead of x_t, for methods that map it."""
 
-        `streamed` says whether tokens are reported as they come, or only the end. `coalesce` is how long its own calls
-        may wait, where it is not the engine's. Raises PromptTooLong (a ValueError) when the prompt does not fit the
-        model's context, and ValueError for tokens that the model does not have and when the answer never fits `memory`.
-        """
-        if len(request.prompt_ids) > (limit := longest_prompt(self.backbone, self.heads)):
-            raise PromptTooLong(
-                f"the prompt has {len(request.prompt_ids)} tokens, but this model's context of "
-                f"{self._max_positions} positions leaves room for {limit}; shorten the prompt"
-            )
-        if not 0 <= min(request.prompt_ids) <= max(request.prompt_ids) < self._vocab_size:
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Sequence[Row]:
+        return self.rows
+
+    @property
+    def longest_action(self) -> int:
+        return longest_action(self.heads)
+
+    def offered(self, request: Request) -> tuple[bool, ...]:
+        """Which operators are actions of the policy: none under a fixed router, never a removed one."""
+        return tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
+
+    def prepare(self, request: Request, *, streamed: bool = True) -> Row:
+        """As `BaseEngine.prepare`; raises ValueError for an answer that no slot has room for, too."""
+        check_branch(request, self.vocab_size, self.offered(request), self.backbone.eos_ids)
+        row = super().prepare(request, streamed=streamed)
+        assert isinstance(row, Row)
+        if (needed := self._reach(request.reach)) > self.room.capacity:
             raise ValueError(
-                f"the prompt has tokens from {min(request.prompt_ids)} to {max(request.prompt_ids)}, and the model's "
-                f"are from 0 to {self._vocab_size - 1}; encode it with the model's own tokenizer"
+                f"a prompt of {len(request.prompt_ids)} tokens with max_new_tokens={request.max_new_tokens} may reach "
+                f"{needed:,} positions, and each of {self.room.slots} slots has {self.room.capacity:,}; lower "
+                "max_new_tokens or slots, or raise memory"
             )
-        self.scheduler.check(request)
-        schedule = request.router.start(self.operators, request.sampling.stream(purpose=1))
-        offered = tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
-        index, self._submitted = self._submitted, self._submitted + 1
-        branch = None
-        if request.branch is not None:
-            learned = request.router.learned
-            check_branch(request.branch, self._vocab_size, offered, learned, self._eos_ids, request.budget)
-            branch = Branch(request.branch, self._vocab_size, request.router.learned)
-        return RequestState(index, request, schedule, offered, self.backbone, streamed, coalesce, branch)
+        return row
 
-    def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
-        return self._decoded([self.prepare(request) for request in requests])
+    def _reach(self, positions: int) -> int:
+        """Positions of a slot in which an answer may reach so many: any one action must fit after them."""
+        return min(positions + self._longest_action, self.max_positions)
 
-    def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
-        """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        events = self._decoded([self.prepare(request, streamed=False) for request in requests])
-        return (event for event in events if isinstance(event, FinishEvent))
-
-    def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
-        """Decode until nothing is left. Where that fails, or nobody listens any more, these rows go."""
-        self.waiting += rows
-        try:
-            while self.waiting or self.rows:
-                yield from checked(self.step())
-        finally:
-            left = [row for row in (*self.waiting, *self.rows) if row in rows]
-            for row in left:
-                self.abort(row.index)
-            while any(row in self.waiting or row in self.rows for row in left):
-                self.step()
-
-    def run(self, requests: Sequence[Request]) -> list[Trajectory]:
-        """Decode the requests; trajectories in their order."""
-        first = self._submitted
-        finished = {event.index: event.trajectory for event in self.as_completed(requests)}
-        return [finished[first + offset] for offset in range(len(requests))]
+    # -- a step --------------------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)  # buffers outlive the caller's inference mode
     @torch.no_grad()
     def step(self) -> list[Event]:
-        """Admit waiting requests, serve operator calls that are due, let every running row act once.
+        """Admit waiting requests, serve operator calls, read what is new, let every row that is not parked act.
 
         Raises RuntimeError while another thread takes a step.
         """
         with self._sole_user:
+            self._embed_new()  # before others take the slots of those that are done
+            ended = self._admit()
+            self._schedule(self.rows)
+            served = self._synthesize()
+            self._choose(*self._read())
             events: list[Event] = []
-            for row, served in self._act_once():
-                (row.told_later if row.streamed else events).append(served)
+            for row, before in served:
+                call = row.invocations[-1]
+                told = InvocationEvent(row.index, call, row.synthesis_seconds - before, row.reported_at(call.action))
+                (row.told_later if row.streamed else events).append(told)
             events += [event for row in self.rows if row.streamed for event in row.emit()]
-            events += self._retire()
-            self._read_running()
-            return events
+            return events + [row.finished(self.vocab_size) for row in (*ended, *self._retire())]
 
-    def abort(self, index: int) -> None:
-        """End a waiting or running request; the next step tells of its end, with the reason "abort".
+    def _admit(self) -> list[RequestState]:
+        """Fill free slots from the queue; those that were aborted while they waited."""
+        ended = self.take_aborted()
+        while self.waiting and self._free:
+            row = self.waiting.popleft()
+            assert isinstance(row, Row)
+            row.start()
+            slot, row.cached_tokens = self._slot_for(row)
+            row.begin(slot, self.vocab_size)
+            for reader in self.readers:
+                reader.forget(slot, row.cached_tokens)
+            prompt, soft = self.backbone.embed(torch.tensor(row.ids, device=self._device)), row.request.soft_prompt
+            if soft is not None:
+                prompt[list(soft.positions)] = soft.embeds.to(prompt)
+            self.context.write(row.slot, 0, prompt)
+            self.rows.append(row)
+        self.rows.sort(key=lambda row: row.slot)
+        return ended
 
-        Raises ValueError for an index that is neither waiting nor running.
+    def _slot_for(self, row: Row) -> tuple[int, int]:
+        """A free slot, and how many of the prompt's tokens are read there: with `keeps_prefixes` the one with most."""
+        slot, known = self._free[0], 0
+        if self.keeps_prefixes and row.request.soft_prompt is None:
+            common = {free: common_prefix(self._kept.get(free, []), row.request.prompt_ids) for free in self._free}
+            slot, known = max(common.items(), key=lambda one: one[1])
+        self._free.remove(slot)
+        return slot, min(known, self.policy_reader.read_to[slot])
+
+    def _schedule(self, rows: Sequence[Row]) -> None:
+        """Append what is pending, and park the rows in which a fixed schedule places an operator."""
+        for row in rows:
+            while row.call is None and not row.finish_reason:
+                call = row.schedule.due()
+                if call is None and row.pending:
+                    self._act(row, Choice(row.repeats(row.pending.popleft()), 0.0))
+                elif call is None:
+                    break
+                elif row.left_out == len(row.invocations) and call.operator in self.heads and row.may_call:
+                    row.left_out = None
+                elif row.may_call and call.operator in self.heads:
+                    row.park(call, logprob=0.0)
+                    self._finish_if_full(row)
+                    self._put_back(row)
+
+    def _put_back(self, row: Row) -> None:
+        """Take the tokens after the call's position out of the context: a structure's opening token waits."""
+        if row.call is not None:
+            length = row.put_back()
+            for reader in self.readers:
+                reader.forget(row.slot, length)
+
+    # -- synthesize ----------------------------------------------------------------------------------------------
+
+    def _synthesize(self) -> list[tuple[Row, float]]:
+        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows; those that were served, and when.
+
+        Q_k is staged after x_t, both are read with the synthesizer, the query positions are projected and forgotten.
         """
-        for row in (*self.waiting, *self.rows):
-            if row.index == index:
-                row.finish_reason, row.call = "abort", None
-                if row in self.waiting:
-                    self.waiting.remove(row)
-                    self.waiting.appendleft(row)
-                return
-        raise ValueError(f"request {index} is neither waiting nor running; nothing was aborted")
+        parked = [row for row in self.rows if row.call is not None]
+        if not parked:
+            return []
+        reader, planned = self.synthesis_reader, list[tuple[Row, Span]]()
+        self._embed_new()
+        for row in parked:
+            if self._borrow(reader, row, planned):
+                head = self.heads[row.call.operator]  # type: ignore[union-attr]
+                self.context.write(row.slot, row.length, head.queries)
+                start = min(reader.read_to[row.slot], row.length)
+                planned.append((row, Span(row.slot, start, row.length + head.num_latents)))
+        served = [(row, row.synthesis_seconds) for row, _ in planned]
+        with self.timings.clock([("synthesis", row, len(span)) for row, span in planned]):
+            hidden = reader.read([span for _, span in planned])
+            for (row, _), states in zip(planned, hidden.split([len(span) for _, span in planned]), strict=True):
+                head = self.heads[row.call.operator]  # type: ignore[union-attr]
+                reader.forget(row.slot, row.length)
+                self._append_latents(row, head(states[-head.num_latents :]))
+            self._wait_for_device()
+        self._schedule([row for row, _ in planned])
+        return served
 
-    def forget(self, index: int) -> None:
-        """Drop what is remembered of a finished request; here nothing is."""
+    def _append_latents(self, row: Row, latents: Tensor) -> None:
+        assert row.call is not None
+        row.invoke(latents, self.vocab_size + self._names.index(row.call.operator))
+        self.context.write(row.slot, row.length, latents)
+        row.ids += [LATENT] * len(latents)
+        for token in row.held:
+            row.show(row.repeats(token), 0.0, row.length)
+            self._place(row, token)
+        row.held = []
+        self._finish_if_full(row)
 
-    @property
-    def busy(self) -> bool:
-        """Whether any request waits or is decoded."""
-        return bool(self.waiting or self.rows)
+    # -- read ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[Tensor, list[Decision]]:
+        """One pass of the policy over what is new; the hidden states at which something is decided, and what.
+
+        At most CHUNK positions are read: the rows with the fewest first, so that a long prompt holds up nobody.
+        """
+        self._embed_new()
+        planned, left, read_to = list[tuple[Row, Span]](), CHUNK, self.policy_reader.read_to
+        unread = [(row.unread(read_to[row.slot]), row) for row in self.rows if row.is_read]
+        for start, row in sorted(unread, key=lambda one: one[1].length - one[0]):
+            if left and self._borrow(self.policy_reader, row, planned):
+                start = max(start, row.unread(read_to[row.slot]))
+                planned.append((row, Span(row.slot, start, min(row.length, start + left))))
+                left -= len(planned[-1][1])
+        if not planned:
+            return torch.empty(0, device=self._device), []
+        planned.sort(key=lambda one: one[1].slot)
+        with self.timings.clock([charge for row, span in planned for charge in charges(row, span)]):
+            hidden = self.policy_reader.read([span for _, span in planned])
+            self._wait_for_device()
+        places, decisions, first = list[int](), list[Decision](), 0
+        for row, span in planned:
+            for position, decision in row.scored_in(span):
+                places.append(first + position - span.start)
+                decisions.append(decision)
+            first += len(span)
+            if span.end == row.length and row.finish_reason == "length":  # no decision follows that would notice
+                if not hidden[first - 1].isfinite().all():
+                    row.is_lost(math.nan, "the hidden states after a call")
+            elif span.end == row.length and not row.finish_reason:
+                places.append(first - 1)
+                decisions.append(row.draws)
+        return hidden if len(places) == len(hidden) else hidden[places], decisions
+
+    def _borrow(self, reader: Reader, row: Row, planned: Sequence[tuple[Row, Span]]) -> bool:
+        """Take over what was read of the same prompt in another slot; False while a pass that is planned reads it.
+
+        So rows that start from one prompt, as those of a group, read it once.
+        """
+        length = len(row.request.prompt_ids)
+        if reader.read_to[row.slot] >= length:
+            return True
+        others = [other for other in self.rows if other is not row and other.has_prompt_of(row)]
+        for other in others:
+            if reader.read_to[other.slot] >= length:
+                reader.copy(other.slot, row.slot, length)
+                return True
+        return not any(other is one for one, _ in planned for other in others)
+
+    def _embed_new(self) -> None:
+        """Write the embeddings of tokens that came since the last pass."""
+        if self._unembedded:
+            places, tokens = torch.tensor(self._unembedded, device=self._device).t()
+            self.context.flat.index_copy_(0, places, self.backbone.embed(tokens))
+            self._unembedded = []
+
+    def _wait_for_device(self) -> None:
+        """Let the clock of a part stop when the device is done with it."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
+
+    # -- choose --------------------------------------------------------------------------------------------------
+
+    def _choose(self, hidden: Tensor, decisions: Sequence[Decision]) -> None:
+        """a_t ~ p(. | x_t): a token joins the context, an operator parks its row."""
+        if not decisions:
+            return
+        with self.timings.clock([("choice", decision.row, 1) for decision in decisions]):
+            for decision, choice in zip(decisions, decide(self.lm_head, hidden, decisions), strict=True):
+                row = decision.row
+                if decision.taken is not None:
+                    row.score(decision.place, choice)
+                elif not row.finish_reason:
+                    row.barred = False
+                    self._act(row, choice)
+
+    def _act(self, row: Row, choice: Choice) -> None:
+        """Carry out one action of one row."""
+        start, row.top = row.length, choice.top
+        if row.request.sampler is not None:
+            row.is_soft.append(choice.soft and not row.ends(choice.action))
+        if row.act(choice.action, choice.logprob, start, self._names, self.vocab_size):
+            if choice.embed is None:
+                self._place(row, choice.action)
+            else:
+                row.ids.append(LATENT)
+                self.context.write(row.slot, start, choice.embed[None])
+        if choice.ended and not row.finish_reason:
+            row.finish_reason = "stop"
+        self._finish_if_full(row)
+
+    def _place(self, row: Row, token: int) -> None:
+        """Let a token be the next position of the context."""
+        self._unembedded.append((row.slot * self.room.capacity + row.length, token))
+        row.ids.append(token)
+
+    def _finish_if_full(self, row: Row) -> None:
+        latents = 0 if row.call is None else self.heads[row.call.operator].num_latents
+        row.finish_if_full(self.counted(row), row.length, self.room.capacity - self._longest_action, latents=latents)
+        if row.limited_by == "context" and self.room.capacity < self.max_positions:
+            row.limited_by = "memory"
+
+    def _retire(self) -> list[Row]:
+        """Take the slots of finished rows back. What is not finite must not stay behind: 0 times NaN is NaN."""
+        done = [row for row in self.rows if row.is_done]
+        for row in done:
+            self.rows.remove(row)
+            self._free.append(row.slot)
+            self._kept[row.slot] = row.ids
+            for reader in self.readers if row.error is not None else ():
+                reader.wipe(row.slot, min(row.length + self._longest_action, self.room.capacity))
+        if done and not self.keeps_prefixes:
+            self._free.sort()  # rows that are neighbours are one product
+        return done
+
+    # -- weights and memory --------------------------------------------------------------------------------------
 
     def load(self) -> Load:
         """What it is doing, as seen in passing."""
-        running, lengths = len(self.rows), self.context.lengths[: len(self.rows)]
-        held = self.context.positions_for(lengths) * self.batch.position_bytes if running else 0
-        return Load(running, len(self.waiting), held, self.batch.memory or 0)
+        held = sum(row.length for row in list(self.rows)) * self.room.position_bytes
+        whole = self.room.slots * self.room.capacity * self.room.position_bytes
+        return Load(len(self.rows), len(self.waiting), held, whole)
 
-    def fits(self, slots: int, memory: int | None) -> bool:
-        """Whether it has so many rows and this bound."""
-        return self.batch.memory == memory and self.batch.slots >= slots
+    def fits(self, slots: int, memory: int | None, positions: int) -> bool:
+        """Whether it has so many rows of so many positions, or all that this bound allows."""
+        return self.memory == memory and self.asked >= slots and self.room.capacity >= self._reach(positions)
 
     def release(self) -> bool:
         """Its memory goes with it."""
@@ -223,226 +391,26 @@ class Engine:
     @torch.inference_mode(False)
     def refresh(self) -> bool:
         """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
-        readers = self.batch.readers  # of the adapted modules, as far as they have been needed
+        self._kept = {}
+        readers = self.readers  # of the adapted modules, as far as they have been needed
         return all([reader.refresh(one.decoder()) for one, reader in zip(self.adapted, readers, strict=False)])
 
-    def _act_once(self) -> list[tuple[RequestState, InvocationEvent]]:
-        """A step up to the point where every running row has acted; the calls that were served, with their rows."""
-        self._admit()
-        served = self._serve()
-        self._decide()
-        return served
 
-    def _admit(self) -> None:
-        """Fill free rows from the queue, as far as there is memory, and read their prompts."""
-        self._aborted += self.scheduler.withdrawn()  # first: whoever makes room goes to the head of the queue
-        self.scheduler.preempt_youngest()
-        if joining := self.scheduler.admit():
-            for row in joining:
-                row.start()
-            with self.timings.clock("prefill", joining):
-                self.batch.join(joining)
-                self._wait_for_device()
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    size = min(len(first), len(second))
+    if list(first[:size]) == list(second[:size]):
+        return size
+    return next(place for place in range(size) if first[place] != second[place])
 
-    # -- serve ---------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> list[tuple[RequestState, InvocationEvent]]:
-        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows, once their calls are due."""
-        self._park_scheduled()
-        parked = self.batch.arrange()
-        if not parked or not self._due(parked):
-            return []
-        self.batch.prepare_calls()
-        with self.timings.clock("decode", self.rows):
-            self._wait_for_device()  # for what is still being read, which is no part of the calls
-        served = self.rows[parked.start : parked.stop]
-        before = served[0].synthesis_seconds
-        with self.timings.clock("synthesis", served):
-            held = [self._hold_back(slot) for slot in parked]
-            latents = self._synthesize(parked)
-            for slot, block, tokens in zip(parked, latents, held, strict=True):
-                self._append_latents(slot, block)
-                self._append_held(slot, tokens)
-            hidden, counts = self.batch.read(parked)
-            self._score_held(parked, held, hidden, counts)
-            self._wait_for_device()
-        self._park_scheduled()
-        share = served[0].synthesis_seconds - before
-        return [(row, InvocationEvent(row.index, row.invocations[-1], share, row.reported)) for row in served]
-
-    def _park_scheduled(self) -> None:
-        """Park the rows in which a fixed schedule places an operator at or before the present position."""
-        for slot, row in enumerate(self.rows):
-            while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
-                if row.may_call and call.operator in self.heads and not row.leaves_out_call():
-                    row.park(call, logprob=0.0)
-                    self._finish_if_full(slot)
-
-    def _due(self, parked: range) -> bool:
-        """Calls are served when no other row can act, or when one has waited long enough."""
-        usual = patience(len(self.rows)) if self.coalesce is None else self.coalesce
-        late = False
-        for row in (self.rows[slot] for slot in parked):
-            row.waited += 1
-            late |= row.waited > (usual if row.coalesce is None else row.coalesce)
-        return late or len(parked) == len(self.rows)
-
-    def _hold_back(self, slot: int) -> list[int]:
-        """Take the tokens after the call's position out of the context: a structure's opening token waits."""
-        held, start = self.rows[slot].hold_back()
-        if held:
-            self.batch.forget(slot, start)
-        return held
-
-    def _synthesize(self, parked: range) -> list[Float[Tensor, "latents dim"]]:
-        """Stage Q_k after x_t, read both with the synthesizer, project the query positions, forget the queries."""
-        self.batch.share_prompts(parked)
-        heads = [self.heads[self.rows[slot].call.operator] for slot in parked]  # type: ignore[union-attr]
-        for slot, head in zip(parked, heads, strict=True):
-            self.context.stage(slot, head.queries)
-        ends = [self.context.lengths[slot] + head.num_latents for slot, head in zip(parked, heads, strict=True)]
-        hidden, counts = self.batch.synthesis_reader.read(parked, ends)
-        latents = []
-        for row, (slot, head) in enumerate(zip(parked, heads, strict=True)):
-            latents.append(head(hidden[row, counts[row] - head.num_latents : counts[row]]))
-            self.batch.synthesis_reader.rewind(slot, self.context.lengths[slot])
-        return latents
-
-    def _append_latents(self, slot: int, latents: Float[Tensor, "latents dim"]) -> None:
-        row = self.rows[slot]
-        assert row.call is not None
-        name = row.call.operator
-        offset = len(row.visible.text)
-        row.invocations.append(Invocation(name, len(row.visible), len(latents), len(row.actions), offset))
-        row.latents.append(latents)
-        row.actions.append(self._action_ids[name])
-        row.logprobs.append(row.call_logprob)
-        row.call = None
-        self.context.append(slot, latents)
-
-    def _append_held(self, slot: int, tokens: list[int]) -> None:
-        for token in tokens:
-            self.rows[slot].show(token, 0.0, self.context.lengths[slot])
-            self.context.append(slot, self.backbone.embed(torch.tensor([token], device=self._device)))
-        self._finish_if_full(slot)
-
-    def _score_held(
-        self, parked: range, held: list[list[int]], hidden: Float[Tensor, "rows seq dim"], counts: list[int]
-    ) -> None:
-        """Record log p of the held tokens where they now stand, after the latents."""
-        for index, (slot, tokens) in enumerate(zip(parked, held, strict=True)):
-            row = self.rows[slot]
-            if tokens:
-                before = hidden[index, counts[index] - len(tokens) - 1 : counts[index] - 1]
-                logits = logits_of(self.lm_head, before, [row] * len(tokens))
-                chosen = logits.log_softmax(dim=-1)[range(len(tokens)), tokens].tolist()
-                row.logprobs[-len(tokens) :] = chosen
-                for place, one in enumerate(logits, len(row.tops) - len(tokens)):
-                    note_alternatives(one[None], [row], self._vocab_size)
-                    row.tops[place] = row.top
-                row.is_lost(sum(chosen), "the logits of tokens after a call")
-            if row.finish_reason == "length" and not hidden[index, counts[index] - 1].isfinite().all():
-                row.is_lost(math.nan, "the hidden states after a call")  # no decision follows that would notice
-
-    # -- decide --------------------------------------------------------------------------------------------------
-
-    def _decide(self) -> None:
-        """a_t ~ p(. | x_t) for every running row: a token joins the context, an operator parks the row."""
-        running = [slot for slot, row in enumerate(self.rows) if row.call is None and not row.finish_reason]
-        if not running:
-            return
-        with self.timings.clock("choice", [self.rows[slot] for slot in running]):
-            by_sampler: dict[Sampler | None, list[int]] = {}
-            for slot in running:
-                by_sampler.setdefault(self.rows[slot].request.sampler, []).append(slot)
-            for sampler, slots in by_sampler.items():
-                if sampler is None:
-                    self._decide_plainly(slots)
-                else:
-                    self._decide_by(sampler, slots)
-            for slot in running:
-                self._finish_if_full(slot)
-
-    def _decide_plainly(self, running: list[int]) -> None:
-        """An action in V', greedy or sampled; a token is read as itself."""
-        rows = [self.rows[slot] for slot in running]
-        logits = logits_of(self.lm_head, self.batch.hidden_of(running), rows)
-        appended: list[tuple[int, int]] = []
-        for slot, action, logprob in zip(running, *decide(logits, rows, self._vocab_size), strict=True):
-            self._act(slot, action, logprob, appended)
-        if appended:
-            slots, tokens = zip(*appended, strict=True)
-            self.context.append_each(list(slots), self.backbone.embed(torch.tensor(tokens, device=self._device)))
-
-    def _decide_by(self, sampler: Sampler, running: list[int]) -> None:
-        """A token to record and a vector to read, as the sampler says."""
-        rows = [self.rows[slot] for slot in running]
-        logits = self.lm_head.token_logits(self.batch.hidden_of(running))
-        choices = sampler.choose(logits, [row.sampler_state for row in rows], [row.uniforms.take() for row in rows])
-        for slot, row, choice in zip(running, rows, choices.each(), strict=True):
-            ends = choice.token in self._eos_ids
-            row.is_soft.append(choice.soft and not ends)
-            self._act(slot, choice.token, choice.logprob, [])
-            if choice.ended and not row.finish_reason:
-                row.finish_reason = "stop"
-        read = [place for place, row in enumerate(rows) if row.finish_reason != "eos"]
-        if read:
-            self.context.append_each([running[place] for place in read], choices.embeds[read])
-
-    def _act(self, slot: int, action: int, logprob: float, appended: list[tuple[int, int]]) -> None:
-        """Carry out one action of one row; numbers that are not finite end it, whatever they would have chosen."""
-        row = self.rows[slot]
-        if row.is_lost(logprob, f"the logits of step {len(row.actions) + 1}"):
-            return
-        if action >= self._vocab_size:
-            row.park(Call(len(row.visible), self.operators[action - self._vocab_size].name), logprob)
-        elif row.ends(action):
-            row.actions.append(action)
-            row.logprobs.append(logprob)
-            row.finish_reason = "eos"
-        else:
-            row.show(action, logprob, self.context.lengths[slot])
-            row.schedule.observe(row.visible)
-            row.find_stop()
-            appended.append((slot, action))
-
-    def _finish_if_full(self, slot: int) -> None:
-        row = self.rows[slot]
-        out_of_actions = self._counted(row) >= row.request.max_new_tokens
-        waits = 0 if row.call is None else self.heads[row.call.operator].num_latents
-        out_of_tokens = row.exceeds(waits)
-        out_of_room = self.context.lengths[slot] + self._longest_action > self._max_positions
-        if (out_of_actions or out_of_tokens or out_of_room) and not row.finish_reason:
-            row.finish_reason, row.call = "length", None
-            limits = ((out_of_actions, "max_new_tokens"), (out_of_tokens, "max_generated"), (out_of_room, "context"))
-            row.limited_by = next(name for reached, name in limits if reached)
-
-    def _counted(self, row: RequestState) -> int:
-        """How much of `max_new_tokens` a row has used: it counts actions."""
-        return len(row.actions)
-
-    # -- retire and read -----------------------------------------------------------------------------------------
-
-    def _retire(self) -> list[FinishEvent]:
-        """Give finished rows' places to the last ones."""
-        ended, self._aborted = self._aborted, []
-        finished = [row.finished(self._vocab_size) for row in ended]
-        for slot in reversed(range(len(self.rows))):
-            row = self.rows[slot]
-            if row.finish_reason:
-                self.batch.leave(slot)
-                finished.append(row.finished(self._vocab_size))
-        return finished
-
-    def _read_running(self) -> None:
-        running = range(len(self.rows) - len(self.batch.arrange()))
-        if any(self.batch.policy_reader.read_to[slot] < self.context.lengths[slot] for slot in running):
-            with self.timings.clock("decode", self.rows[: len(running)]):
-                self.batch.read(running)
-
-    def _wait_for_device(self) -> None:
-        """Let the clock of a part stop when the device is done with it."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        elif self._device.type == "mps":
-            torch.mps.synchronize()
+def charges(row: Row, span: Span) -> Iterator[Charge]:
+    """Whose a span of a pass is: the prompt's, an operator call's, or decoding's."""
+    length, prompt = len(span), max(0, min(span.end, len(row.request.prompt_ids)) - span.start)
+    latents = row.ids[span.start : span.end].count(LATENT) if row.request.sampler is None and row.invocations else 0
+    if prompt:
+        yield "prefill", row, prompt
+    if latents:
+        yield "synthesis", row, latents
+    if rest := length - prompt - latents:
+        yield "decode", row, rest

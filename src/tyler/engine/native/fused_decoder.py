@@ -31,7 +31,7 @@ def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -
     return (normal if x.dtype == normal.dtype else normal.to(x.dtype)).mul_(gain)
 
 
-def apply_rotary(x: Float[Tensor, "rows seq heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
+def apply_rotary(x: Float[Tensor, "positions heads head_dim"], cos: Tensor, sin: Tensor) -> Float[Tensor, "..."]:
     """x cos + rotate_half(x) sin; the sign of `rotate_half` is in sin."""
     return (x * cos).add_(x.roll(x.shape[-1] // 2, -1).mul_(sin))
 
@@ -45,19 +45,16 @@ def silu_and_mul(gate_up: Float[Tensor, "positions both"]) -> Float[Tensor, "pos
 class Attention(Protocol):
     """Where a pass writes its keys and values, and what its queries see."""
 
-    @property
-    def positions(self) -> Int[Tensor, "rows seq"]: ...
-
-    @property
-    def end(self) -> int:
-        """No position is this or more."""
+    positions: Int[Tensor, " positions"]
+    end: int
+    """No position is this or more."""
 
     def attend(
         self,
         layer: int,
-        queries: Float[Tensor, "rows seq heads head_dim"],
-        keys: Float[Tensor, "rows seq kv_heads head_dim"],
-        values: Float[Tensor, "rows seq kv_heads head_dim"],
+        queries: Float[Tensor, "positions heads head_dim"],
+        keys: Float[Tensor, "positions kv_heads head_dim"],
+        values: Float[Tensor, "positions kv_heads head_dim"],
     ) -> Float[Tensor, "positions attention"]: ...
 
 
@@ -191,7 +188,7 @@ class FusedDecoder:
         twice, modules = fits_twice(list(decoder.parameters())), cast(Any, decoder).layers
         self.layers = [layer_of(cast(Any, module), self.heads, self.kv_heads, twice) for module in modules]
         self.final_norm = Norm.of(cast(nn.Module, decoder.norm))
-        self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim, not has_fixed_angles(decoder))
+        self.rotation = Rotation(cast(Any, decoder).rotary_emb, self.head_dim)
 
     def refresh(self) -> None:
         """Take the adapters' present weights."""
@@ -200,40 +197,26 @@ class FusedDecoder:
                 product.refresh()
 
     @torch.no_grad()
-    def __call__(self, embeds: Float[Tensor, "rows seq dim"], attention: Attention) -> Float[Tensor, "rows seq dim"]:
-        """Read `embeds` at the positions of `attention`."""
-        rows, seq, dim = embeds.shape
-        x = embeds.reshape(rows * seq, dim).clone()  # the residual stream, updated in place
-        turns = self.rotation.at(attention.positions, attention.end, embeds.dtype)
+    def __call__(self, x: Float[Tensor, "positions dim"], attention: Attention) -> Float[Tensor, "positions dim"]:
+        """Read the embeddings `x`, which are overwritten, at the positions of `attention`."""
+        turns = self.rotation.at(attention.positions, attention.end, x.dtype)
         for index, layer in enumerate(self.layers):
-            self._attend(x, layer, index, turns, attention, rows, seq)
+            self._attend(x, layer, index, turns, attention)
             layer.down.add_to(x, silu_and_mul(layer.gate_up(layer.before_feed_forward(x))))
-        return self.final_norm(x).view(rows, seq, dim)
+        return self.final_norm(x)
 
     def _attend(
-        self,
-        x: Float[Tensor, "positions dim"],
-        layer: Layer,
-        index: int,
-        turns: Turns,
-        attention: Attention,
-        rows: int,
-        seq: int,
+        self, x: Float[Tensor, "positions dim"], layer: Layer, index: int, turns: Turns, attention: Attention
     ) -> None:
         """x += Attention(norm(x)). Queries and keys are neighbours, normalized and rotated in one go."""
-        qkv = layer.qkv(layer.before_attention(x)).view(rows, seq, -1, self.head_dim)
-        qk, values = qkv.split_with_sizes((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        qkv = layer.qkv(layer.before_attention(x)).view(len(x), -1, self.head_dim)
+        qk, values = qkv.split_with_sizes((self.heads + self.kv_heads, self.kv_heads), dim=1)
         if layer.qk_norm is not None:
             qk = layer.qk_norm(qk)
         if layer.rotates:
-            qk = turns.applied_to(qk)
-        queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=2)
+            qk = apply_rotary(qk, *turns)
+        queries, keys = qk.split_with_sizes((self.heads, self.kv_heads), dim=1)
         layer.output.add_to(x, attention.attend(index, queries, keys, values))
-
-
-def has_fixed_angles(decoder: PreTrainedModel) -> bool:
-    """Whether a position's rotary angles never depend on how long the context is."""
-    return cast(Any, decoder).rotary_emb.rope_type not in ("dynamic", "longrope")
 
 
 def head_dim(config: PreTrainedConfig) -> int:
@@ -262,43 +245,30 @@ def layer_of(module: Any, heads: int, kv_heads: int, twice: bool = False) -> Lay
 
 # ------------------------------------------------------------------------------------------------- rotary positions
 
-
-@dataclass(frozen=True)
-class Turns:
-    """cos and sin of every position of a pass, sin with the sign of `rotate_half` in it."""
-
-    cos: Float[Tensor, "rows seq 1 head_dim"]
-    sin: Float[Tensor, "rows seq 1 head_dim"]
-
-    def applied_to(self, x: Float[Tensor, "rows seq heads head_dim"]) -> Float[Tensor, "rows seq heads head_dim"]:
-        return apply_rotary(x, self.cos, self.sin)
+Turns = tuple[Float[Tensor, "positions 1 head_dim"], Float[Tensor, "positions 1 head_dim"]]
+"""cos and sin of every position of a pass, sin with the sign of `rotate_half` in it."""
 
 
 class Rotation:
     """Rotary embeddings by table: row t holds cos and signed sin of position t, from the model's own module."""
 
-    def __init__(self, module: nn.Module, head_dim: int, follows_length: bool) -> None:
-        self._module = module
-        self.follows_length = follows_length
-        self._head_dim = head_dim
+    def __init__(self, module: nn.Module, head_dim: int) -> None:
+        self._module, self._head_dim = module, head_dim
         self._table = torch.empty(0)
 
-    def at(self, positions: Int[Tensor, "rows seq"], end: int, dtype: torch.dtype) -> Turns:
+    def at(self, positions: Int[Tensor, " positions"], end: int, dtype: torch.dtype) -> Turns:
         """Of positions below `end`, rounded to `dtype` as in transformers."""
-        if self.follows_length:  # the angles of all positions depend on the longest: no table holds
-            return Turns(*self._computed(positions, dtype).unbind(2))
         if len(self._table) < end:
-            size = max(end, 2 * len(self._table), 256)
-            self._table = self._computed(torch.arange(size, device=positions.device)[None], dtype)[0]
-        return Turns(*self._table[positions].unbind(2))
+            self._table = self._computed(max(end, 2 * len(self._table), 256), positions.device, dtype)
+        cos, sin = self._table[positions].unbind(1)
+        return cos, sin
 
-    def _computed(
-        self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
-    ) -> Float[Tensor, "rows seq 2 1 head_dim"]:
-        cos, sin = self._module(torch.empty(0, dtype=dtype, device=positions.device), positions)
+    def _computed(self, size: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "positions 2 1 head_dim"]:
+        every = torch.arange(size, device=device)[None]
+        cos, sin = self._module(torch.empty(0, dtype=dtype, device=device), every)
         half = self._head_dim // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        return torch.stack([cos, sin], dim=2).unsqueeze(-2)
+        return torch.stack([cos[0], sin[0]], dim=1).unsqueeze(-2)
 
 
 # ---------------------------------------------------------------------------------------------------------- weights

@@ -94,6 +94,7 @@ class VllmEngine(BaseEngine):
         *,
         slots: int = 64,
         memory: int | None = None,
+        positions: int | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         if heads is not None and dict(heads) != dict(synthesizer.mapping()):
@@ -115,25 +116,22 @@ class VllmEngine(BaseEngine):
         self._written: list[int] | None = None  # how often the synthesizer's weights had been when they were sent
         self._load_weights()
 
-    def prepare(self, request: Request, *, streamed: bool = True, coalesce: int | None = None) -> RequestState:
+    def prepare(self, request: Request, *, streamed: bool = True) -> RequestState:
         """As `BaseEngine.prepare`; raises ValueError for what runs on the native engine alone, too."""
         check_supported(request)
-        return super().prepare(request, streamed=streamed, coalesce=coalesce)
+        return super().prepare(request, streamed=streamed)
 
     @property
     def running(self) -> Sequence[RequestState]:
         return [answer.row for answer in self.answers]
 
-    def fits(self, slots: int, memory: int | None) -> bool:
+    def fits(self, slots: int, memory: int | None, positions: int) -> bool:
         """More answers than it has rows wait; its memory is what it was started with."""
         return self._failure is None
 
     def load(self) -> Load:
         """What it is doing, as seen in passing."""
         return Load(len(self.answers), len(self.waiting))
-
-    def forget(self, index: int) -> None:
-        """Nothing is remembered of a finished request."""
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -245,7 +243,7 @@ class VllmEngine(BaseEngine):
             answer.ids += self.ids.latents(answer.calling)
             answer.calling = []
             self._finish_if_full(answer)
-            event = InvocationEvent(row.index, invocation, seconds, row.reported)
+            event = InvocationEvent(row.index, invocation, seconds, row.reported_at(invocation.action))
             (row.told_later if row.streamed else events).append(event)
         return events
 

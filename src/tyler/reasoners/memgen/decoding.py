@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from tyler.engine.native.attention import Span
+from tyler.engine.native.cache import Context
 from tyler.engine.native.engine import Engine
-from tyler.engine.native.ragged import RaggedContext, RaggedReader
+from tyler.engine.native.reader import Reader
+from tyler.engine.native.row import Row
 from tyler.engine.request_state import RequestState
 from tyler.engine.weight_watch import Adaptable
 from tyler.modeling.backbone import Backbone
@@ -25,11 +29,14 @@ from tyler.reasoners.memgen.routing import TAIL, DelimiterSchedule, ends_in_deli
 from tyler.reasoners.memgen.trigger import YES, Consultation, Trigger, decide
 from tyler.reasoners.memgen.weaver import Weaver
 
+REMEMBERED = 4096
+"""Requests whose consultations are kept."""
+
 
 class MemGenEngine(Engine):
     """The engine with a weaver and, where there is one, a trigger. `max_new_tokens` counts visible tokens.
 
-    `consultations` holds, by request index, every answer of the trigger in order.
+    `consultations` holds, by request index, every answer of the trigger in order, of the latest requests.
     """
 
     def __init__(
@@ -40,47 +47,49 @@ class MemGenEngine(Engine):
         trigger: Trigger | None,
         *,
         slots: int = 8,
-        coalesce: int | None = None,
         memory: int | None = None,
+        positions: int | None = None,
     ) -> None:
         policy = Policy(backbone, len(operators)).eval()
-        super().__init__(backbone, operators, policy, weaver, slots=slots, coalesce=coalesce, memory=memory)
-        self.batch.synthesis_reader.feed = self._weave
+        super().__init__(backbone, operators, policy, weaver, slots=slots, memory=memory, positions=positions)
         self.weaver, self.trigger = weaver, trigger
-        self.trigger_context = None if trigger is None else TriggerContext(trigger, backbone, slots)
-        self.batch.companions += [self.trigger_context] if self.trigger_context else []
+        self.trigger_context = None if trigger is None else TriggerContext(trigger, backbone, self.context)
         self.consultations: defaultdict[int, list[Consultation]] = defaultdict(list)
 
-    def _weave(
-        self, rows: Int[Tensor, "..."], positions: Int[Tensor, "rows seq"], embeds: Float[Tensor, "rows seq dim"]
-    ) -> Float[Tensor, "rows seq dim"]:
+    def _feed(self, spans: Sequence[Span], embeds: Float[Tensor, "positions dim"]) -> Float[Tensor, "positions dim"]:
         """r2w(X); the queries, which lie after the context, are fed as they are."""
-        lengths = torch.tensor(self.context.lengths, device=embeds.device)
-        return torch.where((positions < lengths[rows])[..., None], self.weaver.map_inputs(embeds), embeds)
+        lengths = {row.slot: row.length for row in self.rows}
+        read = [position < lengths[span.slot] for span in spans for position in range(span.start, span.end)]
+        return torch.where(torch.tensor(read, device=embeds.device)[:, None], self.weaver.map_inputs(embeds), embeds)
 
-    def _park_scheduled(self) -> None:
-        for row in self.rows:
+    def _schedule(self, rows: Sequence[Row]) -> None:
+        for row in rows:
             if schedule_of(row).unseen:
                 ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
                 schedule_of(row).look(ends_in_delimiter(self.backbone.tokenizer, ids))
-        asked = [slot for slot, row in enumerate(self.rows) if schedule_of(row).candidate is not None]
-        if asked:
+        if asked := [row for row in rows if schedule_of(row).candidate is not None]:
             self._consult(asked)
-        super()._park_scheduled()
+        super()._schedule(rows)
 
-    def _consult(self, asked: list[int]) -> None:
+    def _consult(self, asked: Sequence[Row]) -> None:
         """Let the trigger read the asked rows' visible tokens up to the present, and answer."""
         assert self.trigger is not None and self.trigger_context is not None, "only an active trigger is asked"
-        with self.timings.clock("choice", [self.rows[slot] for slot in asked]):
-            for place, slot in enumerate(asked):
-                self.batch.swap(place, slot)
-            rows = self.rows[: len(asked)]
-            for row, choice in zip(rows, self.trigger.logits(self.trigger_context.read(rows)), strict=True):
+        with self.timings.clock([("choice", row, 1) for row in asked]):
+            for row, choice in zip(asked, self.trigger.logits(self.trigger_context.read(asked)), strict=True):
                 schedule = schedule_of(row)
                 decision, logprob = decide(choice, schedule.router.temperature, schedule.random)
                 row.is_lost(logprob, f"the trigger's logits after {len(row.visible)} visible tokens")
                 self.consultations[row.index].append(Consultation(len(row.visible), decision, logprob))
                 schedule.answer(decision == YES)
+
+    def _retire(self) -> list[Row]:
+        done = super()._retire()
+        while len(self.consultations) > REMEMBERED:
+            del self.consultations[next(iter(self.consultations))]
+        for row in done:
+            if self.trigger_context is not None and row.error is not None:
+                self.trigger_context.wipe(row.slot)
+        return done
 
     @property
     def adapted(self) -> list[Adaptable]:
@@ -92,42 +101,43 @@ class MemGenEngine(Engine):
         known = self.trigger_context is None or self.trigger_context.is_current()
         return super().refresh() and known
 
-    def forget(self, index: int) -> None:
-        """Drop the trigger's answers about a finished request."""
-        self.consultations.pop(index, None)
-
-    def _counted(self, row: RequestState) -> int:
+    def counted(self, row: RequestState) -> int:
         return len(row.visible)
 
 
 class TriggerContext:
-    """What the trigger reads of every row: its visible tokens without latents. A companion of the batch."""
+    """What the trigger reads of every row: its visible tokens without latents."""
 
-    def __init__(self, trigger: Trigger, backbone: Backbone, slots: int) -> None:
+    def __init__(self, trigger: Trigger, backbone: Backbone, beside: Context) -> None:
         self.backbone, self.trigger = backbone, trigger
-        self.visible = RaggedContext(slots, backbone.dim, backbone.dtype, backbone.device)
-        self.reader = RaggedReader(trigger.decoder(), self.visible)
+        self.visible = Context(beside.room, backbone.dim, backbone.dtype, backbone.device)
+        self.reader = Reader(trigger.decoder(), self.visible)
+        self._read = [list[int]() for _ in range(beside.room.slots)]  # of each slot, whoever had it
 
     def is_current(self) -> bool:
         """Fold the trigger's present weights in; False where they are another module now."""
+        self._read = [[] for _ in self._read]
         return self.reader.refresh(self.trigger.decoder())
 
-    def read(self, rows: Sequence[RequestState]) -> Float[Tensor, "rows dim"]:
-        """Read what the first rows have shown up to the present; the trigger's last hidden state of each."""
-        for slot, row in enumerate(rows):
-            new = [*row.request.prompt_ids, *row.visible.tokens][self.visible.lengths[slot] :]
-            self.visible.append(slot, self.backbone.embed(torch.tensor(new, device=self.backbone.device)))
-        hidden, counts = self.reader.read(range(len(rows)), self.visible.lengths[: len(rows)])
-        return hidden[range(len(rows)), [count - 1 for count in counts]]
+    def read(self, rows: Sequence[Row]) -> Float[Tensor, "rows dim"]:
+        """Read what the rows have shown up to the present; the trigger's last hidden state of each."""
+        spans = []
+        for row in rows:
+            shown = [*row.request.prompt_ids, *row.visible.tokens]
+            alike = takewhile(lambda pair: pair[0] == pair[1], zip(self._read[row.slot], shown, strict=False))
+            start = min(sum(1 for _ in alike), len(shown) - 1)
+            new = torch.tensor(shown[start:], device=self.backbone.device)
+            self.visible.write(row.slot, start, self.backbone.embed(new))
+            self._read[row.slot] = shown
+            spans.append(Span(row.slot, start, len(shown)))
+        hidden = self.reader.read(spans)
+        lasts = torch.tensor([len(span) for span in spans], device=hidden.device).cumsum(0) - 1
+        return hidden[lasts]
 
-    def swap(self, first: int, second: int) -> None:
-        self.visible.swap(first, second)
-        self.reader.swap(first, second)
-
-    def forget(self, slot: int, length: int) -> None:
-        """Forget the row altogether: which visible tokens are left is not told by a length with latents in it."""
-        self.visible.truncate(slot, 0)
-        self.reader.rewind(slot, 0)
+    def wipe(self, slot: int) -> None:
+        """Leave nothing of what is not finite."""
+        self.reader.wipe(slot, len(self._read[slot]))
+        self._read[slot] = []
 
 
 def schedule_of(row: RequestState) -> DelimiterSchedule:

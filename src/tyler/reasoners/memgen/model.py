@@ -253,10 +253,10 @@ class MemGen(Independent):
             digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def engine(self, *, slots: int = 8, coalesce: int | None = None, memory: int | None = None) -> MemGenEngine:
+    def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> MemGenEngine:
         """A new decoding engine over this model's present weights."""
         parts = (self.backbone, self.settings.operators, self.weaver, self.trigger)
-        return MemGenEngine(*parts, slots=slots, coalesce=coalesce, memory=memory)
+        return MemGenEngine(*parts, slots=slots, memory=memory, positions=positions)
 
     def router(self, temperature: float = 0.0) -> AtDelimiters:
         """Where blocks go; the trigger is greedy at `temperature` 0."""
@@ -290,13 +290,12 @@ class MemGen(Independent):
         sampling: Sampling | None = None,
         max_new_tokens: int = 2048,
         slots: int = 32,
-        coalesce: int | None = None,
     ) -> list[Trajectory]:
         """Answer problems in one batch; in float32 an answer does not depend on what is answered beside it.
 
         The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
         """
-        reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots, coalesce)
+        reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots)
         return reasoner.solve(problems)
 
     def stream(
@@ -328,7 +327,6 @@ class MemGenReasoner:
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 2048
     slots: int = 32
-    coalesce: int | None = None
     memory: int | None = None
 
     def request(self, question: Question, settings: AnswerSettings) -> Request:
@@ -359,9 +357,7 @@ class MemGenReasoner:
             )
             for problem in problems
         ]
-        return self.model.shared_engine.run(
-            requests, slots=self.slots, coalesce=self.coalesce, memory=self.memory, finished=finished
-        )
+        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
 
 
 def num_insertions(trajectory: Trajectory) -> int:

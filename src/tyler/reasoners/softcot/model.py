@@ -149,9 +149,9 @@ class SoftCot(Independent):
             soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
         )
 
-    def engine(self, *, slots: int = 8, memory: int | None = None) -> Engine:
+    def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> Engine:
         """A new decoding engine over the backbone."""
-        return plain_engine(self.backbone, slots=slots, memory=memory)
+        return plain_engine(self.backbone, slots=slots, memory=memory, positions=positions)
 
     def stream(
         self,
@@ -219,9 +219,9 @@ class SoftCot(Independent):
         return model
 
 
-def plain_engine(backbone: Backbone, *, slots: int, memory: int | None) -> Engine:
+def plain_engine(backbone: Backbone, *, slots: int, memory: int | None, positions: int | None) -> Engine:
     """A decoding engine over a backbone without operators."""
-    return Tyler.start(backbone, ()).engine(slots=slots, memory=memory)
+    return Tyler.start(backbone, ()).engine(slots=slots, memory=memory, positions=positions)
 
 
 def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,0 +1,192 @@
+"""Attention of one packed pass: where it writes its keys and values, and what its queries see of the caches.
+
+A pass reads spans, positions [start, end) of some slots, one after another without padding. Neighbouring slots with
+equally few new positions, as in a step of decoding, are one product over a view of the cache; a prompt is one by
+itself. On CUDA torch's attention for sequences of any lengths takes them all at once, where it is there and the dtype
+is one of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.attention import varlen
+
+from tyler.engine.native.cache import KeyValueCache
+from tyler.modeling.attention import attend
+
+FEW = 16
+"""Positions of a slot up to which all query heads of a key-value head are folded into one product."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions [start, end) of a slot."""
+
+    slot: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+class Sees(Protocol):
+    """How the queries of a pass see the caches."""
+
+    def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor: ...
+
+
+class PackedAttention:
+    """Attention of one pass over spans, in the order of their slots."""
+
+    def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
+        self._cache, device = cache, cache.keys.device
+        self.end = max(span.end for span in spans)
+        """No position is this or more."""
+        self.positions: Int[Tensor, " positions"] = torch.tensor(
+            [position for span in spans for position in range(span.start, span.end)], device=device
+        )
+        first = [span.slot * cache.room.capacity for span in spans for _ in range(len(span))]
+        self.places: Int[Tensor, " positions"] = self.positions + torch.tensor(first, device=device)
+        """The positions among those of all slots."""
+        whole = takes_lengths() and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
+        self._sees: Sees = OfAnyLength(cache, spans) if whole else ByRuns(cache, spans)
+
+    def attend(
+        self,
+        layer: int,
+        queries: Float[Tensor, "positions heads head_dim"],
+        keys: Float[Tensor, "positions kv_heads head_dim"],
+        values: Float[Tensor, "positions kv_heads head_dim"],
+    ) -> Float[Tensor, "positions attention"]:
+        """Write keys and values of the new positions, then let the queries see their slots."""
+        for states, new in ((self._cache.flat_keys[layer], keys), (self._cache.flat_values[layer], values)):
+            states.index_copy_(0, self.places, new if new.dtype == states.dtype else new.to(states.dtype))
+        return self._sees.attend(layer, queries)
+
+
+# ---------------------------------------------------------------------------------------------- rows of like length
+
+
+class ByRuns:
+    """Run by run: neighbouring slots with equally many new positions, or a longer span by itself."""
+
+    def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
+        self._runs = [Run(cache, part) for part in runs_of(spans)]
+
+    def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
+        if len(self._runs) == 1:
+            return self._runs[0].attend(layer, queries)
+        parts = queries.split([run.count for run in self._runs])
+        return torch.cat([run.attend(layer, part) for run, part in zip(self._runs, parts, strict=True)])
+
+
+def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    """The spans in parts that are one product each."""
+    run: list[Span] = []
+    for span in spans:
+        if run and not (span.slot == run[-1].slot + 1 and len(span) == len(run[-1]) <= FEW):
+            yield run
+            run = []
+        run.append(span)
+    yield run
+
+
+class Run:
+    """Neighbouring slots with equally many new positions. Where all stand alike, one position each needs no mask."""
+
+    def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
+        self._rows, self._seq = len(spans), len(spans[0])
+        self.count = self._rows * self._seq
+        end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
+        self._keys, self._values = (
+            states[:, slots, :end].transpose(2, 3).unbind(0) for states in (cache.keys, cache.values)
+        )
+        self._whole = self._seq > 1 and self._rows == 1 and spans[0].start == 0
+        self._folded = self._seq <= FEW and not self._whole
+        self._mask: Tensor | None = None
+        if not self._whole and (self._seq > 1 or any(span.end < end for span in spans)):
+            starts = torch.tensor([span.start for span in spans], device=cache.keys.device)
+            last = starts[:, None, None] + torch.arange(self._seq, device=starts.device)[:, None]
+            unseen = torch.arange(end, device=starts.device) > last
+            mask = torch.zeros(unseen.shape, dtype=cache.keys.dtype, device=starts.device)
+            self._mask = mask.masked_fill_(unseen, float("-inf"))[:, None]
+
+    def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
+        keys, values = self._keys[layer], self._values[layer]
+        if self._folded:
+            return self._fold(queries, keys, values)
+        attended = attend(
+            queries.transpose(0, 1)[None], keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=True
+        )
+        return attended[0].transpose(0, 1).reshape(self.count, -1)
+
+    def _fold(
+        self, queries: Tensor, keys: Float[Tensor, "rows kv_heads end head_dim"], values: Tensor
+    ) -> Float[Tensor, "count attention"]:
+        """The query heads of a key-value head take the place of further positions: its keys are read once."""
+        rows, seq, kv_heads = self._rows, self._seq, keys.shape[1]
+        _, heads, dim = queries.shape
+        groups = heads // kv_heads
+        if seq == 1:
+            folded = queries.reshape(rows, kv_heads, groups, dim)
+            return attend(folded, keys, values, mask=self._mask).reshape(rows, heads * dim)
+        if self._mask is not None and self._mask.shape[2] == seq:
+            self._mask = self._mask.repeat(1, 1, groups, 1)
+        folded = queries.reshape(rows, seq, kv_heads, groups, dim).permute(0, 2, 3, 1, 4)
+        attended = attend(folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, mask=self._mask)
+        unfolded = attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4)
+        return unfolded.reshape(self.count, heads * dim)
+
+
+# --------------------------------------------------------------------------------------- sequences of any lengths
+
+
+class OfAnyLength:
+    """All spans at once, by `torch.nn.attention.varlen`: a slot without new positions has no queries."""
+
+    def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
+        self._cache, room, device = cache, cache.room, cache.keys.device
+        new, used = [0] * room.slots, [0] * room.slots
+        for span in spans:
+            new[span.slot], used[span.slot] = len(span), span.end
+
+        def whole(numbers: Sequence[int]) -> Int[Tensor, " slots"]:
+            return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+        self._new, self._kept = (
+            whole([0, *accumulate(new)]),
+            whole(range(0, (room.slots + 1) * room.capacity, room.capacity)),
+        )
+        self._used, self._max_new, self._max_used = whole(used), max(new), max(used)
+
+    def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
+        attended = varlen.varlen_attn(
+            queries.contiguous(),
+            self._cache.flat_keys[layer],
+            self._cache.flat_values[layer],
+            self._new,
+            self._kept,
+            self._max_new,
+            self._max_used,
+            window_size=(-1, 0),
+            enable_gqa=True,
+            seqused_k=self._used,
+        )
+        assert isinstance(attended, Tensor), "nothing else was asked for"
+        return attended.flatten(1)
+
+
+@cache
+def takes_lengths() -> bool:
+    """Whether this torch's attention for sequences of any lengths reads a part of each cached one: 2.13 does."""
+    return "seqused_k" in inspect.signature(varlen.varlen_attn).parameters

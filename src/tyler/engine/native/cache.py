@@ -1,0 +1,117 @@
+"""What is kept of every slot: x_t as embeddings, and the keys and values that a decoder has read of it.
+
+A slot is one request's for as long as it is answered, and nothing in it ever moves. All are made once, as large as the
+memory allows. On a CPU they are not touched before they are written, so that what nobody reaches costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from tyler.engine.native.fused_decoder import head_dim
+from tyler.modeling.attention import cache_dtype
+from tyler.modeling.backbone import Backbone
+from tyler.modeling.memory_errors import is_out_of_memory
+
+SHARE = 0.5
+"""Of the memory that is free when an engine is made: what it takes where nobody says."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """`slots` requests at once, each of at most `capacity` positions; a position takes `position_bytes`."""
+
+    slots: int
+    capacity: int
+    position_bytes: int
+
+    @classmethod
+    def of(cls, backbone: Backbone, slots: int, memory: int | None, positions: int | None) -> Room:
+        """At most `slots` within `memory` bytes. Each has the positions that are asked for, and more where there is
+        memory for them, up to the model's own limit. Raises ValueError where not even one slot fits."""
+        bound = int(free_bytes(backbone.device) * SHARE) if memory is None else memory
+        size, longest = bytes_of_position(backbone), backbone.max_positions
+        capacity = min(longest, max(positions or 1, bound // (slots * size)))
+        if capacity * size > bound:
+            raise ValueError(
+                f"an answer of up to {capacity:,} positions needs {capacity * size:,} bytes of context and caches, and "
+                f"memory={bound:,}; lower max_new_tokens or raise memory"
+            )
+        return cls(min(slots, bound // (capacity * size)), capacity, size)
+
+    def zeros(self, leading: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """[leading, slots, capacity, *shape]. Raises MemoryError that says what was asked, and what changes it."""
+        whole = (leading, self.slots, self.capacity, *shape)
+        size = int(np.prod(whole)) * dtype.itemsize
+        try:
+            if device.type == "cpu":  # the system's zeros; torch would write its own
+                return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(whole)
+            return torch.zeros(whole, dtype=dtype, device=device)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryError(
+                f"{size:,} bytes for {self.slots} slots of {self.capacity:,} positions are not free on {device}; "
+                f"an engine of these takes {self.slots * self.capacity * self.position_bytes:,}: lower memory or slots"
+            ) from error
+
+
+class Context:
+    """x_t of every slot as embeddings [slots, capacity, dim]: what both decoders read."""
+
+    def __init__(self, room: Room, dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.room = room
+        self.embeds = room.zeros(1, (dim,), dtype, device)[0]
+        self.flat = self.embeds.view(-1, dim)
+
+    def write(self, slot: int, start: int, embeds: Tensor) -> None:
+        """Put embeddings at neighbouring positions of a slot."""
+        self.embeds[slot, start : start + len(embeds)] = embeds.to(self.embeds.dtype)
+
+
+class KeyValueCache:
+    """Keys and values [layers, slots, capacity, kv_heads, head_dim] of one decoder."""
+
+    def __init__(self, room: Room, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.room = room
+        shape = (config.num_key_value_heads, head_dim(config))
+        self.keys = room.zeros(config.num_hidden_layers, shape, dtype, device)
+        self.values = room.zeros(config.num_hidden_layers, shape, dtype, device)
+        self.flat_keys = self.keys.flatten(1, 2).unbind(0)
+        self.flat_values = self.values.flatten(1, 2).unbind(0)
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Take over the first positions of another slot."""
+        for states in (self.keys, self.values):
+            states[:, slot, :length] = states[:, source, :length]
+
+    def wipe(self, slot: int, length: int) -> None:
+        """Overwrite the first positions with zeros: a masked NaN is still a NaN."""
+        for states in (self.keys, self.values):
+            states[:, slot, :length] = 0
+
+
+def bytes_of_position(backbone: Backbone) -> int:
+    """Bytes that a position takes in the context and in the caches of both decoders."""
+    kept = cache_dtype(backbone.dtype, backbone.device)
+    return 2 * position_bytes(backbone.model.config, kept) + backbone.dim * backbone.dtype.itemsize
+
+
+def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Bytes that the keys and values of one position take."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * dtype.itemsize
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that nobody uses now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return psutil.virtual_memory().available

@@ -1,0 +1,86 @@
+"""A decoder that reads x_t with its own cache, and how far it has read every slot.
+
+The policy and the synthesizer are two readers of one context. A reader feeds only what it has not read yet, so a
+prompt, one decoded token, a block of latents and a synthesizer that lags a hundred tokens behind are one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tyler.engine.native.attention import PackedAttention, Span
+from tyler.engine.native.cache import Context, KeyValueCache
+from tyler.engine.native.fused_decoder import FusedDecoder
+from tyler.modeling.attention import cache_dtype
+
+CHUNK = 2048
+"""Positions that go through a decoder at once: what is longer is read in pieces, in bounded memory."""
+
+Feed = Callable[[Sequence[Span], Float[Tensor, "positions dim"]], Float[Tensor, "positions dim"]]
+
+
+class Reader:
+    """`feed` says what the decoder is given at some spans instead of their embeddings, where it is not these."""
+
+    def __init__(self, decoder: PreTrainedModel, context: Context, feed: Feed | None = None) -> None:
+        self.decoder, self.context, self.feed = decoder, context, feed
+        self.fused = FusedDecoder(decoder)
+        device = context.embeds.device
+        self.cache = KeyValueCache(context.room, decoder.config, cache_dtype(context.embeds.dtype, device), device)
+        self.read_to = [0] * context.room.slots
+
+    @torch.no_grad()
+    def read(self, spans: Sequence[Span]) -> Float[Tensor, "positions dim"]:
+        """Read spans, each of another slot; the last hidden states of all their positions, in the order of slots."""
+        spans = sorted(spans, key=lambda span: span.slot)
+        found = [self._read_piece(piece) for piece in pieces(spans, CHUNK)]
+        for span in spans:
+            self.read_to[span.slot] = span.end
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _read_piece(self, spans: Sequence[Span]) -> Float[Tensor, "positions dim"]:
+        attention = PackedAttention(self.cache, spans)
+        embeds = self.context.flat.index_select(0, attention.places)
+        return self.fused(embeds if self.feed is None else self.feed(spans, embeds), attention)
+
+    def forget(self, slot: int, length: int) -> None:
+        """Forget what lies beyond `length`; the entries are overwritten when the slot is read again."""
+        self.read_to[slot] = min(self.read_to[slot], length)
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Take over what was read of the first `length` positions of another slot, which both have in common."""
+        self.cache.copy(source, slot, length)
+        self.read_to[slot] = length
+
+    def wipe(self, slot: int, length: int) -> None:
+        """Leave nothing of what was read of a slot up to `length`."""
+        self.cache.wipe(slot, length)
+        self.read_to[slot] = 0
+
+    def refresh(self, decoder: PreTrainedModel) -> bool:
+        """Take the present weights of the decoder's adapters; False for another decoder, which needs a new reader."""
+        if decoder is not self.decoder:
+            return False
+        self.fused.refresh()
+        return True
+
+
+def pieces(spans: Sequence[Span], size: int) -> list[list[Span]]:
+    """The spans, cut where a pass has `size` positions."""
+    found: list[list[Span]] = [[]]
+    left = size
+    for span in spans:
+        start = span.start
+        while start < span.end:
+            if left == 0:
+                found.append([])
+                left = size
+            end = min(span.end, start + left)
+            found[-1].append(Span(span.slot, start, end))
+            left, start = left - (end - start), end
+    return found

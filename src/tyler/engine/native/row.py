@@ -1,0 +1,105 @@
+"""A request in its slot: what its context holds, and which of its actions are repeated, to be scored and not drawn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tyler.engine.native.attention import Span
+from tyler.engine.request import Event
+from tyler.engine.request_state import RequestState
+from tyler.engine.soft_sampling import Choice
+
+LATENT = -1
+"""Instead of a token's id, at a position that holds no token."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action that a row is to draw; or that it has taken already, `taken`, as its action number `place`."""
+
+    row: Row
+    allowed: tuple[bool, ...]
+    taken: int | None = None
+    place: int = -1
+
+
+class Row(RequestState):
+    """One request that is being answered. Parking clears nothing and moves nothing: it sets `call`.
+
+    `pending` are the actions of a branch that come next, whatever would be drawn; `held` the tokens that stood behind
+    the place of the call it waits for, and come again after its latents.
+    """
+
+    slot: int
+    ids: list[int]
+    """Of the context's positions: the token that is read there, or LATENT."""
+
+    def begin(self, slot: int, vocab_size: int) -> None:
+        """Take a slot; the context begins with the prompt."""
+        request = self.request
+        self.slot, self.ids = slot, list(request.prompt_ids)
+        learned, repeated = request.router.learned, request.branch or ()
+        self.pending = deque(action for action in repeated if learned or action < vocab_size)
+        self.uniforms.skip(len(self.pending))
+        self.held: list[int] = []
+        self.scoring: list[tuple[int, Decision]] = []  # with the position whose hidden state decides
+        # A branch leaves out the invocation after its actions: the policy cannot draw one there, a fixed router's call
+        # after so many others is not made.
+        self.barred = request.branch is not None and learned
+        self.left_out = None if request.branch is None or learned else len(repeated) - len(self.pending)
+
+    @property
+    def length(self) -> int:
+        """T_t: positions of its context."""
+        return len(self.ids)
+
+    @property
+    def draws(self) -> Decision:
+        """The decision about its next action."""
+        return Decision(self, (False,) * len(self.offered) if self.barred else self.allowed)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a pass of the policy takes it: not while it waits for a call, nor when nothing of it is wanted."""
+        return self.call is None and self.finish_reason not in ("abort", "error")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its slot is free again; what was repeated is scored before."""
+        return bool(self.finish_reason) and not (self.scoring and self.is_read)
+
+    def repeats(self, action: int) -> int:
+        """The action, which is scored when the position before it is read."""
+        self.scoring.append((self.length - 1, Decision(self, self.allowed, action, len(self.actions))))
+        return action
+
+    def put_back(self) -> int:
+        """Let the tokens after the call's position wait for its latents; the context's length without them."""
+        self.held, start = self.hold_back()
+        if self.held:
+            del self.ids[start:]
+            self.scoring = [one for one in self.scoring if one[1].place < len(self.actions)]
+        return self.length
+
+    def unread(self, read_to: int) -> int:
+        """From where a pass has to read it: what is new, what is to be scored, and at least its last position."""
+        return min(read_to, self.length - 1, *(position for position, _ in self.scoring))
+
+    def scored_in(self, span: Span) -> Iterator[tuple[int, Decision]]:
+        """Take what a pass over a span of it can score."""
+        found = [one for one in self.scoring if one[0] < span.end]
+        self.scoring = self.scoring[len(found) :]
+        return iter(found)
+
+    def score(self, place: int, choice: Choice) -> None:
+        """Note what a decision says of an action that was repeated."""
+        self.logprobs[place] = choice.logprob
+        if place not in (call.action for call in self.invocations):
+            self.tops[place - sum(call.action < place for call in self.invocations)] = choice.top
+        self.is_lost(choice.logprob, "the logits of tokens after a call")
+
+    def emit(self) -> list[Event]:
+        """Events as of any request, once all of its actions are scored."""
+        return [] if self.scoring else super().emit()
