@@ -15,6 +15,7 @@ from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.reasoner import AnswerSettings
 from tyler.reasoners.softcot import method as softcot
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.problem import Problem
@@ -40,7 +41,10 @@ def test_a_baseline_is_served_and_answers_as_it_does_in_an_evaluation(module: Mo
     reasoner = module.reasoner(
         built(module), settings, name="baseline", sampling=Sampling(), max_new_tokens=10, slots=4
     )
-    (answer,) = reasoner.solve([Problem("1", "jsonl", tiny.MEDIUM, "5")])
+    bounded = AnswerSettings(max_new_tokens=10, max_generated=10)  # as the server has it
+    problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
+    (answer,) = reasoner.model.shared_engine.run([reasoner.request(problem, bounded)])
+    assert answer.num_visible + answer.num_latents <= 10
     with serving(reasoner) as served:
         found = served.post("/v1/chat/completions", CHAT)
         assert found.status_code == 200, found.text

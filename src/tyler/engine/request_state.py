@@ -111,7 +111,8 @@ class RequestState:
         most = self.request.max_generated
         if most is None:
             return False
-        used = len(self.visible) + held + sum(call.num_latents for call in self.invocations)
+        thoughts = 0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions)
+        used = len(self.visible) + held + sum(call.num_latents for call in self.invocations) + thoughts
         return used + latents > most if latents else used >= most
 
     def park(self, call: Call, logprob: float) -> None:
