@@ -89,7 +89,7 @@ def engine_args(
     }
     fixed = {
         "hf_overrides": overrides,
-        "additional_config": {TURN: ids_settings | added},
+        "additional_config": {TURN: {**ids_settings, **added}},
         "logits_processors": ["tyler.engine.vllm.decisions:Decisions"],
         "logprobs_mode": "processed_logits",
         "skip_tokenizer_init": True,
