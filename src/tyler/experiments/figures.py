@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -62,4 +63,17 @@ def written(figure: Figure, kind: str) -> bytes:
     with style.context(STYLE):
         figure.savefig(out, format=kind, metadata=metadata)
     pyplot.close(figure)
-    return out.getvalue()
+    return shortened(out.getvalue().decode()).encode() if kind == "svg" else out.getvalue()
+
+
+def shortened(svg: str) -> str:
+    """The same picture in half the bytes: two decimals of a point, and each style once, as a class."""
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", re.sub(r"\n(?=[A-Zz])", "", svg))
+    classes: dict[str, str] = {}
+
+    def named(match: re.Match[str]) -> str:
+        return f'class="{classes.setdefault(match[1], f"s{len(classes)}")}"'
+
+    svg = re.sub(r'style="([^"]*)"', named, svg)
+    rules = "".join(f".{name}{{{rule}}}" for rule, name in classes.items())
+    return svg.replace("</style>", f"{rules}</style>", 1)

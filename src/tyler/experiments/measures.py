@@ -24,6 +24,9 @@ from tyler.tasks.task import GradeOptions
 WARMING = 2
 """Problems that are answered before a clock runs: the first answers build what later ones find."""
 
+MOST_CALLS = 150
+"""Of an operator whose latents are kept: the first ones."""
+
 Kept = dict[str, Any]
 Measure = Callable[[Reasoner, Sequence[Problem], GradeOptions, AnswerStore], Kept]
 
@@ -47,13 +50,13 @@ def latency(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptio
 def latents(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:
     """The latents themselves, by operator.
 
-    Of each call the mean over its slots is kept, so that a call counts once whatever its length.
+    Of each of the first 150 calls the mean over its slots is kept, so that a call counts once whatever its length.
     """
     means: dict[str, list[Tensor]] = defaultdict(list)
     for blocks in by_answer(reasoner, problems):
         for name, found in blocks.items():
             means[name] += [block.float().mean(dim=0) for block in found]
-    return {"latents": {name: packed(torch.stack(found)) for name, found in sorted(means.items())}}
+    return {"latents": {name: packed(torch.stack(found[:MOST_CALLS])) for name, found in sorted(means.items())}}
 
 
 def spread(reasoner: Reasoner, problems: Sequence[Problem], options: GradeOptions, store: AnswerStore) -> Kept:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UNTRAINED = "untrained operators"
-MOST = 150
-"""Calls of an operator that are compared, the first ones."""
 MARKERS = {STAGE1: "o", UNTRAINED: "x", SOFTCOT: "^"}
 
 
@@ -64,7 +62,7 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def blocks_of(record: Any) -> dict[str, Any]:
     """The vectors of each operator that has two calls or more."""
-    found = {name: unpacked(kept)[:MOST] for name, kept in record["latents"].items()}
+    found = {name: unpacked(kept) for name, kept in record["latents"].items()}
     return {name: vectors for name, vectors in found.items() if len(vectors) > 1}
 
 
