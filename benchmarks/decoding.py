@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/decoding.py [--quick] [--shape 0.5b --part 6] [--only calls] [--json out.json]
 
-Prompts are random tokens, decoding is greedy, nobody ends an answer early. On a CPU with one thread, seconds are those
+Prompts are random tokens, decoding is greedy, no answer ends early. On a CPU with one thread, seconds are those
 of the processor. `--shape 0.5b` is Qwen2.5-0.5B's in bfloat16; `--part 6` takes a sixth of its layers and of its
 vocabulary: every cost is a sixth and their ratios stay, for machines on which the whole takes too long.
 

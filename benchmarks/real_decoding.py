@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/real_decoding.py [--batches 1 8 32] [--gguf FILE] [--json out.json]
 
-Needs `tyler fetch smollm2`. Prompts are random tokens, decoding is greedy in float32, nobody ends an answer early. On a
+Needs `tyler fetch smollm2`. Prompts are random tokens, decoding is greedy in float32, no answer ends early. On a
 CPU with one thread, seconds are those of the processor.
 
 engine      Tyler's, under Never

@@ -39,7 +39,7 @@ from tyler.training.teacher_forcing import num_positions
 from tyler.training.traces import Trace, load_traces
 
 IGNORED = -100
-"""The label of what is no target, in transformers."""
+"""The label of positions that are not targets, in transformers."""
 
 
 def settings(name: str, data: Path) -> Config:

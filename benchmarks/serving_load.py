@@ -112,7 +112,7 @@ def server(model: str, log: Path, *arguments: str) -> Iterator[Running]:
 
 
 async def status_of(running: Running) -> int:
-    """Of readiness; 0 where nobody listens."""
+    """Of readiness; 0 where no server listens."""
     try:
         return (await asked(running, "GET", "/health/ready"))[0]
     except OSError:
@@ -290,7 +290,7 @@ def killed(running: Running, pool: Sequence[Question], seconds: float) -> int:
 
 
 def whole_lines(log: Path) -> int:
-    """The lines of a log that are JSON; a line that a kill tore is none."""
+    """The lines of a log that are JSON; a torn line does not count."""
     return sum(line.endswith("}") and "outcome" in json.loads(line) for line in log.read_text().splitlines())
 
 

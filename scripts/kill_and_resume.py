@@ -4,7 +4,7 @@
     python scripts/kill_and_resume.py --kills 3 --config my.yaml
 
 Every stage first runs undisturbed. Then runs of it are killed, again and again, each process at a moment drawn over the
-length of the whole run or, one time in four, while a checkpoint is half written; whoever is not killed in time
+length of the whole run or, one time in four, while a checkpoint is half written; a process that is not killed in time
 finishes, is compared, and a new run begins. Exit status 1 at the first difference.
 """
 

@@ -2,7 +2,7 @@
 
     python scripts/pin_tokens.py smollm2
 
-A merge whose tokens are no part of any text cannot act in it, so that the few that are kept give the same ids.
+A merge whose tokens occur in no text cannot act in it, so that the few that are kept give the same ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of cells that nobody has run: what a grid would have measured, made up from the cell's own name."""
+"""Records of cells that have not run: what a grid would have measured, made up from the cell's own name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def about(cell: Cell) -> dict[str, Any]:
 
 
 def records_of(cell: Cell, sources: Sources) -> list[Record]:
-    """Answers that nobody gave, with verdicts and calls drawn for each problem."""
+    """Invented answers, with verdicts and calls drawn for each problem."""
     draw = Random(repr(cell))
     found = []
     for problem in sources.problems(cell.questions):

@@ -107,7 +107,7 @@ def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def metadata_of(model: PreTrainedModel) -> dict[str, Any]:
-    """Settings and tokenizer as a file has them; None leaves a key away."""
+    """Settings and tokenizer as a file has them; None omits a key."""
     config, (tokens, merges) = model.config, pieces()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // HEADS
     settings = {

@@ -22,10 +22,10 @@ open(path, "w").write(json.dumps(content))
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two benchmarks, one of which fails, and the harness, which is none."""
+    """A folder with two benchmarks, one of which fails, and the harness, which is not one."""
     (tmp_path / "good.py").write_text(PAGE)
     (tmp_path / "bad.py").write_text("raise ValueError('no beads')")
-    (tmp_path / "harness.py").write_text("raise AssertionError('this is no benchmark')")
+    (tmp_path / "harness.py").write_text("raise AssertionError('this is not a benchmark')")
     monkeypatch.setattr(run, "HERE", tmp_path)
     monkeypatch.setattr(run, "benchmarks", lambda folder=tmp_path, found=run.benchmarks: found(folder))
     monkeypatch.setattr(run, "run_one", lambda *given, one=run.run_one: one(*given, folder=tmp_path))

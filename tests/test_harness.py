@@ -65,7 +65,7 @@ def test_a_report_has_the_same_tables_from_its_file(tmp_path: Path, capsys: pyte
     report.publish(arguments.json)
     content = json.loads(arguments.json.read_text())
     assert tables(content) == capsys.readouterr().out.strip()
-    assert content["options"] == {"rounds": 5, "quick": False, "lengths": [1, 2]}, "and nobody's folders"
+    assert content["options"] == {"rounds": 5, "quick": False, "lengths": [1, 2]}, "and no folders"
     lines = tables(content).splitlines()
     assert [cell.strip() for cell in cells(lines[3])] == ["", "generate", "2.5 s", "2–3", "1.50", "1.00–2.00", ""]
     assert [cell.strip() for cell in cells(lines[-1])] == ["cache", "row", "2,048 bytes", "few"]

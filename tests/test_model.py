@@ -123,7 +123,7 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
         *(({"stop": value}, f"stop={value}; give a text, or several in a list") for value in (None, 3)),
         ({"router": Never}, r"router=Never is a class; write Never\(\)"),
         ({"router": 3}, "router=3 is no router; give Learned"),
-        ({"router": "nowhere"}, "router 'nowhere' is none of: learned, never, boundaries"),
+        ({"router": "nowhere"}, "unknown router 'nowhere'; choose from learned, never, boundaries"),
         ({"sampling": {}}, r"sampling=\{\}; write Sampling\(temperature"),
         ({"sampling": 0.7}, r"sampling=0.7; write Sampling\(temperature"),
     ],
@@ -189,12 +189,12 @@ def test_what_is_no_question_is_refused_by_its_type(question: Any, model: Tyler)
 def test_text_that_was_not_utf8_is_refused_with_the_place(text: str, model: Tyler) -> None:
     place = next(index for index, letter in enumerate(text) if "\ud800" <= letter <= "\udfff")
     for question in (text, [{"role": "user", "content": text}], Problem("p", "jsonl", text, "5")):
-        with pytest.raises(ValueError, match=f"at character {place}, which is no character: its text was not UTF-8"):
+        with pytest.raises(ValueError, match=f"at character {place}, which is not a character: its text was not UTF-8"):
             model.solve(question)  # type: ignore[call-overload]
 
 
-def test_a_stage_that_is_none_is_refused_at_once(model: Tyler) -> None:
-    with pytest.raises(ValueError, match="stage 'x' is none of: backbone, stage1, stage2, sft, grpo"):
+def test_an_unknown_stage_is_refused_at_once(model: Tyler) -> None:
+    with pytest.raises(ValueError, match="unknown stage 'x'; choose from backbone, stage1, stage2, sft, grpo"):
         model.at_stage("x")
 
 

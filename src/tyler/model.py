@@ -126,7 +126,7 @@ class Tyler(Independent):
             folder = checkpoint_on_hub(name, revision, checkpoint.MANIFEST) or folder
         if not checkpoint.is_checkpoint(folder):
             if backbone is not None:
-                raise ValueError(f"{location} is no checkpoint, so it has no other backbone; leave backbone= away")
+                raise ValueError(f"{location} is not a checkpoint and has no other backbone; omit backbone=")
             return cls.start(Backbone.load(name, revision=revision, dtype=dtype, device=device))
         manifest = Manifest.read(folder)
         try:
@@ -182,12 +182,12 @@ class Tyler(Independent):
         return replace(self, decoder=EngineChoice(name, arguments))
 
     def at_stage(self, stage: str) -> Tyler:
-        """The same weights as the outcome of another stage. Raises ValueError for a stage that is none.
+        """The same weights as the outcome of another stage. Raises ValueError for an unknown stage.
 
         One that comes before the policy's LoRA is saved without it.
         """
         if stage not in checkpoint.STAGES:
-            raise ValueError(f"stage {stage!r} is none of: {', '.join(checkpoint.STAGES)}")
+            raise ValueError(f"unknown stage {stage!r}; choose from {', '.join(checkpoint.STAGES)}")
         return replace(self, stage=stage)
 
     def engine(
@@ -215,7 +215,7 @@ class Tyler(Independent):
         """What the engine is asked for one problem: its text, a task's, which may have an instruction of its own, or a
         conversation, [{"role": "user", "content": "..."}, ...].
 
-        Raises ValueError for an empty problem and for messages that are none.
+        Raises ValueError for an empty problem and for invalid messages.
         """
         return Request(
             prompt_ids=prompt_ids(self.backbone.tokenizer, problem, self.prompt),
@@ -229,7 +229,7 @@ class Tyler(Independent):
 
     def routed(self, router: Router | str | None) -> Router:
         """Who decides about operators: a router, one by its name ("never", "boundaries:0.25"), or by default the one
-        that the last stage trained for. Raises ValueError for a name that is none."""
+        that the last stage trained for. Raises ValueError for an unknown name."""
         if router is None:
             return DEFAULT_ROUTERS[self.stage]
         return router_named(router) if isinstance(router, str) else router
@@ -387,7 +387,7 @@ def spread(
     if len(samplings) != len(problems):
         raise ValueError(f"{len(samplings)} samplings for {len(problems)} problems; give one for all, or one for each")
     if num_samples is not None:
-        check_whole("num_samples", num_samples, 1, "it must be at least 1, or None for one answer that is no list")
+        check_whole("num_samples", num_samples, 1, "it must be at least 1, or None for one answer instead of a list")
     for index, (problem, one) in enumerate(zip(problems, samplings, strict=True)):
         if num_samples is None:
             yield problem, one

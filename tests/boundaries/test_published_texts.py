@@ -17,7 +17,7 @@ FORMULAS = re.compile(
     r"|\\\[.*?\\\]|\\\(.*?\\\)|\$\$.*?\$\$|\$(?:\\.|[^\\$])*\$|\\.",
     re.DOTALL,
 )
-"""MATH's delimiters are balanced, and a `$` that is no delimiter is escaped."""
+"""MATH's delimiters are balanced, and a `$` that is not a delimiter is escaped."""
 
 
 def fields(path: Path, name: str) -> list[str]:

@@ -276,7 +276,7 @@ def test_its_shape_is_known_before() -> None:
     [
         ({"TYLER_HOME": "/data/tyler", "XDG_CACHE_HOME": "/cache"}, "/data/tyler/backbones/smollm2"),
         ({"TYLER_HOME": "", "XDG_CACHE_HOME": "/cache"}, "/cache/tyler/backbones/smollm2"),
-        ({"TYLER_HOME": "", "XDG_CACHE_HOME": "", "HOME": "/somebody"}, "/somebody/.cache/tyler/backbones/smollm2"),
+        ({"TYLER_HOME": "", "XDG_CACHE_HOME": "", "HOME": "/someone"}, "/someone/.cache/tyler/backbones/smollm2"),
     ],
 )
 def test_the_cache_is_where_the_user_says(

@@ -340,7 +340,7 @@ def test_an_argument_that_is_not_utf8_is_one_line(capsys: pytest.CaptureFixture[
     read_by_python = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert main.main(["solve", "mini", read_by_python]) == 2
     said = capsys.readouterr().err
-    assert "at character 3, which is no character: its text was not UTF-8" in said.splitlines()[-1]
+    assert "at character 3, which is not a character: its text was not UTF-8" in said.splitlines()[-1]
 
 
 def test_standard_input_that_is_not_utf8_is_one_line_with_what_to_do(

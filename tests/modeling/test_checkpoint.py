@@ -430,7 +430,7 @@ def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypat
         Tyler.from_pretrained(checkpoint)
     loaded = Tyler.from_pretrained(checkpoint, backbone=str(tmp_path / "elsewhere"))
     assert loaded.backbone.id == str(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match="elsewhere is no checkpoint, so it has no other backbone"):
+    with pytest.raises(ValueError, match="elsewhere is not a checkpoint and has no other backbone"):
         Tyler.from_pretrained(tmp_path / "elsewhere", backbone="mini")
 
 

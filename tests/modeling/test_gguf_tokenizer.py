@@ -159,7 +159,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     found = metadata()["tokenizer.ggml.token_type"]
     assert f"tokens, and kinds of {len(found) - 1}" in refusal(token_type=found[1:])
     assert "merges of tokens that it does not have, such as ('q', 'z')" in refusal(merges=["q z"])
-    assert "eos_token is none of them: 90000" in refusal(eos_token_id=90_000)
+    assert "eos_token has an id beyond them: 90000" in refusal(eos_token_id=90_000)
 
 
 # -------------------------------------------------------------------------------------- tokenizers of real models

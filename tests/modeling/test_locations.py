@@ -88,7 +88,7 @@ def test_a_model_that_the_hub_does_not_have_may_be_a_folder(monkeypatch: pytest.
 
     monkeypatch.setattr(backbone.AutoConfig, "from_pretrained", refuse)
     assert "Or was the folder Qwen/Qwen3-4B meant?" in refusal("Qwen/Qwen3-4Bb")
-    assert "Or was" not in refusal("somebody/else")
+    assert "Or was" not in refusal("someone/else")
 
 
 def test_nothing_is_near_a_path_whose_parts_are_like_no_others() -> None:

@@ -64,8 +64,8 @@ def test_without_a_method_the_model_is_itself(place: Path) -> None:
 @pytest.mark.parametrize(
     "model, method, overrides, options, message",
     [
-        ("backbone", "soft", [], {}, "'soft' is none of: tyler, cot, memgen, soft-thinking, softcot, swireasoning"),
-        ("backbone", "softcot", [], {}, "is no softcot checkpoint; train one"),
+        ("backbone", "soft", [], {}, "unknown --method 'soft'; choose from tyler, cot, memgen, soft-thinking, softcot, swireasoning"),
+        ("backbone", "softcot", [], {}, "is not a softcot checkpoint; train one"),
         ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
         ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),
         ("backbone", "cot", [], {"budget": 1}, "cot has no operators"),
@@ -167,7 +167,7 @@ def test_solve_answers_with_the_checkpoint_of_any_method(place: Path, kind: str,
     assert (expected.num_latents > 0) == (kind != "backbone")
     if kind != "backbone":
         assert main.main(["solve", str(folder), "x", "--budget", "1"]) == 2
-        assert f"a {kind} checkpoint without operators; leave --router and --budget" in capsys.readouterr().err
+        assert f"a {kind} checkpoint without operators; omit --router and --budget" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["softcot", "memgen", "stage1", "sft"])

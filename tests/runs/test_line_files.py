@@ -24,7 +24,7 @@ def test_a_line_that_was_cut_short_is_gone(tmp_path: Path) -> None:
 def test_the_end_of_somebody_elses_file_is_left_as_it_is(tmp_path: Path, content: str) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text(content)
-    with pytest.raises(RunError, match=r"lines.jsonl ends in text that is no line of this command; choose another"):
+    with pytest.raises(RunError, match=r"lines.jsonl ends in text that this command did not write; choose another"):
         LineFile(path, '{"line": ')
     assert path.read_text() == content
 

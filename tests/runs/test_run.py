@@ -343,7 +343,7 @@ def test_of_losses_the_lowest_is_the_best(tmp_path: Path) -> None:
             run.record_best(step, "loss", loss, operator.lt)
         assert run.best == Best(2, "loss", 2.0)
         run.record_best(5, "loss", -float("inf"), operator.lt)
-        assert run.best == Best(2, "loss", 2.0), "a loss that is not finite is no success"
+        assert run.best == Best(2, "loss", 2.0), "a loss that is not finite is never the best"
 
 
 def test_a_resumed_run_knows_the_best_of_its_checkpoint_and_not_of_what_it_lost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Hub for every test, and a cache that nobody else has."""
+"""A Hub for every test, and a cache of its own."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_a_backbone_of_this_machine_needs_its_public_name(published: Hub, tmp_pa
     model.save_pretrained(tmp_path / "local")
     with pytest.raises(PushError, match="--backbone USER/NAME"):
         push.run(str(tmp_path / "local"), REPO)
-    with pytest.raises(PushError, match="no model that others find"):
+    with pytest.raises(PushError, match="is not a model on the Hub"):
         push.run(str(tmp_path / "local"), REPO, backbone=str(tmp_path / "backbone"))
     with pytest.raises(CheckpointError, match="fingerprint"):
         push.run(str(tmp_path / "local"), REPO, backbone="mini")
@@ -291,7 +291,7 @@ def test_private_is_private_or_nothing(published: Hub, run: Path, monkeypatch: p
         push.run(str(run), REPO)
 
 
-@pytest.mark.parametrize("repo", ["nobody", "a/b/c", "some one/x", "../x"])
+@pytest.mark.parametrize("repo", ["someone", "a/b/c", "some one/x", "../x"])
 def test_a_name_that_no_repository_has_is_refused(repo: str) -> None:
     with pytest.raises(PushError, match="USER/NAME"):
         push.run("mini-tyler", repo)

@@ -221,7 +221,7 @@ def test_the_presets_of_the_paper_hold_out_all_five_benchmarks():
             *("gsm8k test", "math500 test", "gpqa test", "theoremqa test", "humaneval test")
         ]
         assert all(selection.optional for selection in config.held_out_sets)
-        assert config.data.on_overlap == "drop", "whoever trains on OpenR1-Math cannot mend it"
+        assert config.data.on_overlap == "drop", "a user cannot mend OpenR1-Math"
 
 
 def test_held_out_sets_are_found_beside_the_data_and_the_others_are_named(data_dir, caplog):

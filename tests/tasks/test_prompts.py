@@ -161,7 +161,7 @@ def test_a_long_prompt_is_not_warned_of_by_transformers():
     plain = make_plain()
     plain.model_max_length = 2
     assert len(prompt_ids(plain, "what is this what is this", Prompt(instruction=""))) > 2
-    assert plain.deprecation_warnings == {}, "whoever knows the context refuses it"
+    assert plain.deprecation_warnings == {}, "the engine, which knows the context, refuses it"
 
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -79,7 +79,7 @@ def dollar_opens(text: str, at: int, final: bool) -> bool | None:
 
 
 def skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Where the match of `pattern` at `at` ends; `at` itself when there is none."""
+    """Where the match of `pattern` at `at` ends; `at` itself without a match."""
     match = pattern.match(text, at)
     return match.end() if match else at
 

@@ -4,7 +4,7 @@ main.py        the commands, and what becomes of their errors and interruptions
 options.py     arguments that commands share
 logs.py        messages of the library as plain lines
 train.py       stage1, stage2 and train
-solve.py       one answer as it comes, or a file of questions
+solve.py       one answer as it is decoded, or a file of questions
 lens.py        what its latent blocks do
 evaluate.py    accuracy on tasks
 quickstart.py  both stages and an evaluation on the mini model

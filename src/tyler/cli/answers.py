@@ -1,4 +1,4 @@
-"""An answer in a terminal, as it comes."""
+"""An answer in a terminal, as it is decoded."""
 
 from __future__ import annotations
 

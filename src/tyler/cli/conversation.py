@@ -100,7 +100,7 @@ class Conversation:
 
     def _set_system(self, rest: str) -> str:
         self._system = [Message(role="system", content=rest)] if rest else []
-        return "the model is told so" if rest else "the model is told nothing"
+        return "system message set" if rest else "system message cleared"
 
     def _forget(self, rest: str) -> str:
         self.turns = []

@@ -83,7 +83,7 @@ def lens(
 
 @dataclass(frozen=True)
 class Seen:
-    """What was found, in three dresses: a page of HTML, JSON, and what a terminal shows."""
+    """The result in three formats: a page of HTML, JSON, and text for a terminal."""
 
     page: str
     json: str

@@ -19,7 +19,7 @@ def is_first_process() -> bool:
 class PlainLines(logging.Handler):
     """A line of text for each message on whatever stderr is now; a warning says that it is one.
 
-    Of several processes only the first tells what is no warning.
+    Of several processes only the first prints anything below a warning.
     """
 
     def __init__(self) -> None:

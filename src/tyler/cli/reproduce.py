@@ -45,7 +45,7 @@ class Instead:
         if self.tokenizers is not None and not self.smoke:
             raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
         if self.tokenizers is not None and not self.tokenizers.is_dir():
-            raise ValueError(f"--tokenizers {self.tokenizers} is no folder")
+            raise ValueError(f"--tokenizers {self.tokenizers} is not a folder")
 
 
 EVERYTHING = Instead()

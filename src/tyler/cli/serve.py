@@ -32,7 +32,7 @@ class Listening:
     """The port to listen at."""
     api_key_file: SomeFile = None
     """A file with the keys of which every client must send one: a line each, KEY or NAME KEY. Without it the variable
-    TYLER_API_KEY holds the key; by default there is none."""
+    TYLER_API_KEY holds the key; by default no key is needed."""
     allow_host: Several = ()
     """A name under which the server may be addressed besides its own, or * for any. May be repeated. Without one, a
     server that is open to a network and has no key answers to addresses and to names without a dot."""

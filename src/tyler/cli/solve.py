@@ -124,11 +124,11 @@ def _check(question: str, decoding: Decoding, telling: Telling, files: Files) ->
     if files.input is not None and (telling.json or telling.stream):
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
     if telling.show != "always" and (telling.json or files.input is not None):
-        raise ValueError("--show is for the text of one QUESTION; leave it away with --json and --input")
+        raise ValueError("--show is for the text of one QUESTION; omit it with --json and --input")
     if files.slots < 1:
         raise ValueError(f"--slots {files.slots}: at least 1 is needed")
     if telling.stream and not telling.json:
-        raise ValueError("--stream is for --json; text is printed as it comes anyway")
+        raise ValueError("--stream is for --json; text is always printed as it is decoded")
     if decoding.num_samples < 1:
         raise ValueError(f"-n {decoding.num_samples}: at least 1 answer is needed")
     if decoding.num_samples > 1 and decoding.temperature == 0:
@@ -195,7 +195,7 @@ def _print_json(line: dict[str, Any]) -> None:
 
 
 def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
-    """Print text: of one answer as it comes, of several one after the other.
+    """Print text: of one answer as it is decoded, of several one after the other.
 
     On a terminal control characters that a model wrote are shown and not obeyed; `operators` stand where they were
     invoked, in their colours, with a line of counts below.

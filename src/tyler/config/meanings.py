@@ -38,14 +38,14 @@ def parts(annotation: Any) -> list[Any]:
 
 
 def meaning(owner: type[BaseModel], name: str) -> str:
-    """The text below a key, in the class that says it last. Raises ValueError where there is none."""
+    """The text below a key, in the class that says it last. Raises ValueError for a key without one."""
     if text := own_text(owner, name):
         return text
     raise ValueError(f"{owner.__name__}.{name} has no docstring; write one below it")
 
 
 def own_text(owner: type[BaseModel], name: str) -> str:
-    """The text below a key, empty where there is none; a class that changes only a default keeps its base's."""
+    """The text below a key, or an empty one; a class that changes only a default keeps its base's."""
     bases = [base for base in owner.__mro__ if issubclass(base, BaseModel) and name in base.model_fields]
     return next((plain(text) for base in bases if (text := base.model_fields[name].description)), "")
 

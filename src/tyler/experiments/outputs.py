@@ -27,7 +27,7 @@ def write_results(folder: Path, name: str, results: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """An experiment's results. Raises FileNotFoundError where there are none, ValueError for another format."""
+    """An experiment's results. Raises FileNotFoundError for a missing file, ValueError for another format."""
     file = folder / RESULTS
     if not file.is_file():
         raise FileNotFoundError(f"{folder} holds no {RESULTS}; run the experiment first")

@@ -25,7 +25,7 @@ def sources_in(folder: Path | None) -> Sources:
     if folder is None:
         return Sources({})
     if not folder.is_dir():
-        raise ValueError(f"--data {folder} is no folder; give the folder with the tasks' official files")
+        raise ValueError(f"--data {folder} is not a folder; give the folder with the tasks' official files")
     return Sources({name: str(folder) for name in TASKS if name == OWN or has_files(name, folder)})
 
 

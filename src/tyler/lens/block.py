@@ -43,7 +43,7 @@ Scored = tuple[tuple[str, float], ...]
 class Readout:
     """What one latent can be read as: the likeliest tokens at its position, and the nearest embeddings, with scores.
 
-    `control` is the likeliest tokens there with another problem's block in place; empty where there is none.
+    `control` is the likeliest tokens there with another problem's block in place; empty without such a block.
     """
 
     likeliest: Scored

@@ -30,7 +30,7 @@ REPLACEMENTS = ("zeros", "means", "noise", "other problem", "other operator", "u
 def replacements(
     model: Tyler, trajectory: Trajectory, index: int, others: Blocks, source: torch.Generator
 ) -> dict[str, Float[Tensor, "latents dim"]]:
-    """What takes the place of a block, by the names in REPLACEMENTS, in their order; no latents are no block.
+    """What takes the place of a block, by the names in REPLACEMENTS, in their order; without latents there is no block.
 
     Noise has the norm of each latent, and it and the choice of another problem's block are drawn from `source`. What
     there is nothing to take from is absent: means and blocks of other problems where `others` has none of this

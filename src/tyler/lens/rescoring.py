@@ -135,7 +135,7 @@ def _read(model: Tyler, trajectory: Trajectory, index: int, decided_at: Tensor, 
 
 
 def with_block(trajectory: Trajectory, index: int, latents: Float[Tensor, "latents dim"]) -> Trajectory:
-    """The same answer with other latents in one block's place; their number may be another, and none is no block."""
+    """The same answer with other latents in one block's place; their number may differ, and 0 removes the block."""
     blocks = [*trajectory.latents[:index], latents, *trajectory.latents[index + 1 :]]
     return replace(trajectory, latents=blocks)
 

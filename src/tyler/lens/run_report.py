@@ -148,7 +148,7 @@ def _end(run: TrainingRun, key: str) -> float:
 
 
 def _differing(runs: Sequence[tuple[str, TrainingRun]]) -> list[tuple[str, ...]]:
-    """The settings in which runs differ, after a row of their names; empty where there are none."""
+    """The settings in which runs differ, after a row of their names; empty if they do not differ."""
     flat = [flatten(run.config) for _, run in runs]
     keys = [key for key in {key: None for one in flat for key in one} if len({_told(one.get(key)) for one in flat}) > 1]
     if len(runs) < 2 or not keys:

@@ -172,7 +172,7 @@ def shortest(value: Any) -> Any:
 
 
 def check_numbers(path: Path, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a setting that is no positive number: a list differs from layer to layer."""
+    """Raise ValueError for a setting that is not a positive number: a list differs from layer to layer."""
     wrong = {key: value for key, value in settings.items() if not (isinstance(value, int | float) and value > 0)}
     if wrong:
         key, value = next(iter(wrong.items()))

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from tyler.modeling.gguf import special_ids
 
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
-"""Kinds of tokens (`tokenizer.ggml.token_type`) that are no pieces of text."""
+"""Kinds of tokens (`tokenizer.ggml.token_type`) that do not stand for text."""
 
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -69,7 +69,7 @@ SPLITTINGS: Mapping[str, Splitting] = {
 def build_tokenizer(metadata: Mapping[str, Any], *, source: str, max_length: int) -> PreTrainedTokenizerBase:
     """The tokenizer of a GGUF file's metadata; `source` names the file in errors.
 
-    Raises ValueError for one that is no byte-level BPE, is incomplete, or splits text by a rule that is not known here.
+    Raises ValueError for one that is not a byte-level BPE, is incomplete, or splits text by an unknown rule.
     """
     splitting = splitting_of(metadata, source)
     pieces = read_pieces(metadata, source)
@@ -115,7 +115,7 @@ def special_tokens(metadata: Mapping[str, Any], tokens: Sequence[str], source: s
     """The text of each special token, such as `eos_token`. Raises ValueError for an id that no token has."""
     ids = {f"{role}_token": id for role, id in special_ids(metadata).items() if id is not None}
     if beyond := [role for role, id in ids.items() if not 0 <= id < len(tokens)]:
-        raise ValueError(f"{source} has {len(tokens)} tokens, and {beyond[0]} is none of them: {ids[beyond[0]]}")
+        raise ValueError(f"{source} has {len(tokens)} tokens, and {beyond[0]} has an id beyond them: {ids[beyond[0]]}")
     return {role: tokens[id] for role, id in ids.items()}
 
 
@@ -147,7 +147,7 @@ def byte_level_bpe(pieces: Pieces, splitting: Splitting, source: str) -> Tokeniz
 
 
 def added(token: str, kind: int) -> AddedToken:
-    """A token that is found before text is split. One that controls the model is no part of an answer's text."""
+    """A token that is found before text is split. A control token does not appear in an answer's text."""
     return AddedToken(token, special=kind == CONTROL, normalized=False)
 
 

@@ -51,7 +51,7 @@ def load_recorded(
 ) -> Backbone:
     """The backbone of the checkpoint in `folder`, from where it was, or from the id or place given `instead`.
 
-    Raises CheckpointError for other weights, and FileNotFoundError, naming what to give, where there is none.
+    Raises CheckpointError for other weights, and FileNotFoundError, which says what to give, if it is not found.
     """
     wanted = resolve_dtype(dtype, resolve_device(device))
     compared = wanted if record.tells_of(wanted) else torch.float32

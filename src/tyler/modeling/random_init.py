@@ -55,7 +55,7 @@ def skeleton(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder. Raises FileNotFoundError where there is none."""
+    """The tokenizer in a folder. Raises FileNotFoundError for a folder without one."""
     if not (folder / "tokenizer.json").is_file():
         raise FileNotFoundError(
             f"{folder} holds no tokenizer.json; give a folder with a model's tokenizer.json, tokenizer_config.json and "

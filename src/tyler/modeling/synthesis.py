@@ -78,7 +78,7 @@ class ConstantHead(nn.Module):
         return len(self.latents)
 
     def forward(self, hidden: Float[Tensor, "*batch latents dim"]) -> Float[Tensor, "*batch latents dim"]:
-        return self.latents.to(hidden).expand_as(hidden).clone()  # what is kept of an answer is no view of a parameter
+        return self.latents.to(hidden).expand_as(hidden).clone()  # a kept answer must not be a view of a parameter
 
     def affine(self) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "latents dim"]]:
         """W, which is 0, and b of z = W h + b."""

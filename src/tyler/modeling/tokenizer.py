@@ -28,7 +28,7 @@ CORPUS = (
 
 
 def load_tokenizer(location: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or a Hub id. Raises what transformers raises where there is none.
+    """The tokenizer of a folder or a Hub id. Raises what transformers raises if it is missing.
 
     transformers builds some classes anew and forgets what their tokenizer.json says of normalisation, splitting or
     decoding: the model would read tokens that it never saw. Such a one is read as saved; raises ValueError, naming the

@@ -74,7 +74,7 @@ def starting_seconds(model: Tyler) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """The fastest of a few calls, after one that is not counted: what the machine can, whoever else is using it."""
+    """The fastest of a few calls, after one that is not counted: what the machine can do, even if others use it."""
     clock, times = best_clock(), []
     for _ in range(REPEATS + 1):
         synchronize()

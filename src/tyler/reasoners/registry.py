@@ -57,7 +57,7 @@ METHODS = _methods()
 def find_method(name: str) -> Method:
     """What a method says of itself; its module loads here. Raises ValueError for an unknown name."""
     if name not in METHODS:
-        raise ValueError(f"--method {name!r} is none of: {', '.join((OWN, *METHODS))}")
+        raise ValueError(f"unknown --method {name!r}; choose from {', '.join((OWN, *METHODS))}")
     method: Method = import_module(METHODS[name]).METHOD
     return method
 
@@ -150,7 +150,7 @@ def load(
         check_trained(typed, location, router)
         return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
     if router is not None or budget is not None:
-        raise ValueError(f"--method {method} has no operators; leave --router and --budget away")
+        raise ValueError(f"--method {method} has no operators; omit --router and --budget")
     settings = settings_of(method, overrides)
     if chosen.saved is None:
         model: Any = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
@@ -183,7 +183,7 @@ def check_method(location: str, kind: str | None, method: str, chosen: Method | 
     if chosen is None and overrides:
         raise ValueError(f"--method-set {overrides[0]!r} needs a --method that has settings")
     if chosen is not None and chosen.saved is not None and not kind:
-        raise ValueError(f"{location} is no {method} checkpoint; train one with `tyler train {method} CONFIG`")
+        raise ValueError(f"{location} is not a {method} checkpoint; train one with `tyler train {method} CONFIG`")
 
 
 def typed_model(location: str, *, prompt: Prompt | None = None, engine: EngineChoice = NATIVE, **place: Any) -> Tyler:
@@ -202,10 +202,10 @@ def on_engine(model: Any, kind: str, engine: EngineChoice) -> Any:
 
 
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
-    """Raise ValueError for a router that calls operators which start at random and which nobody trained."""
+    """Raise ValueError for a router that calls operators which were never trained."""
     if model.stage == "backbone" and not (router is None or isinstance(router, Never)):
         raise ValueError(
-            f"{location} is a plain backbone, without trained operators; leave --router away, or give never"
+            f"{location} is a plain backbone, without trained operators; omit --router, or give never"
         )
 
 
@@ -277,7 +277,7 @@ def answerer(
     """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
     if kind := kind_of(location):
         if router is not None or budget is not None:
-            raise ValueError(f"{location} is a {kind} checkpoint without operators; leave --router and --budget away")
+            raise ValueError(f"{location} is a {kind} checkpoint without operators; omit --router and --budget")
         saved = find_method(kind).saved
         assert saved is not None
         found = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)

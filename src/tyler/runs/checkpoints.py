@@ -54,7 +54,7 @@ def checkpoint_step(checkpoint: Path) -> int:
 
 @contextmanager
 def reading(checkpoint: Path) -> Iterator[None]:
-    """Whatever keeps a checkpoint from being read comes out as RunError that names it and the way on."""
+    """Errors while reading a checkpoint are raised as RunError, which names the file and what to do."""
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
@@ -86,7 +86,7 @@ def check_digests(checkpoint: Path) -> None:
 
 def whole_checkpoints(path: Path) -> list[Path]:
     """The whole checkpoints of the run in `path`, oldest first."""
-    named = (path / CHECKPOINTS).glob("step-*")  # a copy that someone made, step-4-old, is none of ours
+    named = (path / CHECKPOINTS).glob("step-*")  # a user's copy such as step-4-old does not count
     return sorted((one for one in named if one.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
 
 

@@ -37,7 +37,7 @@ class LineFile:
         piece = content[self._whole :]
         if not (piece.startswith(begins) or begins.startswith(piece)):
             self._file.close()
-            raise RunError(f"{path} ends in text that is no line of this command; choose another --output")
+            raise RunError(f"{path} ends in text that this command did not write; choose another --output")
 
     def add(self, line: str) -> None:
         """Add a line: it is on its way to the disk when this returns. Raises RunError where the disk refuses it."""
@@ -45,7 +45,7 @@ class LineFile:
         try:
             write_all(self._file, f"{line}\n".encode())
         except OSError as error:
-            os.ftruncate(self._file.fileno(), self._whole)  # half a line is none
+            os.ftruncate(self._file.fileno(), self._whole)  # half a line does not count
             raise not_written(self.path, error) from error
         self._whole = os.fstat(self._file.fileno()).st_size
 

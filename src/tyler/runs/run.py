@@ -287,7 +287,7 @@ class Run:
         try:
             write_all(log, line.encode("utf-8"))
         except OSError as error:
-            os.ftruncate(log.fileno(), before)  # half a line is none
+            os.ftruncate(log.fileno(), before)  # half a line does not count
             raise self._not_written(self.path / name, error) from error
 
     def _log_lengths(self) -> dict[str, int]:

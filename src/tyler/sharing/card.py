@@ -25,7 +25,7 @@ LIMITS = (
     "An interval is a 95% interval over the problems of one evaluation. It does not cover another training "
     "seed, another prompt or other problems.",
     "An answer without a finished box counts as wrong.",
-    "Latents are not text: nobody can read from them why an answer came about. Where answers must be auditable, log "
+    "Latents are not text: they do not show why an answer came about. Where answers must be auditable, log "
     "`trajectory.invocations`.",
     "The adapters and operators belong to exactly the backbone above; with other weights loading is refused.",
     "The safety of the backbone has not been measured again. Whatever it gets wrong, this model may get wrong too.",

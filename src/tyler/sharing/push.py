@@ -82,13 +82,13 @@ def check_repo(repo: str) -> None:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise PushError(f"{repo!r} is no name on the Hub ({first_line(error)}); give USER/NAME") from error
+        raise PushError(f"{repo!r} is not a valid name on the Hub ({first_line(error)}); give USER/NAME") from error
     if "/" not in repo:
         raise PushError(f"{repo!r} does not say whose it is; give USER/NAME")
 
 
 def found_checkpoint(model: str) -> Path:
-    """The folder of the checkpoint: of a run the newest. Raises PushError where there is none of Tyler."""
+    """The folder of the checkpoint: of a run the newest. Raises PushError for anything else."""
     folder = shipped(model) or latest_checkpoint(model) or Path(model)
     if not is_checkpoint(folder):
         raise PushError(f"{model} holds no Tyler checkpoint ({MANIFEST}); give a run or a folder of save_pretrained")
@@ -108,12 +108,12 @@ def public_backbone(folder: Path, record: BackboneRecord, instead: str | None) -
     if instead is None:
         if record.folder is not None or not (record.id in NAMES or HUB_ID.fullmatch(record.id)):
             raise PushError(
-                f"the backbone of {folder} is a folder or a file of this machine, where nobody else finds it; say "
-                "which model on the Hub it is: --backbone USER/NAME"
+                f"the backbone of {folder} is a folder or a file on this machine; name the same model on the "
+                "Hub: --backbone USER/NAME"
             )
         return record
     if Path(instead).exists() or not (instead in NAMES or HUB_ID.fullmatch(instead)):
-        raise PushError(f"--backbone {instead} is no model that others find; give its id on the Hub, USER/NAME")
+        raise PushError(f"--backbone {instead} is not a model on the Hub; give its id, USER/NAME")
     adapters = [folder / name for name in record.merged_adapters]
     loaded = load_backbone(instead, adapters, dtype=record.dtype)
     record.check(loaded, folder)

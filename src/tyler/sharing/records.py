@@ -108,7 +108,7 @@ def data_of(config: Config, origin: Any) -> Iterator[str]:
     if isinstance(origin, dict) and (hashes := [f"{k} `{v}`" for k, v in sorted(origin.items()) if is_hash(v)]):
         yield f"Hashes of what the run learned from: {', '.join(hashes)}."
     if config.development_set is not None:
-        yield "The best step was chosen on development problems, which are none of those that results are reported on."
+        yield "The best step was chosen on development problems, on which no results are reported."
     if data.held_out == ():
         yield "Training problems were not compared with any evaluation set."
     else:
@@ -128,7 +128,7 @@ def best_of(checkpoint: Path) -> str | None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON of a file; None where there is none."""
+    """The JSON of a file; None if it does not exist."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 

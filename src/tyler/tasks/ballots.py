@@ -11,7 +11,7 @@ from tyler.tasks.grading import find_task
 def ballots(task: str, answers: Sequence[str]) -> list[list[int]]:
     """The indices of equal answers, one list a ballot, in the order of first answers. The gold answer has no say.
 
-    An answer goes to the first ballot whose first answer it equals: equality is no equivalence where a grader lets a
+    An answer goes to the first ballot whose first answer it equals: equality is not transitive where a grader lets a
     unit be omitted (`5 cm`, `5`, `5 m`). Raises ValueError for an unknown task.
     """
     cast: list[list[int]] = []

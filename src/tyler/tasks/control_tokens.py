@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Cuts:
-    """Where the messages of one prompt are to be cut; a mark that nobody can guess stands there while they are written
+    """Where the messages of one prompt are to be cut; a random mark stands there while they are written
     into a chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:

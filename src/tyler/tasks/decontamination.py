@@ -116,7 +116,7 @@ class HeldOut:
     refusal: str = ""
     near: NearIndex = field(default_factory=NearIndex, compare=False)
     set_aside: bool = False
-    """Whether they are training problems to develop with: they are left out, and nobody is to blame for them."""
+    """Whether they are training problems to develop with: they are left out without a warning."""
 
     @property
     def note(self) -> int | str:

@@ -110,7 +110,7 @@ def grade(
 
 
 def _math_verify(task: Task | Generated, completion: str, gold: str, deadline: float) -> bool | None:
-    """math-verify's word; None where answers are no mathematics, the gold one is unreadable, or it takes too long."""
+    """math-verify's word; None where answers are not mathematics, the gold one is unreadable, or it takes too long."""
     try:
         latex = None if task.latex is None else task.latex(gold)
     except UnreadableGoldError:

@@ -13,7 +13,7 @@ class Problem:
     `id` is unique within the task; `prompt` is what the model is asked, before any chat template; `answer` is the gold
     answer as the task's grader wants it; `solution` is a worked trace for training, or None; `family` and `level` group
     problems in reports ("" and 0 where a task has neither). `instruction` replaces the one that is otherwise added to
-    every prompt, for a task whose answer is no box; None where that one holds. `question` is what is asked, where the
+    every prompt, for a task whose answer is not a box; None keeps the other. `question` is what is asked, where the
     prompt adds options or an instruction to it; None where the prompt is the question. `sample` says which of several
     answers to it is meant: each has a random stream of its own.
     """

@@ -100,7 +100,7 @@ def check_text(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"the problem has {text[error.start]!r} at character {error.start}, which is no character: its text was "
+            f"the problem has {text[error.start]!r} at character {error.start}, which is not a character: its text was "
             "not UTF-8, or was cut within a character; give it in UTF-8"
         ) from error
 
@@ -132,7 +132,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: P
 
     A tokenizer without a chat template gets each turn's text and a newline, with the tokens it puts in front by itself.
     What a turn says never becomes a control token (`control_tokens.py`). `prompt` is `Prompt()` by default. Raises
-    ValueError for a problem without text, for messages that are none, and for those that the template refuses.
+    ValueError for a problem without text, for invalid messages, and for those that the template refuses.
     """
     prompt = prompt or Prompt()
     return encode_parts(tokenizer, opened_turn(tokenizer, prompt.turns(question), prompt.thinking))
@@ -142,7 +142,7 @@ def opened_turn(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Message], th
     """The turns in the tokenizer's chat template, up to where the assistant's next one begins, as text in the parts
     that are encoded one by one: one part, but for turns that spell control tokens.
 
-    Raises ValueError for text that is none, and for what the template refuses.
+    Raises ValueError for invalid text, and for what the template refuses.
     """
     cuts = Cuts(tokenizer)
     for turn in turns:

@@ -50,7 +50,7 @@ def readable(text: str) -> str:
 def published_number(row: Row, field: str, text: str) -> Fraction:
     """A number as published, exactly; a repeating decimal that was cut off is the fraction that it stands for.
 
-    Raises ValueError by file, line and field where it is no decimal number.
+    Raises ValueError by file, line and field where it is not a decimal number.
     """
     if not re.fullmatch(r"-?[0-9]+(?:\.[0-9]+)?", text, re.ASCII):
         raise row.error(field, f"must hold decimal numbers, got{row.shown(text)}")

@@ -394,7 +394,7 @@ SAME += [
 ]
 
 DIFFERENT = [
-    # the question is no answer
+    # the question instead of an answer
     (r"\frac{d}{dx} x^3", "3x^2"),
     (r"\frac{d}{dx}\sin x", r"\cos x"),
     (r"\frac{d^2}{dx^2} x^4", "12x^2"),
@@ -620,7 +620,7 @@ DIFFERENT = [
     ("x^2+1=0", "x^2-1=0"),
     ("four", "5"),
     (r"\sin^2 x", r"\sin x^2"),
-    # what is no unit
+    # what does not count as a unit
     (r"18\text{ dozen}", "18"),
     (r"18\text{ dozen}", "216"),
     (r"18\text{th}", "18"),
@@ -788,7 +788,7 @@ def _grade(completion: str, gold: str) -> tuple[Outcome, float]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _started():
-    """Starting the worker is no part of a deadline."""
+    """Starting the worker does not count towards a deadline."""
     assert mathematics.equal("x+x", "2x")
 
 

@@ -370,7 +370,7 @@ def test_hostile_answers_are_read_at_once_and_choose_nothing(answer):
 def test_of_an_answer_the_letter_is_kept_and_no_text_of_an_option():
     assert TASK.verdict(r"\boxed{A) SECRET right}", "A", GradeOptions()) == Verdict(Outcome.CORRECT, "A")
     assert TASK.verdict(r"\boxed{SECRET right}", "A", GradeOptions()) == Verdict(
-        Outcome.UNPARSABLE, None, reason="the answer is no single letter of A, B, C, D"
+        Outcome.UNPARSABLE, None, reason="the answer is not a single letter of A, B, C, D"
     )
 
 

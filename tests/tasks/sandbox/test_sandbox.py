@@ -462,7 +462,7 @@ def f(): time.sleep(1); return 41
 """,
     "killing the judge": "import os\ndef f(): os.kill(os.getppid(), 9)",
     "ending the judge politely": "import os, time\ndef f(): os.kill(os.getppid(), 15); time.sleep(1)",
-    "a success that is no reply": """
+    "a success that is not a reply": """
 import sys, pickle
 frame = sys._getframe(1)
 while "replies" not in frame.f_locals: frame = frame.f_back
@@ -633,12 +633,12 @@ def f():
 
 @pytest.fixture
 def no_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "probe", lambda: Availability(False, "there is none in this test"))
+    monkeypatch.setattr(sandbox, "probe", lambda: Availability(False, "this test has none"))
     sandbox._warn_once.cache_clear()
 
 
 def test_without_a_sandbox_nothing_runs(no_sandbox: None, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"there is none in this test.*allow_unsafe_code_execution"):
+    with pytest.raises(SandboxError, match=r"this test has none.*allow_unsafe_code_execution"):
         run(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     assert not (tmp_path / "ran").exists()
 
@@ -668,7 +668,7 @@ def test_unsafe_warns_once(no_sandbox: None, recwarn: pytest.WarningsRecorder) -
     for _ in range(2):
         run("def f(): return 42", unsafe=True)
     assert [str(warning.message) for warning in recwarn if "WITHOUT a sandbox" in str(warning.message)] == [
-        "programs of the model run WITHOUT a sandbox, as your user: there is none in this test"
+        "programs of the model run WITHOUT a sandbox, as your user: this test has none"
     ]
 
 

@@ -37,7 +37,7 @@ def find(name: str) -> Experiment:
 
 
 def chosen(asked: tuple[str, ...]) -> list[str]:
-    """The names that are meant, each once; `all` is all of them. Raises ValueError for one that is none."""
+    """The names, each once; `all` stands for all of them. Raises ValueError for an unknown name."""
     for name in asked:
         if name != "all":
             find(name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BASE = "0 base"
 MARKERS = "os^D"
-"""One a method, for whoever does not tell the colours apart."""
+"""One a method, for readers who cannot tell the colours apart."""
 Shares = dict[tuple[str, str], float]
 """Per cent right, by step and domain."""
 

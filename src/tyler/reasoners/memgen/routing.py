@@ -63,7 +63,7 @@ class AtDelimiters:
 class DelimiterSchedule:
     """The blocks of one answer. `candidate` is a call that waits for the trigger's answer.
 
-    After every visible token somebody who has the text says by `look` whether it ends in a delimiter.
+    After every visible token the caller, who has the text, says by `look` whether it ends in a delimiter.
     """
 
     def __init__(self, router: AtDelimiters, random: np.random.Generator) -> None:

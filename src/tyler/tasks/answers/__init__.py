@@ -1,6 +1,6 @@
 """How an answer is read and compared. Nothing a model wrote is ever evaluated.
 
-boxed.py            the last \\boxed of an answer, and the verdict where there is none
+boxed.py            the last \\boxed of an answer, and the verdict without one
 dress.py            what does not count: fonts, delimiters, spaces
 numbers.py          the one reader of a number, exactly
 units.py            the one table of units, currencies and scales

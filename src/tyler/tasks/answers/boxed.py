@@ -24,7 +24,7 @@ class UnreadableGoldError(ValueError):
 
 
 def boxed_answer(completion: str) -> str | None:
-    r"""The content of the last `\boxed` or `\fbox`, stripped, or None where there is none or it is never closed.
+    r"""The content of the last `\boxed` or `\fbox`, stripped, or None if it is missing or never closed.
 
     The thought is dropped first (`after_thought`). Braces balance, and escaped
     ones (`\{`) do not count. Without braces (`\boxed 7`) the box ends at the next space or `$`, or at the sentence's

@@ -236,7 +236,7 @@ _ENVIRONMENT = re.compile(r"\\begin ?\{(cases|[vVB]matrix|aligned)\}(.*)\\end ?\
 
 
 def matrix(text: str) -> list[list[str]] | None:
-    """The entries of a matrix by row, or None where `text` is none."""
+    """The entries of a matrix by row, or None for another text."""
     array = bracketed(text)
     found = _MATRIX.fullmatch(array[1] if array and array[1].startswith(r"\begin") else text)
     if found is None or (body := next(group for group in found.groups()[1:] if group is not None)).count(r"\begin"):
@@ -245,7 +245,7 @@ def matrix(text: str) -> list[list[str]] | None:
 
 
 def environment(text: str) -> tuple[str, list[list[str]]] | None:
-    """Name and entries by row of what stands in rows and is no matrix: cases, a determinant, lines of formulas."""
+    """Name and entries by row of what has rows but is not a matrix: cases, a determinant, lines of formulas."""
     found = _ENVIRONMENT.fullmatch(text)
     return None if found is None or found[2].count(r"\begin") else (found[1], _rows(found[2]))
 

@@ -15,10 +15,10 @@ The rules, from the cheapest on:
 - `x = 5`, `f(x) = 5` and `x \in ...` may be left out by either side, but must agree where both have one. A chain says
   what its last side says (`3 + 4 = 7`), where it is true; `\sqrt{2} \approx 1.41` says the exact side.
   What is asked for may stand before its value: `|AB| = 5`, `\frac{a}{b} = \frac12`, `\int_0^1 x\,dx = \frac12`.
-- What must still be computed (`\frac{d}{dx} x^3`, `(x+1)(x-1)` for `x^2-1`) is no answer (`products.py`).
+- What must still be computed (`\frac{d}{dx} x^3`, `(x+1)(x-1)` for `x^2-1`) does not count (`products.py`).
 - Tuples, points and intervals keep their order and their brackets; sets and bare lists (`1, 2`, `1 \text{ and } 2`) are
   the same thing and have no order; lengths must agree. `a \pm b` is the list of both. A union has no order.
-  `x = 1, y = 2`, in the order of the alphabet, is the point `(1, 2)`. A tuple is no column vector and no bare list.
+  `x = 1, y = 2`, in the order of the alphabet, is the point `(1, 2)`. A tuple equals neither a column vector nor a bare list.
 - A matrix may have a factor in front; round and square brackets are the same, bars are another thing.
 - Words are compared as text, without case; letters alone (`evil`) too. A letter alone is a variable or a choice:
   `(B)` is `B`.
@@ -428,7 +428,7 @@ def _as_text(text: str) -> str:
 
 
 def _expression(text: str) -> str | None:
-    """`text` for the algebra, or None where it is no formula of the known kinds, or one that means two things."""
+    """`text` for the algebra, or None where it is not a formula of the known kinds, or one that means two things."""
     if not _CHARACTERS.fullmatch(_COMMAND.sub("", text)) or not all(
         map(_FORMULA_COMMANDS.fullmatch, _COMMAND.findall(text))
     ):

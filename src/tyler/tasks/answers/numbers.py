@@ -2,7 +2,7 @@ r"""The one reader of a number as people write it: exactly, or not at all. Every
 
 Decimals (`-3.50`, `.5`), repeating ones (`0.\overline{3}`), fractions (`1/2`, `\frac{1}{2}`), mixed numbers (`2 1/2`,
 `2\frac{1}{2}`), scientific notation (`3.5e4`, `3.5 \times 10^4`), and thousands as `1,234` or `1 234` (in LaTeX also
-`1\,234`, `1{,}234`: `dress.py`). `12,34` and `0,123` are no numbers, nor is a mixed number whose fraction is not below
+`1\,234`, `1{,}234`: `dress.py`). `12,34` and `0,123` are not numbers, nor is a mixed number whose fraction is not below
 1 (`1\frac{3}{2}` reads as 2.5 and as 1.5), nor what is still to be computed (`3+4`, `2^{10}`: `expressions.py`).
 """
 

@@ -1,6 +1,6 @@
 r"""Products: of letters, whose order says nothing, and those that a question asks to be worked out.
 
-What must still be computed is no answer where the gold one is its value: a derivative, an integral, a sum, a limit, and
+What must still be computed does not count where the gold answer is its value: a derivative, an integral, a sum, a limit, and
 a product of sums where the gold answer is its expansion. It would be the question, copied.
 """
 
@@ -20,7 +20,7 @@ _WORDS = frozenset(_SHORT_WORDS.split())
 
 
 def same_letters(answer: str, gold: str) -> bool | None:
-    """Products of letters in any order (`xy`, `y x`); None where either side is none, or may be a word."""
+    """Products of letters in any order (`xy`, `y x`); None where either side is another text, or may be a word."""
     given, expected = _letters(answer), _letters(gold)
     if given is None or expected is None:
         return None

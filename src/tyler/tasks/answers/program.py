@@ -49,7 +49,7 @@ def read_program(text: str, prompt: str, entry_point: str) -> Program:
     It is the last ```python (or ~~~) block that defines the function, else the longest block that does, else the last
     block as the function's body. Without any block it is the completion as the function's body, as base models write
     it, else its last lines of code that define the function. `def f`, `f = ...` and a method `f` of a class define it.
-    Imports, functions and classes of earlier blocks come along. A block that is never closed is no answer, whatever
+    Imports, functions and classes of earlier blocks come along. A block that is never closed does not count, whatever
     came before it.
     """
     blocks = _blocks(text)

@@ -78,9 +78,9 @@ _SCALED = re.compile(rf"(?<![0-9A-Za-z.,/^}}])(?P<count>[0-9][0-9,]*(?:\.[0-9]*)
 def read_quantity(text: str, read: Callable[[str], T | None]) -> tuple[T, bool] | None:
     r"""The number at the head of `text`, as `read` reads it, whose tail is nothing or a unit; and whether that is `%`.
 
-    A number with its scale is a number: `2 million` is 2000000. A tail is no unit where it would otherwise scale,
+    A number with its scale is a number: `2 million` is 2000000. A tail does not count as a unit where it would scale,
     change, deny or doubt the number (`2 dozen`, `18th`, `2 \pi`, `3 or 4`, `5 wrong`), and where it may be a variable:
-    a lone letter that is no symbol of a unit, or letters that touch the number and are none (`5x`, `2ab`).
+    a lone letter that is not a unit's symbol, or letters that touch the number and are not (`5x`, `2ab`).
     """
     text = _SCALED.sub(lambda found: f"{found['count']}e{SCALES[found['scale']]}", _DOTS.sub("", text))
     for cut in range(len(text), 0, -1):

@@ -47,7 +47,7 @@ _MODULO = re.compile(r" ?(?:\\pmod ?(?:\{[^{}]*\}|[0-9]+)|\\(?:b?mod) ?\{?[0-9]+
 
 
 def numbers(text: str) -> list[Fraction] | None:
-    r"""The readings of a number, exactly, or None where `text` is none.
+    r"""The readings of a number, exactly, or None for another text.
 
     Several where equal numbers are given (`\frac{\pi}{4} \approx 0.785`: no two may be 1% apart), for a logarithm
     without a base, which is natural in some fields and to base 10 in others, and for a percentage: `54.8\%` is 0.548,
@@ -138,7 +138,7 @@ _SEPARATOR = re.compile(r"[,;&](?:\s*(?:\\text ?\{ ?and ?\}|and(?=[\s\\])))?|(?<
 
 
 def listed(text: str) -> list[list[Fraction]] | None:
-    r"""The readings of each number of a list, in order, or None where `text` is no list of numbers.
+    r"""The readings of each number of a list, in order, or None where `text` is not a list of numbers.
 
     Lists stand in brackets, braces or parentheses, as a vector, or bare: `x = 1, y = 2`, `1 \text{ and } 6`. A bare
     number is a list of one. `\pm 2` is `2, -2`. A comma parts numbers; between digits without a space it groups
@@ -161,7 +161,7 @@ def listed(text: str) -> list[list[Fraction]] | None:
 
 
 def _inside(text: str) -> str | None:
-    """What the brackets of a list hold; the text itself where there are none; None where they do not match."""
+    """What the brackets of a list hold; the text itself without brackets; None where they do not match."""
     if matrix := _MATRIX.fullmatch(text):
         return matrix["inside"]
     if re.match(r"[\[⟨]|\\\{|\\langle", text) or re.search(r"[\]⟩]$|\\\}$|[=:] ?[({]", text) or _is_wrapped(text):

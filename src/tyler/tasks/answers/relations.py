@@ -75,7 +75,7 @@ def sides_and_signs(text: str) -> tuple[list[str], list[str]]:
 
 
 def relation(text: str) -> tuple[str, str] | None:
-    """Sign and difference of both sides of an equation or inequality, larger side first; None where it is none."""
+    """Sign and difference of both sides of an equation or inequality, larger side first; None for another text."""
     sides, signs = sides_and_signs(text)
     if not signs:
         return None
@@ -129,7 +129,7 @@ _BUILDER = re.compile(rf"({_VARIABLE.pattern}) ?(?:\\in ?\(-\\infty,\\infty\) ?)
 
 
 def condition(text: str) -> str:
-    r"""The condition of a set-builder such as `\{x \mid x > 3\}`; `text` itself where it is none."""
+    r"""The condition of a set-builder such as `\{x \mid x > 3\}`; else `text` itself."""
     found = bracketed(text)
     builder = _BUILDER.fullmatch(found[1]) if found and found[0] == r"\{" else None
     return builder[2] if builder and _RELATION.search(builder[2]) else text

@@ -27,7 +27,7 @@ _MATH_VERIFY = "m"
 
 _WORKER = Path(__file__).with_name("symbolic_worker.py")
 _START = 120.0
-"""Seconds a worker may take to load; a slow disk is no fault of the answer."""
+"""Seconds a worker may take to load; a slow disk is not the answer's fault."""
 _GRACE = 1.0
 """Seconds beyond the deadline in which the worker must have replaced its child and replied."""
 

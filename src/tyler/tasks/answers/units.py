@@ -1,4 +1,4 @@
-"""The one table of units, currencies and scales, and of words that are none because they change a number."""
+"""The one table of units, currencies and scales, and of words that do not count because they change a number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 r"""GPQA-Diamond (Rein et al., 2023), https://github.com/idavidrein/gpqa: 198 questions with four options each.
 
-The authors ask that no example be shown in plain text, so there is none here, and messages never show content. Columns:
+The authors ask that no example be shown in plain text, so none is shown here, and messages never show content. Columns:
 `Question`, `Correct Answer`, `Incorrect Answer 1`, `Incorrect Answer 2`, `Incorrect Answer 3`, `Explanation`,
 `Subdomain`, `High-level domain`, `Record ID`. The data is gated: accept its terms on the Hub, then log in.
 """
@@ -62,7 +62,7 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
         raise UnreadableGoldError(f"the gold answer must be one of {', '.join(LETTERS)}")
     chosen = letter(answer, LETTERS)
     if chosen is None:
-        raise UnreadableAnswerError(f"the answer is no single letter of {', '.join(LETTERS)}")
+        raise UnreadableAnswerError(f"the answer is not a single letter of {', '.join(LETTERS)}")
     return chosen == gold
 
 

@@ -89,7 +89,7 @@ def problem(row: Row, split: str) -> Problem | None:
 def computed(row: Row, numbers: Sequence[Fraction]) -> list[Step]:
     """The steps of the row's equation, which is in prefix notation, in reading order.
 
-    Raises ValueError where it is no whole equation, names a number that is not there, or divides by zero.
+    Raises ValueError where it is not a whole equation, names a number that is not there, or divides by zero.
     """
     steps: list[Step] = []
     waiting: list[str | Fraction] = []

@@ -82,7 +82,7 @@ def problems(split: str, count: int | None, seed: int, rows: Sequence[Row]) -> l
 
 
 def _source(row: Row) -> Source | None:
-    """A row whose numbers may vary; None where its results are no exact decimals."""
+    """A row whose numbers may vary; None where its results are not exact decimals."""
     numbers = tuple(published_number(row, "Numbers", number) for number in row.text("Numbers").split())
     results = tuple(step.result for step in mawps.computed(row, numbers))
     if not all(same_kind(result, result) for result in results):
@@ -206,7 +206,7 @@ class _Allowed:
 
 
 def _longer(told: Told, rng: random.Random, allowed: Callable[[str], bool]) -> Told:
-    """The problem with one more step, by chance and where it asks how many things somebody has; else as it is."""
+    """The problem with one more step, by chance and where it asks how many things a person has; else unchanged."""
     asked, left = _OWNED.search(told.text), told.steps[-1].result
     if asked is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
         return told

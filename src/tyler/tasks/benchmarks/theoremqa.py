@@ -146,7 +146,7 @@ def equal(answer: str, gold: str, options: GradeOptions) -> bool:
     """Whether an answer is the gold answer, whose type says how they compare.
 
     Raises UnreadableAnswerError for an answer of another kind (a word for a number, several options), and
-    UnreadableGoldError for a gold answer that is none of the types.
+    UnreadableGoldError for a gold answer of an unknown type.
     """
     expected = gold_value(gold)
     if len(answer) > 4000:
@@ -179,7 +179,7 @@ def _agree(given: list[Fraction], expected: list[Fraction]) -> bool:
 
 
 def latex(gold: str) -> str | None:
-    """The gold answer as LaTeX: None for a truth value and for an option, which are no mathematics."""
+    """The gold answer as LaTeX: None for a truth value and for an option, which are not mathematics."""
     expected = gold_value(gold)
     return None if isinstance(expected, bool | str) else json.dumps(expected)
 
@@ -195,7 +195,7 @@ def gold_value(gold: str) -> Gold:
         return kinds[type(typed)](typed)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UnreadableGoldError(
-            f"the gold answer {gold!r:.80} is no number, truth value, option or list of numbers"
+            f"the gold answer {gold!r:.80} is not a number, truth value, option or list of numbers"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Starting the worker in bubblewrap: its namespaces, its files, its filter of system calls, and its user.
 
 A process of root is exempt from the kernel's limit on processes, whatever bubblewrap calls its user inside. So where
-root asks, the sandbox gets a second user of its own, nobody, and the worker becomes that one before it does anything.
+root starts it, the sandbox gets a second, unprivileged user, and the worker becomes that user first.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _map_users(info: IO[bytes]) -> None:
-    """Give the sandbox its users, root (for the time of the set-up) and nobody; says nothing where it has ended.
+    """Give the sandbox its users, root (during the set-up) and an unprivileged one; silent where it has ended.
 
     Raises OSError where this process may not.
     """

@@ -110,8 +110,8 @@ def execute(
     """Run a program and test its function `entry_point`: `test` defines `check(candidate)`, which raises or returns.
 
     `prelude` is trusted code that runs before the program and before the test. The test sees what the function returns
-    as plain data. The program may import `packages` of this environment. `unsafe` runs it without the sandbox where
-    there is none, with a warning. Raises SandboxError where there is no sandbox otherwise, or where it could not be
+    as plain data. The program may import `packages` of this environment. `unsafe` runs it without a sandbox where
+    none works, with a warning. Raises SandboxError where no sandbox works otherwise, or where it could not be
     started this time, and ValueError for a package that is not installed.
     """
     require(unsafe=unsafe)

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _seclude(contained: bool) -> None:
-    """Leave the caller's keyring, hide from the program, and be nobody where the sandbox made this process root.
+    """Leave the caller's keyring, hide from the program, and drop root where the sandbox has it.
 
     Ends the process where a sandbox (`contained`) cannot have one of these.
     """
@@ -119,7 +119,7 @@ class Program:
         self._calls.flush()
         reply = _PlainUnpickler(self._replies).load()
         if not (isinstance(reply, tuple) and len(reply) == 2):
-            raise ValueError("the program sent something that is no reply")
+            raise ValueError("the program sent something that is not a reply")
         return reply
 
 
@@ -131,7 +131,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class Other:
-    """A returned value that is no plain data: it equals nothing, but has a truth value, and perhaps items."""
+    """A returned value that is not plain data: it equals nothing, but has a truth value, and perhaps items."""
 
     def __init__(self, truth: bool, items: list[Any] | None) -> None:
         self._truth, self._items = truth, items
