@@ -1,5 +1,5 @@
 """Tiny random models with everything that can go wrong in them: LoRAs, heads and psi far from zero, ids that are half a
-character, texts full of boundaries. They are built once per process; a test that changes one makes it anew with `build`.
+character, texts full of boundaries. They are built once per process; a test that changes one calls `build`.
 """
 
 from __future__ import annotations

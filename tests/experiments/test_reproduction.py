@@ -233,7 +233,10 @@ def test_an_experiment_is_one_file() -> None:
             ["main", "--scale", "papre"],
             "there is no scale 'papre'; did you mean 'paper'? allowed: mini, smollm2, paper",
         ),
-        (["main", "--data", "no/such"], "--data no/such is not a folder; give the folder with the tasks' official files"),
+        (
+            ["main", "--data", "no/such"],
+            "--data no/such is not a folder; give the folder with the tasks' official files",
+        ),
         (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
         (["main", "--dry-run", "--device", "H300"], "there is no device 'H300'; known are RTX-4090"),
         (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),

@@ -64,7 +64,13 @@ def test_without_a_method_the_model_is_itself(place: Path) -> None:
 @pytest.mark.parametrize(
     "model, method, overrides, options, message",
     [
-        ("backbone", "soft", [], {}, "unknown --method 'soft'; choose from tyler, cot, memgen, soft-thinking, softcot, swireasoning"),
+        (
+            "backbone",
+            "soft",
+            [],
+            {},
+            "unknown --method 'soft'; choose from tyler, cot, memgen, soft-thinking, softcot, swireasoning",
+        ),
         ("backbone", "softcot", [], {}, "is not a softcot checkpoint; train one"),
         ("backbone", None, ["x=1"], {}, "'x=1' needs a --method that has settings"),
         ("backbone", "cot", ["x=1"], {}, "cot has no setting 'x'; allowed: none"),

@@ -1,7 +1,7 @@
 """What was probably meant where no model is: a folder of a like name, a checkpoint inside, or a name that is known.
 
-A path that is not a folder could be a Hub id, and the Hub takes half a minute to be found out of reach; what can be known
-without it is said at once.
+A path that is not a folder could be a Hub id, and an unreachable Hub takes half a minute; what can be known without it
+is said at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SHOWN = 3
 def check_location(id: str) -> None:
     """Raise FileNotFoundError, with what is there, for an id that can be neither a model's folder nor a Hub id.
 
-    So it is for a path that does not exist, a misspelt name, a folder that holds no model, and one whose like is a run of
-    tyler's; everything else may be on the Hub.
+    These are a missing path, a misspelt name, a folder without a model, and a name like that of a run; everything else
+    may be on the Hub.
     """
     path = Path(id)
     if path.is_dir():

@@ -204,9 +204,7 @@ def on_engine(model: Any, kind: str, engine: EngineChoice) -> Any:
 def check_trained(model: Tyler, location: str, router: Router | None) -> None:
     """Raise ValueError for a router that calls operators which were never trained."""
     if model.stage == "backbone" and not (router is None or isinstance(router, Never)):
-        raise ValueError(
-            f"{location} is a plain backbone, without trained operators; omit --router, or give never"
-        )
+        raise ValueError(f"{location} is a plain backbone, without trained operators; omit --router, or give never")
 
 
 def own(

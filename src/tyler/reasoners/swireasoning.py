@@ -71,7 +71,9 @@ KNOBS = (Knob("max_switches", lowest=1, caps=True),)
 
 @dataclass(frozen=True)
 class Settings:
-    """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set; without `max_switches` switching is not controlled.
+    """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set.
+
+    `max_switches` None is without switch control.
 
     `close` is what switch control forces before its last resort: by default `</think>` for Qwen and the same between
     blank lines for others. `exit_mix` is what a step that turns normal mixes with E[</think>]: s, or E[y].

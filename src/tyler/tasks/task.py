@@ -77,7 +77,7 @@ class Task:
     divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
     """The split of each problem (None: of none), for a task with one file for all splits; else None."""
     latex: Callable[[str], str | None] | None = None
-    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics; None instead of a function for tasks without mathematics."""
+    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics."""
     aliases: tuple[str, ...] = ()
     """Other names that it goes by, in lower case, without `-`, `_` and spaces."""
     typed_gold: bool = False
@@ -102,7 +102,7 @@ class Generated:
     """Whose rows the problems are made from; None for a task that reads nothing."""
     private: bool = False
     latex: Callable[[str], str | None] | None = None
-    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics; None instead of a function for tasks without mathematics."""
+    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics."""
     aliases: tuple[str, ...] = ()
     typed_gold: bool = False
     runs_code: bool = False

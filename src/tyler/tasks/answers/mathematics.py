@@ -18,7 +18,7 @@ The rules, from the cheapest on:
 - What must still be computed (`\frac{d}{dx} x^3`, `(x+1)(x-1)` for `x^2-1`) does not count (`products.py`).
 - Tuples, points and intervals keep their order and their brackets; sets and bare lists (`1, 2`, `1 \text{ and } 2`) are
   the same thing and have no order; lengths must agree. `a \pm b` is the list of both. A union has no order.
-  `x = 1, y = 2`, in the order of the alphabet, is the point `(1, 2)`. A tuple equals neither a column vector nor a bare list.
+  `x = 1, y = 2`, in the order of the alphabet, is the point `(1, 2)`. A tuple is not a column vector or a bare list.
 - A matrix may have a factor in front; round and square brackets are the same, bars are another thing.
 - Words are compared as text, without case; letters alone (`evil`) too. A letter alone is a variable or a choice:
   `(B)` is `B`.

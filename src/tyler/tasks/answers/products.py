@@ -1,6 +1,6 @@
 r"""Products: of letters, whose order says nothing, and those that a question asks to be worked out.
 
-What must still be computed does not count where the gold answer is its value: a derivative, an integral, a sum, a limit, and
+What is still to be computed does not count for its value: a derivative, an integral, a sum, a limit, and
 a product of sums where the gold answer is its expansion. It would be the question, copied.
 """
 
