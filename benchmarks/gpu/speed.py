@@ -24,8 +24,6 @@ from training import full_graph, gradients, traces
 from tyler import GLOBAL, PROCEDURE, STATE, Forced, Never, Request, Tyler
 from tyler.config.files import load_config
 from tyler.config.loops import SftConfig, Stage1Config
-from tyler.engine.request import InvocationEvent
-from tyler.engine.timings import Timings
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import sft
@@ -38,6 +36,8 @@ SHAPE = "Qwen/Qwen3-4B"
 COPIED = 2**32
 """Bytes of the copy that shows the bandwidth."""
 ROUNDS, REHEARSED_ROUNDS = 3, 1
+CALLS = 8
+"""Over which the time of a call is taken."""
 SAME = 0.1
 """How far gradients of two ways may differ in bfloat16, as a share of their norm."""
 
@@ -246,13 +246,19 @@ def generate(model: Tyler, given: Amounts, rows: int) -> None:
 
 
 def call(context: int, setup: Setup) -> Iterator[Finding]:
-    """The seconds of a call 8 tokens after the one before, at a context; the first, which reads it all, apart."""
+    """What a call adds to an answer at a context: the first, which reads all of it, and those after it.
+
+    The device works while the host goes on, so that calls are timed by whole answers with none, one and nine of them.
+    """
     engine = untrained(backbone(setup)).engine(slots=1)
-    router, seconds, spent = Forced({8 * nth: ("state",) for nth in range(1, 9)}), [], 0.0
-    engine.timings = Timings()
-    for event in engine.stream([Request([5] * context, router, max_new_tokens=80)]):
-        if isinstance(event, InvocationEvent):
-            seconds.append(engine.timings.synthesis - spent)
-            spent = engine.timings.synthesis
-    yield Figure(f"a call at {context:,}", "the first, which reads all of it", 1e3 * seconds[0], "ms")
-    yield Figure(f"a call at {context:,}", "8 tokens after another", 1e3 * statistics.median(seconds[1:]), "ms")
+
+    def answer(calls: int) -> Work:
+        router = Forced({4 * nth: ("state",) for nth in range(1, calls + 1)})
+        return lambda: [engine.run([Request([5] * context, router, max_new_tokens=40 + calls)])]
+
+    ways = {f"{calls} calls": answer(calls) for calls in (0, 1, CALLS + 1)}
+    timings = compete([Contest(f"40 tokens at {context:,}", ways)], rounds(setup))
+    yield from timings
+    without, one_call, all_calls = (statistics.median(timing.seconds) for timing in timings)
+    yield Figure(f"a call at {context:,}", "the first, which reads all of it", 1e3 * (one_call - without), "ms")
+    yield Figure(f"a call at {context:,}", "4 tokens after another", 1e3 * (all_calls - one_call) / CALLS, "ms")
