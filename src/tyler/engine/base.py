@@ -1,20 +1,38 @@
-"""What every engine does with requests, however it decodes them: checks, numbers, events, aborts."""
+"""What an engine is, and what each does with requests however it decodes them: checks, numbers, events, aborts.
+
+Two are engines: `native/` (exact, runs everything) and `vllm/` (scale).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
+from tyler.engine.weight_watch import WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 
 
+@dataclass(frozen=True)
+class Load:
+    """What an engine is doing: rows, requests that wait, bytes that the rows take, and their bound (0: none)."""
+
+    running: int = 0
+    waiting: int = 0
+    bytes: int = 0
+    memory: int = 0
+
+
 class BaseEngine(ABC):
-    """A subclass decodes in `step`, and says with `running` which rows it has begun."""
+    """Decodes requests with continuous batching. One thread at a time uses it.
+
+    A subclass decodes in `step`, and says with `running` which rows it has begun.
+    """
 
     def __init__(self, backbone: Backbone, operators: Sequence[Operator], max_positions: int) -> None:
         self.backbone, self.operators = backbone, tuple(operators)
@@ -38,6 +56,30 @@ class BaseEngine(ABC):
     @abstractmethod
     def step(self) -> list[Event]:
         """Let every running answer go on; what happened."""
+
+    @abstractmethod
+    def load(self) -> Load:
+        """What it is doing."""
+
+    @abstractmethod
+    def fits(self, slots: int, memory: int | None, positions: int) -> bool:
+        """Whether it can serve so many answers that may take so many positions, or another one has to be built."""
+
+    @abstractmethod
+    def watch(self) -> WeightWatch:
+        """The weights it decodes with, as they are now."""
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Take the adapters' present weights; False where only a new engine can."""
+
+    def release(self) -> bool:
+        """Give back what memory can be given back while nothing is decoded; False where it is best dropped whole."""
+        return False
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it for good."""
 
     @property
     def longest_action(self) -> int:

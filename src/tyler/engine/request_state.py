@@ -294,7 +294,7 @@ class RequestState:
             logprobs=self.logprobs,
             is_operator=[action >= vocab_size for action in self.actions],
             invocations=tuple(self.invocations),
-            latents=self.latents,
+            latents=[block.cpu() for block in self.latents],
             text=text,
             finish_reason=self.finish_reason,
             limited_by=self.limited_by,

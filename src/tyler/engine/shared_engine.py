@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import check_sizes
-from tyler.engine.protocol import DecodingEngine, Load
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
@@ -41,7 +41,7 @@ class DecodingError(RuntimeError):
 class Build(Protocol):
     """Makes an engine."""
 
-    def __call__(self, *, slots: int, memory: int | None, positions: int) -> DecodingEngine: ...
+    def __call__(self, *, slots: int, memory: int | None, positions: int) -> BaseEngine: ...
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SharedEngine:
         self._build, self._lock = build, threading.Lock()
         self._arrived, self._runs = SimpleQueue[Job](), False  # both under the lock
         self._jobs: deque[Job] = deque()
-        self._engine: DecodingEngine | None = None
+        self._engine: BaseEngine | None = None
         self._watch: WeightWatch | None = None
         self._calls: dict[int, Call] = {}  # by the engine's index of each of their rows
         self._left: deque[Call] = deque()  # ended by their callers, and not yet taken out
@@ -165,7 +165,7 @@ class SharedEngine:
         """
         check_sizes(slots, memory)
 
-        def begin(engine: DecodingEngine) -> Call:
+        def begin(engine: BaseEngine) -> Call:
             call = Call(prepared(engine, requests, streamed=streamed), slots, deliver, failed)
             self._feed(engine, call)
             return call
@@ -185,7 +185,7 @@ class SharedEngine:
         if not opening.cancel():
             opening.add_done_callback(end)
 
-    def between_steps(self, work: Callable[[DecodingEngine], Found], memory: int | None = None) -> Future[Found]:
+    def between_steps(self, work: Callable[[BaseEngine], Found], memory: int | None = None) -> Future[Found]:
         """What `work` finds with the engine while nobody takes a step."""
         return self._submit(work, Needs(memory=memory))
 
@@ -278,7 +278,7 @@ class SharedEngine:
                 job.found.set_exception(error)
             self._jobs.popleft()
 
-    def _fitting(self, needs: Needs) -> DecodingEngine | None:
+    def _fitting(self, needs: Needs) -> BaseEngine | None:
         """An engine over the present weights with what a call needs; None while another is in use."""
         self._take_new_weights()
         engine = self._engine
@@ -301,7 +301,7 @@ class SharedEngine:
             self._drop()
         self._watch.look()
 
-    def _feed(self, engine: DecodingEngine, call: Call) -> None:
+    def _feed(self, engine: BaseEngine, call: Call) -> None:
         """Give the engine as many of a call's requests as may run at once."""
         while call.waiting and len(call.places) < call.slots:
             place, row = call.waiting.popleft()
@@ -357,7 +357,7 @@ class SharedEngine:
             call.failed(error)
 
 
-def prepared(engine: DecodingEngine, requests: Sequence[Request], *, streamed: bool) -> list[RequestState]:
+def prepared(engine: BaseEngine, requests: Sequence[Request], *, streamed: bool) -> list[RequestState]:
     """What the requests start as. Raises ValueError as `Engine.prepare`; PromptTooLong has the places of all that are
     too long, and says what is wrong with the first."""
     rows: list[RequestState] = []

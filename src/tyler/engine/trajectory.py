@@ -43,11 +43,11 @@ class Trajectory:
 
     `actions` are ids in V', operators as V + k. `logprobs` are log p(a_t | x_t) under the sampling's temperature and
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
-    those of each invocation in order. `offered` says which operators were actions of the policy (none under a fixed
-    router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort"; `limited_by`
-    says which length: "max_new_tokens", "max_generated", or "context" where the model's context was full. `seconds` is
-    wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes that served
-    it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
+    those of each invocation in order, on the CPU. `offered` says which operators were actions of the policy (none under
+    a fixed router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort";
+    `limited_by` says which length: "max_new_tokens", "max_generated", or "context" where the model's context was full.
+    `seconds` is wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes
+    that served it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
     place in the context another vector took (empty: none); `num_soft_prompt` counts the prompt's positions of that
     kind. `operator_probs` are, for a request that asked, p(operator) of each operator at each action (0 where it could

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from tyler.engine.protocol import DecodingEngine
+from tyler.engine.base import BaseEngine
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.shared_engine import Call, DecodingError, SharedEngine, Turn
 from tyler.serving.metrics import Metrics, Stopwatch
@@ -166,7 +166,7 @@ class Dispatcher:
         if answering.opening is not None:
             self._engine.end_opened(answering.opening)
 
-    async def between_steps(self, work: Callable[[DecodingEngine], Found]) -> Found:
+    async def between_steps(self, work: Callable[[BaseEngine], Found]) -> Found:
         """What `work` finds with the engine, which meanwhile takes no step."""
         return await self._found(self._engine.between_steps(work, self._memory))
 

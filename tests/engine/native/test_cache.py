@@ -13,6 +13,7 @@ from tests.asking import ACTIONS, CASES, ask, run, same
 
 from tyler.engine.native.cache import Room, bytes_of_position
 from tyler.engine.routing import Never
+from tyler.engine.sampling import Sampling
 
 LONGEST = 5
 """Latents of the tiny models' longest operator."""
@@ -72,6 +73,18 @@ def test_slots_that_nobody_reaches_take_no_memory() -> None:
     zeros = Room(64, 1024, 1).zeros(4, (256,), torch.float32, torch.device("cpu"))
     assert zeros.shape == (4, 64, 1024, 256) and bool((zeros[0, 3, 5] == 0).all())
     assert process.memory_info().rss - before < 2**25
+
+
+def test_two_thousand_requests_leave_nothing_behind() -> None:
+    engine = tiny.tyler("qwen3").engine(slots=32)
+    engine.keeps_prefixes = True
+    asked = [ask(tiny.SHORT, budget=1, sampling=Sampling(1.0, seed=seed), max_new_tokens=3) for seed in range(2000)]
+    process, held = psutil.Process(), []
+    for first in range(0, len(asked), 500):
+        assert len(engine.run(asked[first : first + 500])) == 500
+        held.append(process.memory_info().rss)
+    assert held[-1] - held[0] < 2**23
+    assert not engine.rows and len(engine._kept) == 32 and sorted(engine._free) == list(range(32))
 
 
 def test_memory_that_is_not_there_is_named_with_what_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:

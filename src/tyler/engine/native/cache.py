@@ -1,7 +1,7 @@
 """What is kept of every slot: x_t as embeddings, and the keys and values that a decoder has read of it.
 
 A slot is one request's for as long as it is answered, and nothing in it ever moves. All are made once, as large as the
-memory allows. On a CPU they are not touched before they are written, so that what nobody reaches costs nothing.
+memory allows. On a CPU they are not touched before they are written, so that what no answer reaches costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.memory_errors import is_out_of_memory
 
 SHARE = 0.5
-"""Of the memory that is free when an engine is made: what it takes where nobody says."""
+"""Of the memory that is free when an engine is made: what it takes by default."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that nobody uses now."""
+    """Memory that is free now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":

@@ -15,14 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tyler.engine.base import BaseEngine
+from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import SoleUser, check_sizes
 from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.decisions import LmHead, decide
 from tyler.engine.native.reader import CHUNK, Feed, Reader
 from tyler.engine.native.row import LATENT, Decision, Row
-from tyler.engine.protocol import Load
 from tyler.engine.request import Event, InvocationEvent, Request, check_branch
 from tyler.engine.request_state import RequestState
 from tyler.engine.soft_sampling import Choice
@@ -371,10 +370,6 @@ class Engine(BaseEngine):
     def fits(self, slots: int, memory: int | None, positions: int) -> bool:
         """Whether it has so many rows of so many positions, or all that this bound allows."""
         return self.memory == memory and self.asked >= slots and self.room.capacity >= self._reach(positions)
-
-    def release(self) -> bool:
-        """Its memory goes with it."""
-        return False
 
     def close(self) -> None:
         """Nothing outlives it."""

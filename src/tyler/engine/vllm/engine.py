@@ -23,8 +23,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
-from tyler.engine.base import BaseEngine
-from tyler.engine.protocol import Load
+from tyler.engine.base import BaseEngine, Load
 from tyler.engine.request import Event, InvocationEvent, Request
 from tyler.engine.request_state import RequestState, logit_state
 from tyler.engine.sampling import Sampling

@@ -112,7 +112,7 @@ class TriggerContext:
         self.backbone, self.trigger = backbone, trigger
         self.visible = Context(beside.room, backbone.dim, backbone.dtype, backbone.device)
         self.reader = Reader(trigger.decoder(), self.visible)
-        self._read = [list[int]() for _ in range(beside.room.slots)]  # of each slot, whoever had it
+        self._read = [list[int]() for _ in range(beside.room.slots)]  # of each slot, by the latest request in it
 
     def is_current(self) -> bool:
         """Fold the trigger's present weights in; False where they are another module now."""
