@@ -16,8 +16,8 @@ from tyler.engine.trajectory import Invocation
 from tyler.evaluation.answers import Record
 from tyler.experiments.cells import LATENTS, Cell, Sources, name_of
 from tyler.experiments.measures import packed
-from tyler.experiments.methods import SOFTCOT
 from tyler.experiments.records import columns
+from tyler.experiments.scales import SOFTCOT
 from tyler.tasks import Outcome
 
 DIM = 6

@@ -24,6 +24,8 @@ import tiny
 from damage import change, nudge
 from processes import Started, together
 from tyler.cli.main import main
+from tyler.config.sections import DecodingConfig, EvaluationConfig
+from tyler.engine.sampling import Sampling
 from tyler.evaluation import command as evaluation
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
@@ -316,3 +318,32 @@ def test_what_weights_are_in_is_a_setting_where_it_is_not_float32(place: Path) -
     ]
     assert loaded.dtype == "float32" and "dtype" not in settings[0]
     assert settings[1] == {**settings[0], "dtype": "bfloat16"}
+
+
+def test_every_key_of_a_config_arrives() -> None:
+    """A key that is new to the config needs a place among the options."""
+    evaluation = EvaluationConfig(task="gsm8k", split="test", path="data", count=7)
+    assert Questions.of(evaluation) == Questions(("gsm8k",), "test", Path("data"), 7)
+    assert set(EvaluationConfig.model_fields) == {"task", "split", "path", "count"}
+    decoding = DecodingConfig(max_new_tokens=9, temperature=0.5, budget=2, slots=3, memory=2**30)
+    answering = Answering.of(decoding)
+    assert (answering.max_new_tokens, answering.budget, answering.slots, answering.bytes) == (9, 2, 3, 2**30)
+    assert answering.sampling == Sampling(0.5)
+    assert set(DecodingConfig.model_fields) == {
+        *("max_new_tokens", "temperature", "budget", "slots", "memory", "engine", "engine_args"),
+    }
+    assert Answering.of(DecodingConfig()).bytes is None
+
+
+@pytest.mark.parametrize(
+    ("answering", "message"),
+    [
+        (Answering(router="nver"), "--router"),
+        (Answering(memory="much"), "--memory"),
+        (Answering(temperature=-1.0), "temperature=-1.0"),
+        (Answering(top_p=0.0), "top_p=0.0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_loaded(answering: Answering, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Asked(answering=answering).check()

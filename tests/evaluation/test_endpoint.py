@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving.served import serving
 
 from tyler.cli.main import main
 from tyler.evaluation.store import read_records
+from tyler.model import Tyler
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -24,6 +27,8 @@ class Scripted(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.asked.append(body)
         question = body["messages"][-1]["content"]
+        if self.behaviour == "slow":
+            return time.sleep(1)  # and hang up
         if self.behaviour == "html":
             return self.send(200, "<html>a proxy</html>", "text/html")
         if self.behaviour == "busy" or (self.behaviour == "tired" and len(self.asked) > 2):
@@ -99,3 +104,35 @@ def test_a_server_that_is_none_is_said_in_a_sentence(url: str, tmp_path: Path, c
     (tmp_path / "down").mkdir()
     assert main(command(tmp_path / "down", "http://127.0.0.1:9/v1")) == 2
     assert "start the server or check the address" in capsys.readouterr().err
+    Scripted.behaviour = "slow"
+    (tmp_path / "slow").mkdir()
+    assert main(command(tmp_path / "slow", url, "--timeout", "0.2")) == 2
+    assert "gave no answer within 0.2 s; give a longer --timeout" in capsys.readouterr().err
+
+
+def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(url: str, tmp_path: Path) -> None:
+    example = {"problem": "How many legs has a cow?", "solution": "\\boxed{4}"}
+    (tmp_path / "shots.jsonl").write_text(json.dumps(example) + "\n")
+    more = ("--instruction", "Say it in a box.", "--few-shot", str(tmp_path / "shots.jsonl"))
+    assert main(command(tmp_path, url, "--ids", "test-2", *more)) == 0
+    (body,) = Scripted.asked
+    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][0]["content"].startswith("How many legs has a cow?")
+    assert body["messages"][1]["content"] == "\\boxed{4}"
+    assert body["messages"][2]["content"] == "How many 1 x?\n\nSay it in a box."
+    (record,) = read_records(tmp_path / "out")
+    assert record.correct and record.id == "test-2"
+
+
+def test_a_server_of_tyler_is_as_the_model_itself(tmp_path: Path) -> None:
+    """`tyler eval --endpoint` against `tyler serve mini-tyler` gives the verdicts of `tyler eval mini-tyler`."""
+    model = tmp_path / "mini-tyler"
+    asked = ("--count", "6", "--max-new-tokens", "64", "--no-math-verify", "--quiet")
+    assert main(["eval", "mini-tyler", "--output", str(model), *asked]) == 0
+    with serving(Tyler.from_pretrained("mini-tyler"), name="mini-tyler") as server:
+        address = ("--endpoint", f"{server.url}/v1", "--model", "mini-tyler")
+        assert main(["eval", *address, "--output", str(tmp_path / "served"), *asked]) == 0
+    own, other = read_records(model), read_records(tmp_path / "served")
+    assert [one.outcome for one in own] == [one.outcome for one in other] and any(one.correct for one in own)
+    assert [(one.id, one.sample, one.text) for one in own] == [(one.id, one.sample, one.text) for one in other]
+    assert [(one.visible_tokens, one.latents) for one in own] == [(one.visible_tokens, one.latents) for one in other]

@@ -30,8 +30,7 @@ from tyler.evaluation.reports import (
 )
 from tyler.evaluation.statistics import Paired, wilson
 from tyler.evaluation.store import read_records
-from tyler.evaluation.verdict_styles import style_of
-from tyler.evaluation.views import traced_html, view
+from tyler.evaluation.views import style_of, traced_html, view
 from tyler.tasks import Outcome
 
 

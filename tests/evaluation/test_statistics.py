@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
 
-from tyler.evaluation.statistics import Paired, PairedShares, clustered, holm, sign_flips, sign_test, wilson
+import tiny
+from scripted import PROBLEMS, Scripted
+from stored import interrupt
+from tyler.evaluation import command, comparison
+from tyler.evaluation.answers import Record
+from tyler.evaluation.html_report import save
+from tyler.evaluation.options import Answering, Asked, Questions
+from tyler.evaluation.pass_at_1 import evaluate
+from tyler.evaluation.reports import Report, markdown, sample_rows
+from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote, votes
+from tyler.evaluation.statistics import Paired, PairedShares, clustered, holm, pass_at, sign_flips, sign_test, wilson
+from tyler.evaluation.store import SETTINGS, read_records
+from tyler.tasks import Outcome
 
 
 @pytest.mark.parametrize(
@@ -139,3 +155,184 @@ def test_a_difference_of_nothing_is_known_as_far_as_its_problems_resolve_it() ->
     upper = wilson(0, 500)[1]
     assert PairedShares((0.5,) * 500, (0.5,) * 500).interval() == (-upper, upper)
     assert Paired(250, 0, 0, 250).interval() == (-upper, upper) and 0.005 < upper < 0.01
+
+
+RIGHT, WRONG = Outcome.CORRECT, Outcome.WRONG
+
+
+@pytest.fixture(scope="module")
+def one() -> Record:
+    return evaluate(Scripted(), PROBLEMS[:1]).records[0]
+
+
+def answers(one: Record, problem: str, *given: str | None) -> list[Record]:
+    """Answers to one problem whose gold answer is 5."""
+    return [
+        replace(one, id=problem, sample=place, answer=text, outcome=RIGHT if text in ("5", "5.0") else WRONG)
+        for place, text in enumerate(given)
+    ]
+
+
+# ----------------------------------------------------------------------------------------- counting
+
+
+def test_pass_at_k_is_the_mean_over_all_choices_of_k_answers() -> None:
+    for count, correct in itertools.product(range(1, 7), range(7)):
+        if correct <= count:
+            outcomes = [True] * correct + [False] * (count - correct)
+            for k in range(1, count + 1):
+                chosen = [any(some) for some in itertools.combinations(outcomes, k)]
+                assert pass_at(k, correct, count) == pytest.approx(fmean(chosen))
+    with pytest.raises(ValueError, match="pass@3 cannot be counted from 2 answers"):
+        pass_at(3, 1, 2)
+
+
+def test_the_ks_that_are_told_are_powers_of_two_and_all() -> None:
+    assert [powers(count) for count in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4, 5], [1, 2, 4, 8]]
+
+
+def test_a_tie_counts_in_part_and_numbers_are_compared_as_numbers(one: Record) -> None:
+    assert vote(answers(one, "a", "5", "6", "5.0")) == 1.0
+    assert vote(answers(one, "a", "5", "6", "6")) == 0.0
+    assert vote(answers(one, "a", "5", "6")) == 0.5
+    assert vote(answers(one, "a", None, None)) == 0.0
+    assert vote(answers(one, "a", None, None, "5")) == 1.0, "who says nothing has no vote"
+
+
+def test_equal_answers_vote_together_by_the_equality_of_their_task(one: Record) -> None:
+    given = ["18", r"\$18", r"18\text{ dollars}", "17", "17"]
+    records = [
+        replace(one, task="gsm8k", sample=place, answer=text, outcome=WRONG if text == "17" else RIGHT)
+        for place, text in enumerate(given)
+    ]
+    assert vote(records) == 1.0
+    assert votes(records) == [("18", 3), ("17", 2)]
+
+
+def test_a_majority_is_of_groups_in_their_order(one: Record) -> None:
+    records = answers(one, "a", "5", "5", "6", "6", "6") + answers(one, "b", "5", "5", "5", "5", "6")
+    found = majority_at_k(records)
+    assert {k: estimate.value for k, estimate in found.items()} == {
+        1: pytest.approx((2 / 5 + 4 / 5) / 2),
+        2: pytest.approx((1 / 2 + 1) / 2),
+        4: pytest.approx((0.5 + 1) / 2),
+        5: 0.5,
+    }
+
+
+# ---------------------------------------------------------------------------------------- intervals
+
+
+def test_with_one_answer_each_the_interval_is_wilsons() -> None:
+    for correct, count in ((0, 7), (3, 7), (7, 7), (1, 1), (250, 500)):
+        shares = [1.0] * correct + [0.0] * (count - correct)
+        assert clustered(shares) == pytest.approx(wilson(correct, count))
+
+
+def test_answers_that_are_alike_say_no_more_than_one() -> None:
+    shares = [1.0, 1.0, 0.0, 1.0, 0.0]
+    assert clustered(shares, 8) == pytest.approx(wilson(3, 5))
+    assert clustered([0.5] * 5, 8) == pytest.approx(wilson(20, 40)), "problems that are all alike: answers count"
+    low, high = clustered([0.0] * 5, 8)
+    assert (low, high) == pytest.approx(wilson(0, 5)), "eight zeros of a problem are not eight problems"
+
+
+def test_the_interval_holds_its_level_where_problems_differ() -> None:
+    """Rates of problems from a U-shaped distribution, 8 answers each: about 95% of intervals hold the mean rate."""
+    draws = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        counts = draws.binomial(8, draws.beta(0.6, 0.4, size=60))
+        low, high = clustered(list(counts / 8), 8)
+        held += low <= 0.6 <= high
+    assert 0.92 <= held / 400 <= 0.98
+
+
+def test_paired_shares_of_single_answers_are_mcnemars() -> None:
+    shares = PairedShares((1.0, 1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 1.0, 1.0, 1.0))
+    assert (shares.only_first, shares.only_second, shares.p_value()) == (1, 2, 1.0)
+    assert shares.difference == pytest.approx(0.2)
+    low, high = shares.interval()
+    assert low < 0.2 < high and shares.interval() == (low, high)
+    assert PairedShares((0.0,) * 8, (1.0,) * 8).p_value() == pytest.approx(2 / 2**8)
+
+
+# ------------------------------------------------------------------------------- of an evaluation
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain backbone and three problems."""
+    folder = tmp_path_factory.mktemp("samples")
+    tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"]).model.save_pretrained(folder / "backbone")
+    tiny.tokenizer().save_pretrained(folder / "backbone")
+    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(3)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def run(place: Path, name: str, **answering: object) -> list[Record]:
+    asked = Asked(Questions(("jsonl",), data_dir=place / "test.jsonl"), Answering(max_new_tokens=8, **answering))  # type: ignore[arg-type]
+    asked.check()
+    command.run(str(place / "backbone"), asked, output=place / name)
+    return read_records(place / name)
+
+
+def texts(records: list[Record]) -> dict[tuple[str, str, int], str | None]:
+    return {record.key: record.text for record in records}
+
+
+def test_samples_differ_are_reproducible_and_survive_a_kill(place: Path) -> None:
+    whole = run(place, "whole", temperature=1.0, samples=3, seed=7)
+    assert [(one.id, one.sample) for one in whole] == [(f"test-{n}", s) for n in (1, 2, 3) for s in range(3)]
+    assert all(len({one.text for one in group}) == 3 for group in (whole[:3], whole[3:6], whole[6:]))
+    assert texts(run(place, "again", temperature=1.0, samples=3, seed=7, slots=2)) == texts(whole)
+    assert texts(run(place, "other", temperature=1.0, samples=3, seed=8)) != texts(whole)
+    single = run(place, "single", temperature=1.0, seed=7)
+    assert texts(single) == {key: text for key, text in texts(whole).items() if key[2] == 0}
+    interrupt(place / "whole", 4)
+    resumed = run(place, "whole", temperature=1.0, samples=3, seed=7)
+    assert texts(resumed) == texts(whole) and [one.session for one in resumed] == [0] * 4 + [1] * 5
+
+
+def test_sampling_is_a_setting_and_greedy_settings_are_as_they_were(place: Path) -> None:
+    run(place, "greedy")
+    assert not {"sampling", "samples"} & set(json.loads((place / "greedy" / SETTINGS).read_text()))
+    with pytest.raises(ValueError, match="sampling was None"):
+        run(place, "greedy", temperature=0.5)
+    for wrong, message in (({"samples": 2}, "greedy answers would all be the same"), ({"samples": 0}, "at least 1")):
+        with pytest.raises(ValueError, match=message):
+            run(place, "x", **wrong)
+
+
+def test_the_folder_names_the_sampling() -> None:
+    asked = Asked(answering=Answering(temperature=0.7, top_p=0.95, samples=8, seed=3))
+    assert command.default_folder("m", asked).name == "mini-temperature0.7-top_p0.95-samples8-seed3"
+
+
+def test_reports_tell_pass_at_k_and_majority_at_k(one: Record, tmp_path: Path, capsys) -> None:
+    records = tuple(answers(one, "a", "5", "6", "6", "6") + answers(one, "b", "5", "5", "5", "6"))
+    report = Report("Sampled", records)
+    assert (report.samples, report.accuracy) == (4, 0.5)
+    assert report.interval == pytest.approx(clustered([0.25, 0.75], 4))
+    found = {(line[1], line[2]) for line in sample_rows([report])[1:]}
+    assert found == {
+        *(("pass@1", "50.0%"), ("pass@2", "75.0%"), ("pass@4", "100.0%"), ("maj@2", "50.0%"), ("maj@4", "50.0%")),
+    }
+    assert "| Sampled | pass@2 | 75.0% |" in markdown([report])
+    save([report], tmp_path, "both")
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    (row,) = numbers["reports"]
+    assert (numbers["format"], row["problems"], row["samples"], row["correct"]) == (1, 2, 4, 4)
+    assert row["pass_at"]["2"]["value"] == pass_at_k(records)[2].value
+    assert row["majority_at"]["4"]["value"] == 0.5 and row["verdicts"] == {"correct": 4, "wrong": 4}
+    assert {"date", "version", "machine", "command"} == set(numbers["made"])
+
+
+def test_evaluations_with_samples_are_compared_by_problem(one: Record, capsys) -> None:
+    first = answers(one, "a", "5", "6", "6") + answers(one, "b", "5", "5", "6")
+    second = answers(one, "a", "5", "5", "6") + answers(one, "b", "5", "5", "6")
+    (pair,) = comparison.pair(first, second)
+    assert isinstance(pair.counts, PairedShares)
+    assert (pair.counts.count, pair.counts.only_first, pair.counts.only_second) == (2, 0, 1)
+    assert comparison.rows([pair])[0][2:5] == ("50.0%", "66.7%", "+16.7")

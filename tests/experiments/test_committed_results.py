@@ -12,11 +12,11 @@ import pytest
 from tyler.cli.main import main
 from tyler.experiments import declared
 from tyler.experiments.cells import Sources
-from tyler.experiments.library import folders_of_records
+from tyler.experiments.experiment import WRITERS
 from tyler.experiments.outputs import read_results, write_results
+from tyler.experiments.records import folders_of_records
 from tyler.experiments.reproduction import Reproduction
 from tyler.experiments.scales import SCALES
-from tyler.experiments.tables import WRITERS
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 import fabricated
 from tyler.config.files import load_config
 from tyler.evaluation.store import read_records
-from tyler.experiments import published
+from tyler.experiments import averages
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
 from tyler.experiments.experiment import Measured
@@ -30,7 +30,7 @@ TINY = SCALES["tiny"]
 
 
 def test_forgetting_of_the_papers_accuracies_is_the_papers_forgetting() -> None:
-    steps = {step: rows for step, rows in published.contents()["continual"]["rows"].items() if step != "0 base"}
+    steps = {step: rows for step, rows in averages.contents()["continual"]["rows"].items() if step != "0 base"}
     for row in ("SFT", "GRPO", "MemGen", "Tyler"):
         after = []
         for rows in steps.values():

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fabricated
 from tyler.evaluation.statistics import wilson
-from tyler.experiments import declared
+from tyler.experiments import averages, declared
 from tyler.experiments.averages import average_interval
 from tyler.experiments.cells import Cell, Sources
+from tyler.experiments.declared.invocation import POINTS, smoothed
+from tyler.experiments.declared.removal import kind, steps
+from tyler.experiments.declared.specialization import Vectors, distances_of, permuted, principal, silhouette
 from tyler.experiments.grid import Grid
 from tyler.experiments.outputs import RESULTS, render
 from tyler.experiments.records import read
 from tyler.experiments.reproduction import Reproduction
 from tyler.experiments.scales import SCALES
+from tyler.tasks import Outcome, load_problems
 from tyler.tasks.task import GradeOptions
 
 TINY = SCALES["tiny"]
@@ -140,3 +147,190 @@ def test_made_up_clusters_are_found_and_softcot_lies_in_the_same_plane(made: Pat
         ("untrained operators", True),
     }
     assert {point[0] for point in found["points"]} == {"Tyler, Stage 1", "untrained operators", "SoftCoT"}  # type: ignore[index]
+
+
+def points(apart: float) -> tuple[Vectors, list[int]]:
+    draw = np.random.default_rng(0)
+    labels = [0] * 10 + [1] * 12 + [2] * 9
+    return draw.normal(size=(31, 4)) + apart * np.eye(4)[labels], labels
+
+
+def test_a_silhouette_is_that_of_the_definition() -> None:
+    vectors, labels = points(1.0)
+    values = []
+    for i, own in enumerate(labels):
+        means = {
+            label: fmean(
+                float(np.linalg.norm(vectors[i] - vectors[j]))
+                for j, one in enumerate(labels)
+                if one == label and j != i
+            )
+            for label in set(labels)
+        }
+        inside = means.pop(own)
+        values.append((min(means.values()) - inside) / max(inside, *[min(means.values())]))
+    assert silhouette(distances_of(vectors), labels) == pytest.approx(fmean(values), abs=1e-9)
+
+
+@pytest.mark.parametrize(("apart", "low", "high"), [(6.0, 0.0, 0.002), (0.0, 0.02, 1.0)])
+def test_dealt_labels_reach_the_silhouette_where_there_are_no_clusters(apart: float, low: float, high: float) -> None:
+    vectors, labels = points(apart)
+    assert low <= permuted(distances_of(vectors), labels) <= high
+
+
+def test_principal_components_carry_the_variance_and_point_the_same_way_each_time() -> None:
+    vectors, _ = points(3.0)
+    places, shares = principal(vectors)
+    total = float(((vectors - vectors.mean(axis=0)) ** 2).sum())
+    assert (places**2).sum(axis=0) / total == pytest.approx(shares)
+    assert shares[0] > shares[1]
+    again, _ = principal(vectors[::-1])
+    np.testing.assert_allclose(np.abs(again[::-1]), np.abs(places), atol=1e-9)
+    np.testing.assert_allclose(again[::-1], places, atol=1e-9)
+
+
+def test_a_curve_loses_no_call_at_its_ends() -> None:
+    for places in ([0.0], [1.0], [0.5, 0.02]):
+        area = float(np.trapezoid(smoothed(places, answers=2), dx=1 / (POINTS - 1)))
+        assert area == pytest.approx(len(places) / 2, abs=0.01)
+
+
+RIGHT = "Step 1: $56 - 9 = 47$\n\nStep 2: $47 + 5 = 52$\n\nThe answer is $\\boxed{52}$"
+
+
+def changed(old: str, new: str) -> str:
+    assert old in RIGHT
+    return RIGHT.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (changed("boxed{52}", "boxed{53}"), "other"),
+        (changed("47 + 5 = 52", "47 + 5 = 53"), "state"),
+        (changed("47 + 5 = 52", "46 + 5 = 51"), "state"),
+        (changed("56 - 9 = 47", "56 - 9 = 46"), "state"),
+        (changed("47 + 5 = 52", "47 - 5 = 42"), "procedure"),
+        (changed("Step 2: $47 + 5 = 52$\n\n", ""), "procedure"),
+        (changed("The answer", "Step 3: $52 + 1 = 53$\n\nThe answer"), "procedure"),
+        (changed("56 - 9 = 47", "65 - 9 = 56"), "strategy"),
+        ("$56 - 9 + 5 = 53$\n\n$\\boxed{53}$", "strategy"),
+        ("$\\boxed{53}$", "strategy"),
+    ],
+)
+def test_the_first_step_that_differs_decides(text: str, expected: str) -> None:
+    assert kind(Outcome.WRONG, text, RIGHT) == expected
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome not in (Outcome.CORRECT, Outcome.WRONG)])
+def test_an_answer_without_a_verdict_wrong_fails_by_its_format(outcome: Outcome) -> None:
+    assert kind(outcome, "", RIGHT) == "format"
+
+
+def test_a_number_in_front_of_a_step_is_no_step() -> None:
+    assert steps("1. 56 - 9 = 47\n\n2. 47 + 5 = 52") == steps(RIGHT) == ["56-9=47", "47+5=52"]
+
+
+def test_steps_of_every_family_are_found() -> None:
+    found = {problem.family: steps(problem.solution or "") for problem in load_problems("mini", "harder", count=5)}
+    assert {family: len(one) for family, one in found.items()} == {
+        "arithmetic": 5,
+        "algebra": 5,
+        "science": 4,
+        "theorems": 5,
+        "programs": 5,
+    }
+    assert found["programs"][2] == "39>55isFalse" and found["science"][:2] == ["voltage=current*resistance", "4*7=28"]
+
+
+def test_a_condition_that_is_read_wrongly_is_a_state_and_another_law_another_strategy() -> None:
+    _, _, science, _, programs = (problem.solution or "" for problem in load_problems("mini", "harder", count=5))
+    assert kind(Outcome.WRONG, programs.replace("is False", "is True"), programs) == "state"
+    assert kind(Outcome.WRONG, science.replace("current * resistance", "current * charge"), science) == "strategy"
+    assert kind(Outcome.WRONG, science.replace("2 * 28 = 56", "2 * 28 = 65"), science) == "state"
+
+
+LABELS = {
+    "main": ("tab:main", "tab:qwen25-main"),
+    "ablation": ("tab:unified-ablation",),
+    "budget": ("tab:efficiency-budget",),
+    "efficiency": ("tab:efficiency-overhead",),
+    "continual": ("tab:continual-learning",),
+}
+PLAIN = re.compile(r"\\(textbf|underline|multirow|emph|rowcolor|cellcolor|cmidrule|quad|scriptsize|textcolor)\b")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@pytest.fixture
+def source() -> str:
+    """The paper's LaTeX."""
+    path = os.environ.get("TYLER_PAPER")
+    if not path:
+        pytest.skip("the paper's source is not here; set TYLER_PAPER to its .tex file")
+    return Path(path).read_text()
+
+
+def printed(source: str, label: str) -> list[list[float]]:
+    """The numbers of each row of a table, differences with their sign."""
+    end = source.index(rf"\label{{{label}}}")
+    table = source[source.rindex(r"\begin{table", 0, end) : end]
+    rows = re.findall(r"^(?!%).*\\\\", table[table.index(r"\midrule") :], re.MULTILINE)
+    return [numbers for row in rows if (numbers := numbers_of(row))]
+
+
+def numbers_of(row: str) -> list[float]:
+    """Those of the cells after a row's name."""
+    row = re.sub(r"\\(rowcolor|cellcolor|textcolor)\{[^}]*\}", "", row.rstrip("\\ "))
+    row = row.replace(r"$\downarrow$", "-").replace(r"$\uparrow$", "")
+    found = []
+    for cell in row.split("&"):
+        cell = re.sub(r"\\multirow\{\d+\}\{\*\}", "", cell)
+        plain = re.sub(r"\\[a-zA-Z]+|[{}$()+\s]", " ", cell)
+        if re.fullmatch(r"[\s\d.,-]*\d[\s\d.,-]*", plain.strip()):
+            found += [float(number) for number in NUMBER.findall(plain)]
+    return found
+
+
+def test_every_number_is_the_papers(source: str) -> None:
+    for table, labels in LABELS.items():
+        rows = [row for label in labels for row in printed(source, label)]
+        typed = [row for group in averages.contents()[table]["rows"].values() for row in group.values()]
+        width = len(averages.contents()[table]["columns"])
+        assert [row[-len([v for v in ours if v is not None]) :] for row, ours in zip(rows, typed, strict=True)] == [
+            [value for value in row if value is not None] for row in typed
+        ], table
+        assert all(len(row) == width for row in typed)
+
+
+@pytest.mark.parametrize(
+    ("percent", "count", "possible"),
+    [
+        (30.50, 198, False),
+        (30.30, 198, True),
+        (33.50, 198, False),
+        (85.21, 1319, True),
+        (89.65, 1319, False),
+        (100, 7, True),
+    ],
+)
+def test_a_share_is_k_of_n_or_is_not(percent: float, count: int, possible: bool) -> None:
+    """85.21 is 1124/1319 = 85.216... cut off; 60/198 is 30.30 and 61/198 is 30.81, so 30.50 is neither."""
+    assert averages.is_share(percent, count) is possible
+
+
+def test_impossible_numbers_are_marked_where_they_are_shown() -> None:
+    assert averages.shown("main", "SmolLM3-3B", "Tyler, Stage 1", "GPQA-Diamond") == "30.50†"
+    assert averages.shown("main", "SmolLM3-3B", "CoT", "GSM8K") == "58.91"
+    assert averages.shown("main", "Qwen3-4B", "SFT", "Difference", "+.2f") == "-2.29"
+    assert averages.shown("main", "mini", "CoT", "eval") == ""
+
+
+def test_averages_are_those_of_their_rows() -> None:
+    """To the rounding: the paper's averages follow from its own cells, but for those that are listed."""
+    wrong = []
+    for table in ("main", "ablation"):
+        for group, rows in averages.contents()[table]["rows"].items():
+            for row, (*shares, mean, _) in rows.items():
+                if abs(sum(shares) / 4 - mean) > 0.0101:
+                    wrong.append((group, row))
+    assert wrong == []

@@ -15,7 +15,7 @@ from tyler.cli import main
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
-from tyler.lens import redecoded
+from tyler.lens import rescoring
 from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
     TOGETHER,
@@ -28,10 +28,8 @@ from tyler.lens.block import (
     read_blocks,
     read_together,
 )
-from tyler.lens.interventions import NAMED, Blocks, blocks_of
-from tyler.lens.redecoded import differences, kept_answers
-from tyler.lens.replacements import REPLACEMENTS, before, replacements, synthesized
-from tyler.lens.rescoring import Gap, Rescored, boxed_actions, rescore, with_block
+from tyler.lens.interventions import NAMED, REPLACEMENTS, Blocks, before, blocks_of, replacements, synthesized
+from tyler.lens.rescoring import Gap, Rescored, boxed_actions, differences, kept_answers, rescore, with_block
 from tyler.lens.survey import STATEMENTS, Estimate, bootstrap, count, survey
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -338,7 +336,7 @@ def test_no_answer_is_decoded_again_with_its_own_latents(model: Tyler, monkeypat
         return [own[problems.index(text)] for text in texts]
 
     monkeypatch.setattr(Tyler, "solve", solve)
-    monkeypatch.setattr(redecoded, "INTERVENTIONS", {"other problem": "shuffled"})
+    monkeypatch.setattr(rescoring, "INTERVENTIONS", {"other problem": "shuffled"})
     monkeypatch.setitem(NAMED, "shuffled", shuffled)
     kept = kept_answers(model, problems, own, max_new_tokens=160)
     boxed = [problem for problem, answer in zip(problems, own, strict=True) if boxed_answer(answer.text) is not None]

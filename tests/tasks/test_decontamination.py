@@ -11,9 +11,15 @@ from tyler.config.loops import Stage1Config
 from tyler.config.schema import Config
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.benchmarks import gpqa
-from tyler.tasks.decontamination import Overlap, Selection, find_overlap, load_training, refuse_overlap
-from tyler.tasks.near_duplicates import NearIndex
-from tyler.tasks.same_text import fingerprint
+from tyler.tasks.decontamination import (
+    NearIndex,
+    Overlap,
+    Selection,
+    find_overlap,
+    fingerprint,
+    load_training,
+    refuse_overlap,
+)
 from tyler.training.command import development_problems
 
 

@@ -88,10 +88,10 @@ def reproduce(
             the native one.
     """
     from tyler.experiments import declared
-    from tyler.experiments.library import folders_of_records
+    from tyler.experiments.cells import sources_in
+    from tyler.experiments.records import folders_of_records
     from tyler.experiments.reproduction import Reproduction, with_seeds
     from tyler.experiments.scales import scale_named
-    from tyler.experiments.sources import sources_in
     from tyler.tasks.task import GradeOptions
 
     asked = with_seeds(scale_named(scale), seeds)
@@ -156,8 +156,8 @@ def carry_out(
     made: Reproduction, device: str, options: GradeOptions, processes: int, memory: int | None = None
 ) -> None:
     """Run and report."""
+    from tyler.experiments.cells import check_weights
     from tyler.experiments.listing import estimator_of
-    from tyler.experiments.sources import check_weights
     from tyler.tasks import find_task
 
     cells = made.cells()
@@ -166,7 +166,7 @@ def carry_out(
         raise ValueError(
             f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
-    check_weights(made.scale, cells, made.sources)
+    check_weights(made.scale.name, cells, made.sources)
     estimates = estimator_of(made, device).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
     made.run(options, costs.__getitem__, processes, memory)

@@ -10,11 +10,8 @@ options.py          what can be asked of an evaluation
 question_files.py   answers to a file of questions, ungraded
 reports.py          tables of records
 samples.py          several answers to a problem: pass@k, a majority vote
-summary.py          the numbers of a report as JSON
-html_report.py      a page of records
-views.py            what such a page shows
-verdict_styles.py   the word, sign, colour and pattern of each verdict
-pages.py            pages of HTML from templates
+html_report.py      a page of records, and their numbers as JSON
+views.py            what such a page shows, and pages from templates
 comparison.py       two evaluations, problem by problem
 budget_matching.py  a baseline made as long as Tyler
 statistics.py       intervals and tests

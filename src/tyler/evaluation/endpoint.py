@@ -43,14 +43,20 @@ class Endpoint:
     prompt: Prompt
     sampling: Sampling
     max_new_tokens: int
+    weights: str
     examples: tuple[Message, ...] = ()
 
     @classmethod
     def of(cls, options: EndpointOptions, answering: Answering) -> Endpoint:
-        """What the command line asks. Raises ValueError for a file of examples that cannot be read."""
-        prompt = Prompt()
+        """What the command line asks; of `tyler serve` with the model's own instruction.
+
+        Raises ValueError for a file of examples that cannot be read, EndpointError for a server that cannot be used.
+        """
+        about = described(options)
+        prompt = Prompt(instruction=about["instruction"]) if "instruction" in about else Prompt()
         examples = () if options.few_shot is None else read_examples(options.few_shot, prompt)
-        return cls(options, prompt, answering.sampling, answering.max_new_tokens, examples)
+        weights = about.get("weights", "not known: behind an endpoint")
+        return cls(options, prompt, answering.sampling, answering.max_new_tokens, weights, examples)
 
     @property
     def name(self) -> str:
@@ -62,7 +68,7 @@ class Endpoint:
         return {
             "model": self.options.model,
             "endpoint": self.options.endpoint,
-            "weights": "not known: behind an endpoint",
+            "weights": self.weights,
             "method": "endpoint",
             "method_settings": {},
             "max_new_tokens": self.max_new_tokens,
@@ -82,13 +88,14 @@ class Endpoint:
         where the server is not there, not ready after all retries, or not an API; then no further request is sent.
         """
         with client_of(self.options) as client, ThreadPoolExecutor(self.options.concurrency) as threads:
-            requests = [threads.submit(self.answer, client, problem, clock) for problem in problems]
+            waiting = {threads.submit(self.answer, client, problem, clock) for problem in problems}
             try:
-                for request in as_completed(requests):
+                for request in as_completed(tuple(waiting)):
+                    waiting.remove(request)
                     answered(request.result())
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
-                for request in requests:  # what was under way is kept too
+                for request in waiting:  # what was under way is kept too
                     if not request.cancelled() and request.exception() is None:
                         answered(request.result())
                 raise
@@ -146,6 +153,25 @@ def client_of(options: EndpointOptions) -> OpenAI:
         ) from None
     key = os.environ.get(KEY) or "none"
     return OpenAI(base_url=options.endpoint, api_key=key, timeout=options.timeout, max_retries=options.retries)
+
+
+def described(options: EndpointOptions) -> dict[str, Any]:
+    """What `tyler serve` says of its model; nothing of another server."""
+    import openai
+
+    try:
+        with client_of(options) as client:
+            found = client.models.retrieve(options.model)
+    except openai.APIStatusError as error:
+        if error.status_code in (401, 403, 429, 502, 503, 504):
+            raise refused(options, error) from error
+        return {}
+    except openai.APIConnectionError as error:
+        raise unreachable(options, error) from error
+    except openai.APIError:  # no JSON; the first question says what to do
+        return {}
+    about = getattr(found, "tyler", None)
+    return about if isinstance(about, dict) else {}
 
 
 def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _groups(answers: list[Record], k: int) -> list[list[Record]]:
 def vote(answers: Sequence[Record]) -> float:
     """The chance that the most frequent answer is right, where a tie is broken by lot; 0 where none has an answer.
 
-    Answers are the same where their task's grader says so (`tyler.tasks.ballots`); the gold answer has no say in that.
+    Answers are the same where their task's grader says so (`tyler.tasks.grading`); the gold answer has no say in that.
     """
     cast = _ballots(answers)
     most = max(map(len, cast), default=0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from tyler.engine.presentation import as_html, colour_of, counted
+from tyler.engine.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import (
     CAPTION,
@@ -26,8 +28,65 @@ from tyler.evaluation.reports import (
     sample_rows,
     warnings,
 )
-from tyler.evaluation.verdict_styles import Style, style_of
 from tyler.tasks import Outcome, find_task
+
+FOLDER = files("tyler") / "assets" / "pages"
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def render(template: str, **values: Any) -> str:
+    """A template with its values, escaped: whatever a model wrote stays text."""
+    environment = Environment(
+        loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    own = {"css": Markup(_read("page.css")), "js": Markup(_read("page.js"))}
+    return environment.get_template(template).render(**own, **values)
+
+
+WORDS = {
+    Outcome.CORRECT: ("correct", "✓"),
+    Outcome.WRONG: ("wrong", "✗"),
+    Outcome.NO_BOX: ("no box", "□"),
+    Outcome.TRUNCATED: ("cut off", "…"),
+    Outcome.UNPARSABLE: ("unparsable", "?"),
+    Outcome.TIMEOUT: ("timeout", "◷"),
+    Outcome.GOLD_ERROR: ("gold unreadable", "!"),
+    Outcome.TOO_LONG: ("too long", "↔"),
+}
+"""The word and the sign of each, the same in tables, legends and badges."""
+
+_LIGHT = "rgba(255,255,255,.5)"
+PATTERNS = {
+    Outcome.CORRECT: "none",
+    Outcome.WRONG: f"repeating-linear-gradient(45deg,{_LIGHT} 0 2px,transparent 2px 8px)",
+    Outcome.NO_BOX: f"radial-gradient({_LIGHT} 25%,transparent 27%) 0 0/7px 7px",
+    Outcome.TRUNCATED: f"repeating-linear-gradient(90deg,{_LIGHT} 0 2px,transparent 2px 7px)",
+    Outcome.UNPARSABLE: f"repeating-linear-gradient(0deg,{_LIGHT} 0 2px,transparent 2px 6px)",
+    Outcome.TIMEOUT: f"repeating-linear-gradient(135deg,{_LIGHT} 0 2px,transparent 2px 6px)",
+    Outcome.GOLD_ERROR: f"repeating-linear-gradient(135deg,{_LIGHT} 0 4px,transparent 4px 9px)",
+    Outcome.TOO_LONG: f"repeating-linear-gradient(90deg,{_LIGHT} 0 4px,transparent 4px 12px)",
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one verdict is shown; `pattern` is a CSS background over the colour."""
+
+    key: str
+    word: str
+    sign: str
+    colour: str
+    pattern: str
+
+
+def style_of(outcome: Outcome) -> Style:
+    """The style of an outcome."""
+    word, sign = WORDS[outcome]
+    return Style(str(outcome), word, sign, VERDICTS[str(outcome)], PATTERNS[outcome])
+
 
 TENTHS = 10
 MOST_CHARACTERS = 2_000_000

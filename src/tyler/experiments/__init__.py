@@ -4,20 +4,16 @@ cells.py          a cell: a trained model, decoded in one way, on the problems o
 training.py       the models of cells, trained once and shared
 records.py        a finished cell on disk, as short as it can be and still recount every number
 grid.py           cells that have no record yet are run; a killed grid resumes
-scales.py         backbones, problems, seeds and chosen settings of each scale
-methods.py        the methods of the tables as trainings and decodings, and their colours
+scales.py         backbones, problems, seeds, chosen settings and methods of each scale
 experiment.py     an experiment: entries, findings, tables and figures
 declared/         one module an experiment of the paper
 studies/          one module a study of our own
-study.py          what a study declares, and its tables and figure (share_figure.py)
-averages.py       shares with intervals, averages over tasks, differences
-published.py      the paper's numbers (published.yaml), and those that no count gives
+study.py          what a study declares, and its tables and figure
+averages.py       shares with intervals, averages over tasks, differences; the paper's numbers (published.yaml)
 measures.py       what is kept of a cell's answers
-library.py        records of several folders, by the hash of their cells
-sources.py        where the tasks' files and the backbones are
 estimates.py      time and memory of a cell before it is run
 reproduction.py   `tyler reproduce`: run what is missing, then results.json
-outputs.py        tables and figures from results.json alone (tables.py, figures.py, tyler.mplstyle)
+outputs.py        tables and figures from results.json alone (figures.py, tyler.mplstyle)
 smoke.py          everything once, on small random backbones
 listing.py        a dry run's list, and what a number is made of
 """

@@ -11,11 +11,10 @@ from rich.table import Column, Table
 
 from tyler.engine.presentation import counted
 from tyler.evaluation.statistics import PairedShares
-from tyler.experiments.cells import Cell, name_of
+from tyler.experiments.cells import Cell, is_at_hand, name_of
 from tyler.experiments.estimates import UNMADE, Estimate, Estimator
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
-from tyler.experiments.sources import is_at_hand
 from tyler.planning.hardware import GB, THIS, device_named
 from tyler.runs.progress import clock_time
 

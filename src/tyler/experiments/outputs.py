@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT
-from tyler.experiments.experiment import Experiment, Results, no_figures
-from tyler.experiments.tables import WRITERS
+from tyler.experiments.experiment import WRITERS, Experiment, Results, no_figures
 from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:

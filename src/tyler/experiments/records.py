@@ -121,3 +121,26 @@ def row_of(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's row in evaluations.parquet."""
     own = {key: about.get(key) for key in ("row", "task", "split", "seed")}
     return {"evaluation": name, **own, "about": json.dumps(about, ensure_ascii=False, sort_keys=True)}
+
+
+RECORDS = "records"
+
+
+def folders_of_records(earlier: Path) -> tuple[Path, ...]:
+    """Where records are below a folder: in each of its folders, or in one of that called "records"."""
+    folders = (folder for folder in sorted(earlier.glob("*")) if folder.is_dir())
+    return tuple(folder / RECORDS if (folder / RECORDS).is_dir() else folder for folder in folders)
+
+
+def read_all(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """The records of all folders that are there, by the names of their cells; a later folder goes before an earlier.
+
+    Where two folders have a cell, the earlier record stays under NAME@FOLDER: a study shows its own.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        for name, record in read(folder).items():
+            if name in found:
+                found[f"{name}@{Path(found[name]['folder']).name}"] = found[name]
+            found[name] = record
+    return found

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyler import __version__
-from tyler.experiments import declared, library
+from tyler.experiments import declared, records
 from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources, name_of
 from tyler.experiments.experiment import Entry, Experiment, Measured, Record
 from tyler.experiments.outputs import write_results
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKER = "reproduction.json"
-MODELS, KEPT, RECORDS = "models", "kept", library.RECORDS
+MODELS, KEPT, RECORDS = "models", "kept", records.RECORDS
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Reproduction:
 
     def known(self) -> Mapping[str, Record]:
         """Every record there is, here and in the libraries, by the name of its cell."""
-        return library.read([*self.libraries, self.folder / RECORDS])
+        return records.read_all([*self.libraries, self.folder / RECORDS])
 
     def run(
         self,

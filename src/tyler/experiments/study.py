@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.statistics import PairedShares, holm
 from tyler.experiments.cells import SPREAD, Cell, Questions
-from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, in_order
+from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Record, Results, Table, in_order
 from tyler.experiments.scales import Scale
-from tyler.experiments.tables import MISSING, Table
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome
 
@@ -252,7 +251,7 @@ def slug(text: str) -> str:
 
 def figures(study: Study, results: Results) -> dict[str, Figure]:
     """Every row's share of right answers, one panel for each column."""
-    from tyler.experiments.share_figure import draw
+    from tyler.experiments.figures import draw
 
     entries = [one for one in results["entries"] if "k" in one]
     return {study.records: draw(entries, study.groups, study.dotted)} if entries else {}

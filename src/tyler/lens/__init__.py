@@ -3,9 +3,7 @@
 block.py          one block of one answer: what it is read as, and what changes without it
 survey.py         the same over a set of problems, with intervals
 interventions.py  what is done to the latents of a model that is measured
-replacements.py   what stands in the place of a block
 rescoring.py      an answer's tokens under the policy, with another block in one place
-redecoded.py      answers that are decoded again from the block on
 tables.py         what the lens measured as tables and pages
 run_report.py     `tyler report`: a page of runs and evaluations, from what they left on disk
 """

@@ -26,8 +26,7 @@ from torch import Tensor
 
 from tyler.engine.shared_engine import Turn
 from tyler.engine.trajectory import Trajectory
-from tyler.lens.interventions import blocks_of
-from tyler.lens.replacements import REPLACEMENTS, exchanged, replacements
+from tyler.lens.interventions import REPLACEMENTS, blocks_of, exchanged, replacements
 from tyler.lens.rescoring import Gap, Rescored, boxed_actions, rescore
 from tyler.model import Tyler
 

@@ -17,12 +17,10 @@ from markupsafe import Markup
 from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.engine.presentation import as_html, counted
-from tyler.evaluation.pages import render
+from tyler.evaluation.html_report import command_of, machine_of, made
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
-from tyler.evaluation.summary import command_of, machine_of, made
-from tyler.evaluation.verdict_styles import style_of
-from tyler.evaluation.views import view
+from tyler.evaluation.views import render, style_of, view
 from tyler.lens.survey import Survey
 from tyler.lens.tables import survey_tables
 from tyler.runs.atomic_files import atomic_write

@@ -17,8 +17,8 @@ import torch
 from tyler.engine.routing import Router
 from tyler.evaluation.statistics import middle95, resampled
 from tyler.lens.block import TOGETHER, Effect, Reading, read_blocks, read_together
-from tyler.lens.redecoded import differences, kept_answers
-from tyler.lens.replacements import REPLACEMENTS
+from tyler.lens.interventions import REPLACEMENTS
+from tyler.lens.rescoring import differences, kept_answers
 from tyler.model import Tyler
 from tyler.runs.progress import bar
 
@@ -152,7 +152,7 @@ class Survey:
     """What a set of answers shows, by operator; the last, `lens.TOGETHER`, is all blocks of an answer at once.
 
     `decoded` is the share of answers that keep what is in their box when they are decoded again with all latents
-    replaced, `decoded_tested` answers `redecoded.DIFFERENCES`. Both are empty where no answer has a box.
+    replaced, `decoded_tested` answers `rescoring.DIFFERENCES`. Both are empty where no answer has a box.
     """
 
     num_problems: int

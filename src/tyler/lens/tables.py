@@ -7,9 +7,9 @@ from typing import Any
 
 from tyler.engine.presentation import as_html, colour_of, counted
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.pages import render
+from tyler.evaluation.views import render
 from tyler.lens.block import Reading, Scored
-from tyler.lens.replacements import REPLACEMENTS
+from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.survey import STATEMENTS, Estimate, OperatorSurvey, Survey
 
 NOTHING = "–"

@@ -86,12 +86,13 @@ def add_status(app: FastAPI, service: Service) -> None:
 
 def described(service: Service, name: str) -> dict[str, Any]:
     """The model as a list of models has it, under one of its names."""
-    backbone = service.servable.model.backbone
+    backbone, prompt = service.servable.model.backbone, service.servable.model.prompt
+    about = {"method": service.servable.name, "backbone": backbone.id, "weights": service.weights}
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "tyler",
         "max_model_len": backbone.max_positions,
-        "tyler": {"method": service.servable.name, "backbone": backbone.id, "weights": service.weights},
+        "tyler": {**about, "instruction": prompt.instruction},
     }

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from tyler.serving.errors import ApiError
-from tyler.tasks.control_tokens import Cuts
-from tyler.tasks.prompts import Message, written_turns
+from tyler.tasks.prompts import Cuts, Message, written_turns
 
 MOST_ROLES = 256
 """Sequences of roles whose outcome is remembered."""

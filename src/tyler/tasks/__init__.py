@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tyler.tasks.ballots import ballots
-from tyler.tasks.grader_version import grader_version
-from tyler.tasks.grading import TASKS, find_task, grade, task_name
+from tyler.tasks.grading import TASKS, ballots, find_task, grade, grader_version, task_name
 from tyler.tasks.loading import load_problems
 from tyler.tasks.problem import Outcome, Problem, Verdict
 

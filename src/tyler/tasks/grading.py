@@ -8,15 +8,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
+from importlib.metadata import version
 from pkgutil import iter_modules
 from typing import get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
-from tyler.tasks.problem import Outcome, Verdict
+from tyler.tasks.problem import Outcome, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
-from tyler.tasks.thoughts import after_thought
 
 
 def _benchmarks() -> dict[str, str]:
@@ -140,3 +140,34 @@ def _gold_text(task: Task | Generated, gold: Gold) -> str:
     raise TypeError(
         f"task {task.name!r}: the gold answer must be text, as in Problem.answer; got {type(gold).__name__}"
     )
+
+
+def ballots(task: str, answers: Sequence[str]) -> list[list[int]]:
+    """The indices of equal answers, one list a ballot, in the order of first answers. The gold answer has no say.
+
+    An answer goes to the first ballot whose first answer it equals: equality is not transitive where a grader lets a
+    unit be omitted (`5 cm`, `5`, `5 m`). Raises ValueError for an unknown task.
+    """
+    cast: list[list[int]] = []
+    for index, answer in enumerate(answers):
+        ballot = next((one for one in cast if _same(task, answers[one[0]], answer)), None)
+        if ballot is None:
+            cast.append([index])
+        else:
+            ballot.append(index)
+    return cast
+
+
+@lru_cache(maxsize=65_536)
+def _same(task: str, answer: str, other: str) -> bool:
+    return answer == other or find_task(task).same(answer, other)
+
+
+REVISION = 2
+"""Of the graders in this package: raised with every change that may change a verdict."""
+_LIBRARIES = ("sympy", "latex2sympy2_extended", "math-verify")
+
+
+def grader_version(mode: Mode = "official") -> dict[str, str]:
+    """Everything that decides a verdict besides the answer and the gold one; loads none of the libraries it names."""
+    return {"revision": str(REVISION), "mode": mode, **{name: version(name) for name in _LIBRARIES}}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,3 +67,36 @@ class Verdict:
     @property
     def correct(self) -> bool:
         return self.outcome is Outcome.CORRECT
+
+
+_DRESS = re.compile(r"\\(?:[,;:!() \[\]]|(?:left|right|displaystyle|q?quad)(?![A-Za-z])|[dt](?=frac))|[~\s]+")
+_PUNCTUATION = re.compile(r"[;:!?\"'`$\\{}‘’“”]|(?<!\d)[.,]|[.,](?!\d)|,(?=\d{3}(?!\d))")
+
+
+def fingerprint(text: str) -> bytes:
+    """A hash of a problem's text that case, spaces (LaTeX's too), math delimiters and punctuation do not change.
+
+    Operators, parentheses and decimal points stay, so that `2 + 3` is not `2 - 3`, nor `1.5` the same as `15`.
+    """
+    text = _PUNCTUATION.sub("", _DRESS.sub("", unicodedata.normalize("NFKC", text)))
+    return hashlib.sha256(text.casefold().encode("utf-8", "surrogatepass")).digest()
+
+
+_THINK, _END_OF_THOUGHT = "<think>", "</think>"
+
+
+def leaves_thought_open(prompt: str) -> bool:
+    """Whether a rendered prompt ends in an open thought, as chat templates write it for reasoning models."""
+    return prompt.rstrip().endswith(_THINK)
+
+
+def after_thought(completion: str, *, opened: bool = False) -> str:
+    """What follows the thought that a completion begins with; "" where that thought never ends.
+
+    `opened`: the prompt has opened the thought (`leaves_thought_open`), and all up to `</think>` belongs to it. Else
+    the thought is a leading `<think>...</think>`, or what stands before a `</think>` that no `<think>` precedes.
+    """
+    before, end, after = completion.partition(_END_OF_THOUGHT)
+    if opened or before.lstrip().startswith(_THINK) or (end and _THINK not in before):
+        return after
+    return completion

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,12 +12,42 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from jinja2 import TemplateError
 
-from tyler.tasks.control_tokens import Cuts, encode_parts
-from tyler.tasks.problem import Problem
-from tyler.tasks.thoughts import leaves_thought_open
+from tyler.tasks.problem import Problem, leaves_thought_open
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+class Cuts:
+    """Where the messages of one prompt are to be cut; a random mark stands there while they are written
+    into a chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        spelled = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        longest_first = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._mark = secrets.token_hex(16)
+
+    def mark(self, text: str) -> str:
+        """A message with its marks."""
+        parts, at = [], 0
+        while found := self._control.search(text, at):
+            parts.append(text[at : found.start() + 1])
+            at = found.start() + 1
+        return self._mark.join([*parts, text[at:]])
+
+    def parts(self, written: str) -> list[str]:
+        """The whole prompt, without marks, in the parts that are encoded one by one."""
+        return written.split(self._mark)
+
+
+def encode_parts(tokenizer: PreTrainedTokenizerBase, parts: Sequence[str]) -> list[int]:
+    """Token ids of a prompt in parts; one without a chat template begins with what the tokenizer puts in front."""
+    # Not verbose: what is too long is refused in our own words, where the context is known.
+    first = list(tokenizer.encode(parts[0], add_special_tokens=tokenizer.chat_template is None, verbose=False))
+    others = [tokenizer.encode(part, add_special_tokens=False, verbose=False) for part in parts[1:]]
+    return [*first, *(id for ids in others for id in ids)]
+
 
 BOXED_INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 """The paper requires the box but does not print its prompt; this is the wording the Qwen model cards recommend."""
@@ -131,7 +163,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, question: Question, prompt: P
     """Token ids of q: the turns in the tokenizer's chat template, up to where the assistant's turn begins.
 
     A tokenizer without a chat template gets each turn's text and a newline, with the tokens it puts in front by itself.
-    What a turn says never becomes a control token (`control_tokens.py`). `prompt` is `Prompt()` by default. Raises
+    What a turn says never becomes a control token. `prompt` is `Prompt()` by default. Raises
     ValueError for a problem without text, for invalid messages, and for those that the template refuses.
     """
     prompt = prompt or Prompt()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
-from tyler.tasks.answers.dress import plain
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.grade_options import GradeOptions as GradeOptions
 from tyler.tasks.grade_options import Mode as Mode

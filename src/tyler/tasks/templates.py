@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from tyler.tasks.person_names import PERSON_NAMES
+from tyler.tasks.word_problems import PERSON_NAMES
 
 SIMILARITY = 0.6
 """Templates are alike whose words have at least this Jaccard similarity,"""

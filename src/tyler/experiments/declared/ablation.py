@@ -11,10 +11,8 @@ from typing import Any
 
 from tyler.experiments.averages import accuracy_table, differences
 from tyler.experiments.cells import Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, seeded
-from tyler.experiments.methods import COT, HARD_CAP, STAGE1, STAGE2, cell, methods
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import Table
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, seeded
+from tyler.experiments.scales import COT, HARD_CAP, STAGE1, STAGE2, Scale, cell, methods
 
 BASE = "(a) CoT"
 NO_BUDGET, NO_ANCHOR = "grpo.budget_weight=0", "grpo.anchor_weight=0"

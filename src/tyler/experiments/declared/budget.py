@@ -17,15 +17,13 @@ from tyler.experiments.averages import (
     difference,
     differences,
     mean_of,
+    shown,
     with_paper,
     written,
 )
 from tyler.experiments.cells import ACCURACY
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, in_order, seeded
-from tyler.experiments.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
-from tyler.experiments.published import shown
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import Table
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, in_order, seeded
+from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, cell, methods, timed_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

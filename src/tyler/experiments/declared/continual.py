@@ -15,13 +15,10 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tyler.experiments.averages import accuracy, told, with_paper, written
+from tyler.experiments.averages import accuracy, shown, told, with_paper, written
 from tyler.experiments.cells import Cell, Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, entry_of, in_order, seeded
-from tyler.experiments.methods import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER
-from tyler.experiments.published import shown
-from tyler.experiments.scales import Domain, Scale
-from tyler.experiments.tables import Table
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entry_of, in_order, seeded
+from tyler.experiments.scales import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER, Domain, Scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

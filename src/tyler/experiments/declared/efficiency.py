@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tyler.experiments.averages import average, average_interval, averaged, mean_of, with_paper, written
-from tyler.experiments.experiment import Entry, Experiment, Results, entry_of, in_order, seeded
-from tyler.experiments.methods import COLOURS, STAGE2, TIMED, cell, methods, timed_cell
-from tyler.experiments.published import shown
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import MISSING, Table
+from tyler.experiments.averages import average, average_interval, averaged, mean_of, shown, with_paper, written
+from tyler.experiments.experiment import MISSING, Entry, Experiment, Results, Table, entry_of, in_order, seeded
+from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, cell, methods, timed_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

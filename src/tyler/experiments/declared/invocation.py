@@ -11,10 +11,8 @@ import numpy as np
 
 from tyler.evaluation.statistics import wilson
 from tyler.experiments.declared.removal import WHOLE, texts_cell
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, in_order, seeded
-from tyler.experiments.methods import COLOURS, STAGE2, cell, methods
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import MISSING, Table
+from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Results, Table, in_order, seeded
+from tyler.experiments.scales import COLOURS, STAGE2, Scale, cell, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any
 
 from tyler.experiments.averages import accuracy_table, differences
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, in_order, seeded
-from tyler.experiments.methods import COT, cell, methods
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import Table
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, in_order, seeded
+from tyler.experiments.scales import COT, Scale, cell, methods
 
 
 def entries(scale: Scale) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Figure pca-typed (b): what newly fails when an operator is removed, by kind of error (`failures.py`).
+"""Figure pca-typed (b): what newly fails when an operator is removed, by kind of error (`KINDS`).
 
 A new failure is a problem that the model solves with all its operators and not without one. How many are newly solved
 stands beside it: where both are alike, the removal only changed answers.
@@ -6,23 +6,69 @@ stands beside it: where both are alike, the removal only changed answers.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.statistics import wilson
 from tyler.experiments.cells import TEXTS, Cell, Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, in_order, seeded
-from tyler.experiments.failures import KINDS, kind
-from tyler.experiments.methods import COLOURS, HARD_CAP, STAGE2, methods
-from tyler.experiments.scales import Scale
-from tyler.experiments.tables import Table
+from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, in_order, seeded
+from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+KINDS = ("strategy", "state", "procedure", "format", "other")
+SEPARATORS = re.compile(r"\n|\$|```|\\\[|\\\]|\\\(|\\\)|\", \"|\": \"|[{}]?\"[}]?")
+MARKER = re.compile(r"^\s*(?:Step \d+:|\d+\.(?=\s))\s*")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+OPERATOR = re.compile(r"[-+*/|<>^]")
+
+
+def steps(text: str) -> list[str]:
+    """The formulas of a solution, in their order, without spaces."""
+    found = (MARKER.sub("", part) for part in SEPARATORS.split(text))
+    return ["".join(part.split()).rstrip(".,") for part in found if is_step(part)]
+
+
+def is_step(part: str) -> bool:
+    """Whether a part of a text is a formula."""
+    return "boxed" not in part and ("=" in part or bool(NUMBER.search(part) and OPERATOR.search(part)))
+
+
+def left(step: str) -> str:
+    """All before the last equals sign, or before a truth value."""
+    return step.rpartition("=")[0] or re.sub(r"is(True|False)$", "", step)
+
+
+def form(step: str) -> str:
+    """The left side with every number as #."""
+    return NUMBER.sub("#", left(step))
+
+
+def kind(outcome: str, text: str, reference: str) -> str:
+    """Which of KINDS a wrong answer is, `outcome` its verdict, `reference` a right solution."""
+    if outcome != Outcome.WRONG:
+        return "format"
+    return difference(steps(text), steps(reference))
+
+
+def difference(found: Sequence[str], right: Sequence[str]) -> str:
+    """What sets two sequences of steps apart first."""
+    if not found or not right or left(found[0]) != left(right[0]):
+        return "strategy"
+    if found[0] != right[0] and not NUMBER.search(left(right[0])):
+        return "strategy"
+    for ours, theirs in zip_longest(found, right, fillvalue=""):
+        if ours != theirs:
+            return "state" if ours and theirs and form(ours) == form(theirs) else "procedure"
+    return "other"
+
 
 WHOLE = "all operators"
 

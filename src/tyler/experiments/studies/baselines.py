@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tyler.experiments.methods import methods
-from tyler.experiments.scales import MINI
+from tyler.experiments.scales import MINI, methods
 from tyler.experiments.studies import mini
 from tyler.experiments.study import Comparison, Study
 

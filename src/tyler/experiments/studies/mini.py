@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tyler.experiments.cells import Cell, Decoding, Questions, Training
-from tyler.experiments.methods import HARD_CAP, methods
-from tyler.experiments.scales import MINI
+from tyler.experiments.scales import HARD_CAP, MINI, methods
 from tyler.experiments.study import Comparison, Study
 
 COLUMNS = MINI.tasks

@@ -40,8 +40,7 @@ from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, 
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.knobs import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.tasks.control_tokens import encode_parts
-from tyler.tasks.prompts import Prompt, Question, opened_turn, prompt_ids
+from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids
 
 MANIFEST, WEIGHTS = "softcot.json", "softcot.safetensors"
 

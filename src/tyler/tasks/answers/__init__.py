@@ -1,12 +1,8 @@
 """How an answer is read and compared. Nothing a model wrote is ever evaluated.
 
 boxed.py            the last \\boxed of an answer, and the verdict without one
-dress.py            what does not count: fonts, delimiters, spaces
 numbers.py          the one reader of a number, exactly
-units.py            the one table of units, currencies and scales
 quantities.py       a number or an expression with its unit, currency or percent sign
-products.py         products of letters, and what must still be computed
-numerals.py         numerals in a base, times of day and ratios
 readings.py         truth values, numbers and lists of numbers, with all their readings
 program.py          the program of a completion, with its helpers
 choices.py          the letter of a multiple-choice answer

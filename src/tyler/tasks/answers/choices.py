@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.answers.dress import bare
+from tyler.tasks.answers.boxed import bare
 
 _MAX_LENGTH = 4000
 

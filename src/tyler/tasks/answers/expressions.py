@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from tyler.tasks.answers.dress import spaced
+from tyler.tasks.answers.boxed import spaced
 from tyler.tasks.answers.numbers import MIXED, NUMERAL, mixed, numeral
 
 Value = Fraction | float

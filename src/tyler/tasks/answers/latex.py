@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from tyler.tasks.answers.dress import parted
-from tyler.tasks.answers.units import is_known
+from tyler.tasks.answers.boxed import parted
+from tyler.tasks.answers.quantities import is_known
 
 _UNICODE = str.maketrans(
     {

@@ -15,7 +15,7 @@ The rules, from the cheapest on:
 - `x = 5`, `f(x) = 5` and `x \in ...` may be left out by either side, but must agree where both have one. A chain says
   what its last side says (`3 + 4 = 7`), where it is true; `\sqrt{2} \approx 1.41` says the exact side.
   What is asked for may stand before its value: `|AB| = 5`, `\frac{a}{b} = \frac12`, `\int_0^1 x\,dx = \frac12`.
-- What must still be computed (`\frac{d}{dx} x^3`, `(x+1)(x-1)` for `x^2-1`) does not count (`products.py`).
+- What must still be computed (`\frac{d}{dx} x^3`, `(x+1)(x-1)` for `x^2-1`) does not count (`relations.py`).
 - Tuples, points and intervals keep their order and their brackets; sets and bare lists (`1, 2`, `1 \text{ and } 2`) are
   the same thing and have no order; lengths must agree. `a \pm b` is the list of both. A union has no order.
   `x = 1, y = 2`, in the order of the alphabet, is the point `(1, 2)`. A tuple is not a column vector or a bare list.
@@ -41,9 +41,7 @@ import unicodedata
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.answers.latex import bracketed, compact, depths, environment, matrix, split, tidy
-from tyler.tasks.answers.numbers import MIXED, mixed, number
-from tyler.tasks.answers.numerals import same_numeral, same_parts
-from tyler.tasks.answers.products import must_be_computed, same_letters
+from tyler.tasks.answers.numbers import MIXED, mixed, number, same_numeral, same_parts
 from tyler.tasks.answers.quantities import split_unit
 from tyler.tasks.answers.relations import (
     COMMA,
@@ -53,9 +51,11 @@ from tyler.tasks.answers.relations import (
     condition,
     interval,
     is_asked_for,
+    must_be_computed,
     name_and_value,
     relation,
     right_side,
+    same_letters,
     sequence,
     sides_and_signs,
 )

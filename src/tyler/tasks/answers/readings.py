@@ -6,7 +6,7 @@ import math
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers.dress import bare, plain
+from tyler.tasks.answers.boxed import bare, plain
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 

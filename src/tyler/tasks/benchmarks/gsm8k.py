@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.answers.dress import bare
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, bare
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.numbers import exact_number, number
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled

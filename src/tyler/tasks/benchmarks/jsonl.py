@@ -13,8 +13,7 @@ import math
 import re
 from decimal import Decimal
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer
-from tyler.tasks.answers.dress import plain
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.answers.numbers import exact_number
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem

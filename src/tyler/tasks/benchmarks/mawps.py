@@ -21,8 +21,7 @@ from fractions import Fraction
 from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
-from tyler.tasks.same_text import fingerprint
+from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 from tyler.tasks.templates import grouped, held_out_groups, template
 from tyler.tasks.word_problems import in_formula, published_number, readable, written

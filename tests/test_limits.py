@@ -1,0 +1,58 @@
+"""The repository stays small enough to be cloned, sent to another machine and uploaded; it holds nothing generated."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import subprocess
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+MOST_FILES = 700
+MOST_ARCHIVED = 16 * 2**20
+MOST_IN_SDIST = 8 * 2**20
+"""Bytes; gzipped."""
+GENERATED = (".png", ".tex", ".csv")
+DRAWN_BY_HAND = {"docs/figures/page.png"}
+"""A picture of the page of `tyler serve`, which no command makes."""
+
+
+@pytest.fixture(scope="module")
+def tracked(root: Path) -> list[str]:
+    """Every file of the repository that is still there."""
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False).stdout.split()
+    if not listed:
+        pytest.skip("this is no checkout")
+    return [name for name in listed if (root / name).exists()]
+
+
+def archived(root: Path, names: list[str]) -> bytes:
+    """The files as one archive, uncompressed."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            archive.add(root / name, name, recursive=False)
+    return out.getvalue()
+
+
+def test_the_repository_is_small(root: Path, tracked: list[str]) -> None:
+    assert len(tracked) <= MOST_FILES
+    assert len(archived(root, tracked)) <= MOST_ARCHIVED
+
+
+def test_the_source_distribution_is_small(root: Path, tracked: list[str]) -> None:
+    sdist = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    named = tuple(f"{part.strip('/')}/" for part in sdist["include"])
+    inside = [name for name in tracked if f"{name}/".startswith(named)]
+    assert "src/tyler/model.py" in inside and "README.md" in inside
+    assert len(gzip.compress(archived(root, inside))) <= MOST_IN_SDIST
+
+
+def test_nothing_is_kept_that_a_command_makes(root: Path, tracked: list[str]) -> None:
+    """`tyler reproduce --render` and `make docs` make tables and pictures."""
+    assert not [name for name in tracked if name.endswith(GENERATED) and name not in DRAWN_BY_HAND]
+    pages = {path.name for path in (root / "docs" / "results").rglob("*.md")}
+    assert pages == {"mini.md", "baselines.md", "smollm2.md", "reproduction.md"}
