@@ -100,6 +100,24 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
     assert settings["method_settings"]["router"] == "AtBoundaries(rate=1.0, only=None, learned=False)"
 
 
+def test_a_run_is_asked_what_its_config_says(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-3"
+    checkpoint.mkdir(parents=True)
+    own = "evaluation: {task: gsm8k, split: train, count: 5, revision: abc}\n"
+    (tmp_path / "run" / "config.yaml").write_text(own)
+    for model in (tmp_path / "run", checkpoint):
+        asked = Questions().of_model(str(model))
+        assert asked == Questions(("gsm8k",), "train", None, 5, "abc")
+        assert Questions(count=2).of_model(str(model)) == replace(asked, count=2), "what is named goes before"
+    assert Questions(("math500",)).of_model(str(checkpoint)) == Questions(("math500",))
+    assert Questions().of_model("mini").task == ("mini",)
+
+
+def test_a_plain_backbone_is_not_evaluated_as_tyler(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["eval", "mini", "--method", "tyler", "--count", "1", "--output", str(tmp_path / "out")]) == 2
+    assert "mini is a plain backbone, without trained operators; omit --method" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("changed", ["end_tokens", "chat_template", "tokenizer"])
 def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str, tmp_path: Path) -> None:
     folder = tmp_path / "backbone"
@@ -240,10 +258,14 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
     for folder in ("runs/a/stage2", "runs/b/stage2", "runs/mini-stage2", "elsewhere/model"):
         (tmp_path / folder).mkdir(parents=True)
     stage2, mini = "runs/mini-stage2", Questions()
+    files = (tmp_path / "algebra.jsonl", tmp_path / "words.jsonl")
+    for file in files:
+        file.touch()
     found = [
         default_folder(stage2, Asked()),
         default_folder(stage2, Asked(Questions(split="harder"))),
         default_folder(stage2, Asked(Questions(count=7))),
+        *(default_folder(stage2, Asked(Questions(("jsonl",), data_dir=file))) for file in files),
         default_folder(stage2, Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256))),
         default_folder(stage2, Asked(mini, Answering(method="soft-thinking"))),
         default_folder(stage2, Asked(mini, Answering(method="soft-thinking", method_set=("min_p=0.01",)))),
@@ -259,6 +281,8 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         "runs/mini-stage2-eval/mini",
         "runs/mini-stage2-eval/mini-harder",
         "runs/mini-stage2-eval/mini-7",
+        "runs/mini-stage2-eval/jsonl-algebra",
+        "runs/mini-stage2-eval/jsonl-words",
         "runs/mini-stage2-eval/gsm8k+math500-256tokens",
         "runs/mini-stage2-eval/mini-soft-thinking",
         "runs/mini-stage2-eval/mini-soft-thinking-min_p=0.01",
@@ -324,7 +348,7 @@ def test_every_key_of_a_config_arrives() -> None:
     """A key that is new to the config needs a place among the options."""
     evaluation = EvaluationConfig(task="gsm8k", split="test", path="data", count=7)
     assert Questions.of(evaluation) == Questions(("gsm8k",), "test", Path("data"), 7)
-    assert set(EvaluationConfig.model_fields) == {"task", "split", "path", "count"}
+    assert set(EvaluationConfig.model_fields) == {"task", "split", "path", "revision", "count"}
     decoding = DecodingConfig(max_new_tokens=9, temperature=0.5, budget=2, slots=3, memory=2**30)
     answering = Answering.of(decoding)
     assert (answering.max_new_tokens, answering.budget, answering.slots, answering.bytes) == (9, 2, 3, 2**30)

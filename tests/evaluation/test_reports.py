@@ -112,13 +112,22 @@ def test_problems_that_are_too_long_are_named(report: Report) -> None:
     assert line in markdown([long]) and "↔ too long" in html([long], "x")
 
 
+def test_samples_that_are_all_alike_are_told(report: Report) -> None:
+    first = report.records[0]
+    samples = [replace(first, id=f"p{i}", sample=k, text="same") for i in range(3) for k in range(4)]
+    (line,) = warnings([Report("m", tuple(samples))])
+    assert "the 4 answers to 3 of 3 problems are one text each" in line and "gumbel=true" in line
+    varied = [replace(one, text=f"{one.sample}") for one in samples]
+    assert warnings([Report("m", tuple(varied))]) == []
+
+
 def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Report) -> None:
     ours = [one.correct for one in report.records]
     theirs = [True, *ours[1:4], None]
     assert (ours[0], sum(ours)) == (True, 2)
     for index, said in enumerate(theirs):
         report = changed(report, index, math_verify=said)
-    assert warnings([report]) == ["Scripted Reasoner: math-verify disagrees on 0 of 4 answers; it accepts 1, we 1"]
+    assert warnings([report]) == [], "where it agrees there is nothing to warn of"
     differing = changed(report, 0, math_verify=False)
     assert warnings([differing]) == [
         "Scripted Reasoner: math-verify disagrees on 1 of 4 answers (p0); it accepts 0, we 1"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tyler.tasks import Problem, grade, load_problems
+from tyler.config.files import load_config
+from tyler.tasks import Problem, decontamination, grade, load_problems
 from tyler.tasks.data_files import Row
 from tyler.tasks.grading import find_task
 from tyler.tasks.task import Source, Task, boxed
@@ -56,6 +57,20 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 # ------------------------------------------------------------------------------------------------------------ files
+
+
+def test_a_config_says_which_revision_of_the_hub_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(
+        decontamination, "load_problems", lambda task, *_, revision, **__: asked.append((task, revision)) or []
+    )
+    config = load_config(
+        "mini", ["data.task=gsm8k", "data.revision=abc", "evaluation.task=math500", "evaluation.revision=v2"]
+    )
+    config.training_set.load()
+    (evaluated,) = (one for one in config.held_out_sets if one.task == "math500")
+    evaluated.load()
+    assert asked == [("gsm8k", "abc"), ("math500", "v2")]
 
 
 def test_a_split_is_found_in_a_folder_by_its_official_name(tmp_path, use):

@@ -180,6 +180,15 @@ def test_code_is_judged_only_where_the_config_names_the_reward() -> None:
         verdicts.Verifier().check(coding)
 
 
+def test_programs_may_import_what_the_config_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(verdicts, "grade", lambda *_, packages, **__: seen.append(packages))
+    verdicts.Verifier(runs_code=True, packages=GrpoConfig(packages=("scipy",)).packages)._verdict(
+        ("t", "", "", False, False)
+    )
+    assert seen == [("scipy",)]
+
+
 @pytest.mark.parametrize("settings", [{}, {"name": "verifier", "path": "a.py:f"}, {"path": "a.py"}, {"name": "none"}])
 def test_a_reward_that_is_named_badly_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError):

@@ -242,6 +242,8 @@ class ObjectiveConfig(Section):
     """Added to the standard deviation of a group's rewards."""
     scale_rewards: RewardScale = "group"
     """By whose standard deviation advantages are divided: the group's, as in the paper, the batch's, or none."""
+    packages: tuple[str, ...] = ("numpy",)
+    """Packages of this environment that programs of the reward `code` may import, beside Python's own."""
     reward_seconds: Rate = 60.0
     """Seconds that all rewards of a step may take together; what is graded later has no verdict."""
     on_fault: Literal["leave_out", "resample"] = "leave_out"

@@ -83,7 +83,7 @@ class Config(Loops, Trained):
     @property
     def training_set(self) -> Selection:
         data = self.data
-        return Selection(data.task, data.split, data.path, data.count, data.seed)
+        return Selection(data.task, data.split, data.path, data.count, data.seed, data.revision)
 
     @property
     def development_set(self) -> Selection | None:
@@ -110,7 +110,9 @@ class Config(Loops, Trained):
         sets = [
             Selection(one.task, one.split, one.path, optional=one.optional, beside=beside) for one in held_out or ()
         ]
-        evaluated = Selection(evaluation.task, evaluation.split, evaluation.path, optional=True)
+        evaluated = Selection(
+            evaluation.task, evaluation.split, evaluation.path, revision=evaluation.revision, optional=True
+        )
         if held_out != () and not any(_covers(one, evaluated) for one in sets):
             sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets

@@ -109,6 +109,8 @@ class DataConfig(Section):
     """Its split."""
     path: str | None = None
     """The file, or the folder that holds it; null for the Hub."""
+    revision: str | None = None
+    """The branch, tag or commit of the Hub's copy; null for its newest."""
     count: Count | None = None
     """How many problems are drawn; null takes all."""
     seed: Seed = 42
@@ -158,6 +160,8 @@ class EvaluationConfig(Section):
     """Its split."""
     path: str | None = None
     """The file, or the folder that holds it; null for the Hub."""
+    revision: str | None = None
+    """The branch, tag or commit of the Hub's copy; null for its newest."""
     count: Count | None = None
     """How many problems are drawn; null takes the whole split."""
 

@@ -36,6 +36,7 @@ from tyler.evaluation.store import ANSWERS, AnswerStore
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
+from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.environment import environment
 from tyler.tasks import Problem, find_task, grade, task_name
 from tyler.tasks.task import GradeOptions
@@ -51,6 +52,7 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     each. Answers are kept in `output` (by default the `default_folder` of what is asked) as they come; the same call
     resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
     """
+    asked = replace(asked, questions=asked.questions.of_model(model))
     if asked.matching.match is not None and len(asked.questions.task) > 1:
         raise ValueError(
             f"--match is for one task at a time, not for {', '.join(asked.questions.task)}: their answers differ in "
@@ -81,6 +83,7 @@ def run_endpoint(asked: Asked, *, output: Path | None = None) -> list[Report]:
 
     Raises EndpointError where the server cannot be used, RunError for an unusable `output`.
     """
+    asked = replace(asked, questions=asked.questions.of_model(""))
     sets = asked.questions.problems()
     for problems in sets.values():
         _check_grader(problems[0], asked.grading)
@@ -110,8 +113,11 @@ def _check_grader(problem: Problem, grading: GradeOptions) -> None:
 
 
 def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
-    """The model under the method that is asked for, as it is to answer."""
-    return registry.load(
+    """The model under the method that is asked for, as it is to answer.
+
+    Raises ValueError as `registry.load` does, and for a plain backbone under the method "tyler": it has no operators.
+    """
+    found = registry.load(
         model,
         answering.method,
         answering.method_set,
@@ -126,6 +132,11 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
         memory=answering.bytes,
         engine=answering.engine_choice,
     )
+    reasoner = found.reasoner
+    plain = isinstance(reasoner, TylerReasoner) and reasoner.model.stage == "backbone"
+    if plain and answering.method == registry.OWN and answering.routed is None:
+        raise ValueError(f"{model} is a plain backbone, without trained operators; omit --method: it answers as CoT")
+    return found
 
 
 def default_folder(model: str, asked: Asked) -> Path:
@@ -133,12 +144,14 @@ def default_folder(model: str, asked: Asked) -> Path:
 
     What is left at its default is not named, so that other questions have other folders, and the same one resumes.
     """
-    questions, answering, match = asked.questions, asked.answering, asked.matching.match
+    questions, answering, match = asked.questions.of_model(model), asked.answering, asked.matching.match
     longest = answering.max_new_tokens
     named = (
         "+".join(map(task_name, questions.task)),
+        questions.data_dir.stem if questions.data_dir is not None and questions.data_dir.is_file() else None,
         questions.split,
         questions.count,
+        questions.revision,
         answering.method,
         "-".join(answering.method_set) or None,
         None if answering.routed is None else _named(answering.routed),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from tyler.engine.choice import EngineChoice, EngineName
 from tyler.tasks.task import GradeOptions
 
 if TYPE_CHECKING:
+    from tyler.config.schema import Config
     from tyler.config.sections import DecodingConfig, EvaluationConfig
     from tyler.engine.routing import Router
     from tyler.engine.sampling import Sampling
@@ -35,14 +36,17 @@ RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 class Questions:
     """What is asked."""
 
-    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]")] = ("mini",)
-    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, svamp, mawps, jsonl."""
+    task: Annotated[tuple[str, ...], arg(metavar="TASK [TASK ...]", help_behavior_hint="")] = ()
+    """One or more of: mini, gsm8k, math500, gpqa, theoremqa, humaneval, svamp, mawps, jsonl; by default what the config
+    of the model's run says under `evaluation`, or mini."""
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
     """Which split; by default the one that is reported."""
     data_dir: SomeFolder = None
     """A file, or the folder with the tasks' official files; by default they come from the Hub."""
     count: SomeNumber = None
     """How many problems of each task, drawn from the split; by default all."""
+    revision: Annotated[str | None, arg(metavar="COMMIT", help_behavior_hint="")] = None
+    """The branch, tag or commit of the Hub's copy; by default its newest."""
     ids: Annotated[tuple[str, ...], arg(metavar="ID [ID ...]")] = ()
     """Only the problems of these ids."""
     instruction: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
@@ -51,16 +55,29 @@ class Questions:
     @classmethod
     def of(cls, config: EvaluationConfig) -> Questions:
         """What the `evaluation` section of a config asks."""
-        return cls((config.task,), config.split, None if config.path is None else Path(config.path), config.count)
+        path = None if config.path is None else Path(config.path)
+        return cls((config.task,), config.split, path, config.count, config.revision)
+
+    def of_model(self, model: str) -> Questions:
+        """What is asked of a model: where no task is named, what its run was to be evaluated on, with what is named."""
+        if self.task:
+            return self
+        if (config := config_of_run(Path(model))) is None:
+            return replace(self, task=("mini",))
+        named = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+        return replace(Questions.of(config.evaluation), **named)
 
     def problems(self) -> dict[str, list[Problem]]:
         """The problems of each task, by its name. Raises ValueError as `load_problems` does."""
-        from tyler.tasks import load_problems, task_name
+        from tyler.tasks import task_name
 
-        return {
-            task_name(task): self.chosen(load_problems(task, self.split, path=self.data_dir, count=self.count))
-            for task in self.task
-        }
+        return {task_name(task): self.chosen(self.load(task, self.count)) for task in self.task}
+
+    def load(self, task: str, count: int | None = None) -> list[Problem]:
+        """The problems of a task, `count` of them or all."""
+        from tyler.tasks import load_problems
+
+        return load_problems(task, self.split, path=self.data_dir, count=count, revision=self.revision)
 
     def chosen(self, problems: list[Problem]) -> list[Problem]:
         """The problems of the ids that are asked, with the instruction. Raises ValueError for an id that no problem
@@ -92,14 +109,22 @@ class Questions:
         """How many problems the split of a task has, of which `found` are asked."""
         if self.count is None:
             return found
-        from tyler.tasks import find_task, load_problems
+        from tyler.tasks import find_task
         from tyler.tasks.task import Generated
 
         chosen = find_task(task)
         published = None if isinstance(chosen, Generated) else chosen.sources.get(self.split_of(task))
         if published is not None and published.num_rows is not None:
             return published.num_rows
-        return len(load_problems(task, self.split, path=self.data_dir))
+        return len(self.load(task))
+
+
+def config_of_run(model: Path) -> Config | None:
+    """The config of the run that a model is, or is a checkpoint of; None for another model."""
+    from tyler.config.files import load_config
+
+    run = model.parent.parent if model.parent.name == "checkpoints" else model
+    return load_config(run / "config.yaml") if (run / "config.yaml").is_file() else None
 
 
 @dataclass(frozen=True)

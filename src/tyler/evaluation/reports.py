@@ -205,19 +205,34 @@ def warnings(reports: Sequence[Report]) -> list[str]:
         for outcome, (kind, so) in UNSOLVABLE.items()
         if (ids := list(dict.fromkeys(record.id for record in report.records if record.outcome is outcome)))
     )
-    return [*unsolved, *(line for report in reports if (line := second_opinion(report)))]
+    more = (line for report in reports for line in (repeated(report), second_opinion(report)) if line)
+    return [*unsolved, *more]
+
+
+def repeated(report: Report) -> str | None:
+    """On how many problems all samples are one answer; None where that is rare."""
+    texts: dict[str, set[str | None]] = {}
+    for record in report.records:
+        texts.setdefault(record.id, set()).add(record.text)
+    alike = [found for found in texts.values() if len(found) == 1 and None not in found]
+    if report.samples == 1 or 2 * len(alike) <= len(texts):
+        return None
+    return (
+        f"{report.name}: the {report.samples} answers to {len(alike)} of {len(texts)} problems are one text each, so "
+        f"pass@{report.samples} is nearly pass@1; raise --temperature (soft-thinking: --method-set gumbel=true)"
+    )
 
 
 def second_opinion(report: Report) -> str | None:
-    """On how many answers math-verify says otherwise, and what it would count; None where it was not asked."""
+    """On how many answers math-verify says otherwise, and what it would count; None where it says nothing else."""
     asked = [record for record in report.records if record.math_verify is not None]
-    if not asked:
-        return None
     differing = [record for record in asked if record.math_verify is not record.correct]
+    if not differing:
+        return None
     return (
         f"{report.name}: math-verify disagrees on {len(differing)} of {len(asked)} answers"
-        + (f" ({', '.join(record.id for record in differing[:5])})" if differing else "")
-        + f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
+        f" ({', '.join(record.id for record in differing[:5])})"
+        f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
     )
 
 

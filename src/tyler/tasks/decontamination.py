@@ -89,6 +89,7 @@ class Selection:
     path: str | Path | None = None
     count: int | None = None
     seed: int = 0
+    revision: str | None = None
     optional: bool = False
     """Of a held-out set: where it cannot be read, a warning stands for the check."""
     beside: tuple[str, ...] = ()
@@ -113,8 +114,10 @@ class Selection:
             return _tenth(replace(self, set_aside=None).load(), self.set_aside)
         for folder in self.beside if self.path is None else ():
             with suppress(ValueError):
-                return replace(self, path=folder).load()
-        return load_problems(self.task, self.split, path=self.path, count=self.count, seed=self.seed)
+                return replace(self, path=folder, revision=None).load()
+        return load_problems(
+            self.task, self.split, path=self.path, count=self.count, seed=self.seed, revision=self.revision
+        )
 
 
 def splits_of(task: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
-from tyler.tasks.grade_options import GradeOptions as GradeOptions
-from tyler.tasks.grade_options import Mode as Mode
+from tyler.tasks.problem import GradeOptions as GradeOptions
+from tyler.tasks.problem import Mode as Mode
 from tyler.tasks.problem import Outcome, Problem, Verdict
 
 Equal = Callable[[str, str, GradeOptions], bool]

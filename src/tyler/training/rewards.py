@@ -207,7 +207,7 @@ class Rewards:
             _weighted(one, config, objective, longest, stack) for one in settings if operators or one.name != "budget"
         ]
         runs_code = any(one.name == "code" for one in settings)
-        return cls(tuple(parts), Verifier(objective.reward_seconds, runs_code))
+        return cls(tuple(parts), Verifier(objective.reward_seconds, runs_code, objective.packages))
 
     @property
     def titles(self) -> list[str]:

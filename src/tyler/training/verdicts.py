@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tyler.engine.trajectory import Trajectory
 from tyler.tasks import grade
 from tyler.tasks.grading import find_task
-from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.problem import GradeOptions, Outcome, Problem, Verdict
 from tyler.tasks.sandbox.sandbox import SandboxError, require
 
 Key = tuple[str, str, str, bool, bool]
@@ -24,10 +24,12 @@ Key = tuple[str, str, str, bool, bool]
 
 @dataclass(frozen=True)
 class Verifier:
-    """Grades answers within `seconds` in all. `runs_code` lets it run the programs of tasks whose answers are code."""
+    """Grades answers within `seconds` in all. `runs_code` lets it run the programs of tasks whose answers are code;
+    they may import `packages`."""
 
     seconds: float = 60.0
     runs_code: bool = False
+    packages: tuple[str, ...] = GradeOptions.packages
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Raise ValueError or SandboxError where the answers to these problems could not be judged here."""
@@ -57,7 +59,13 @@ class Verifier:
         task, text, gold, truncated, thought_open = key
         try:
             return grade(
-                task, text, gold, truncated=truncated, thought_open=thought_open, allow_code_execution=self.runs_code
+                task,
+                text,
+                gold,
+                truncated=truncated,
+                thought_open=thought_open,
+                allow_code_execution=self.runs_code,
+                packages=self.packages,
             )
         except SandboxError:
             return None

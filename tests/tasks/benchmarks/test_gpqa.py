@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tyler.tasks.answers.choices import letter
+from tyler.tasks.answers.boxed import letter
 from tyler.tasks.benchmarks.gpqa import LETTERS, TASK, order, problem
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Verdict

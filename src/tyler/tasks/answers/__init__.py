@@ -5,7 +5,6 @@ numbers.py          the one reader of a number, exactly
 quantities.py       a number or an expression with its unit, currency or percent sign
 readings.py         truth values, numbers and lists of numbers, with all their readings
 program.py          the program of a completion, with its helpers
-choices.py          the letter of a multiple-choice answer
 latex.py            LaTeX brought to one spelling
 relations.py        lists, intervals, sets and relations, part by part
 expressions.py      the value of an expression of constants, to as many digits as are needed

@@ -59,7 +59,7 @@ from tyler.tasks.answers.relations import (
     sequence,
     sides_and_signs,
 )
-from tyler.tasks.grade_options import GradeOptions
+from tyler.tasks.problem import GradeOptions
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 40

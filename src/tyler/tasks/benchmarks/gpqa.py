@@ -11,8 +11,7 @@ import hashlib
 from dataclasses import replace
 from itertools import permutations
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.answers.choices import letter
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, letter
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, Verdict
 from tyler.tasks.task import GradeOptions, Source, Task, boxed, either_way

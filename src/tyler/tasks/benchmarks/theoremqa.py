@@ -28,8 +28,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, plain
-from tyler.tasks.answers.choices import letter
+from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, letter, plain
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.answers.readings import listed, numbers, truth, unfinished
 from tyler.tasks.data_files import Row
