@@ -27,8 +27,7 @@ from harness import Contest, Work, compete
 from real_training import plain_step
 from tyler.cli.fetch import WHEELS, fetch
 from tyler.config.schema import Config
-from tyler.experiments.cells import Training
-from tyler.experiments.sources import sources_in
+from tyler.experiments.cells import Training, sources_in
 from tyler.experiments.studies.smollm2_growth import PRESET, SEEDS, STEPS, grown
 from tyler.model import Tyler
 from tyler.modeling.architectures import fetched_folder
