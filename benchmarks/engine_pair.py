@@ -6,7 +6,7 @@ OTHER is a checkout of an earlier state. Each tree decodes in a process of its o
 time, so that a machine whose speed drifts slows both. With one thread, seconds are those of the processor. Ratios are
 to the other tree's time: 1.05 is a twentieth slower.
 
-mini, smollm2   greedy, no operators, nobody ends early; `calls` serves five operator calls in each answer
+mini, smollm2   greedy, no operators, no answer ends early; `calls` serves five operator calls in each answer
 sampled         32 rows at temperature 0.7 over a vocabulary of 152,000, without and with top_p=0.9
 """
 

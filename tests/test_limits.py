@@ -27,7 +27,7 @@ def tracked(root: Path) -> list[str]:
     """Every file of the repository that is still there."""
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=False).stdout.split()
     if not listed:
-        pytest.skip("this is no checkout")
+        pytest.skip("this is not a checkout")
     return [name for name in listed if (root / name).exists()]
 
 

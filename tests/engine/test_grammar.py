@@ -1,4 +1,4 @@
-"""Answers within a grammar: what it allows, with operators called in its middle, and grammars that are none."""
+"""Answers within a grammar: what it allows, with operators called in its middle, and invalid grammars."""
 
 from __future__ import annotations
 

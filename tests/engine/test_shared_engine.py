@@ -1,4 +1,4 @@
-"""One engine for many callers: the same answers, shared batches, and nobody who waits for ever."""
+"""One engine for many callers: the same answers, shared batches, and no caller that waits for ever."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def in_threads(works: list[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    assert not any(thread.is_alive() for thread in threads), "a caller waits for ever"
     if errors:
         raise errors[0]
 

@@ -86,7 +86,7 @@ def test_what_passes_cost_beside_their_positions_moves_the_share_little(monkeypa
 
 
 def test_a_prompt_that_is_still_being_read_is_not_charged_to_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU a pass is only started: whoever waits next pays, unless the clock waits first."""
+    """On a GPU a pass is only started: the next wait is charged, unless the clock waits first."""
     request = Request(tiny.ids(tiny.LONG), router=AtBoundaries(), max_new_tokens=24)
     found = {}
     for asynchronous in (False, True):

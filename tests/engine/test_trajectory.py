@@ -151,7 +151,7 @@ def test_a_trajectory_is_shown_in_a_line_whatever_it_holds() -> None:
 def test_a_trajectory_equals_one_in_which_the_same_happened() -> None:
     one, other = made([1, 2], [3, VOCAB, 4]), made([1, 2], [3, VOCAB, 4])
     other.seconds = 9.0
-    assert one == other, "times are no part of it"
+    assert one == other, "times do not count"
     assert one != made([1, 2], [3, VOCAB, 5])
     other.latents = [other.latents[0] + 1e-3]
     assert one != other

@@ -72,7 +72,7 @@ def asked(place: Path, count: int | None = None, **answering: Any) -> Asked:
 
 
 def answers(records: list[Record]) -> list[Record]:
-    """What must be equal whoever answers, and when."""
+    """What must be equal for any engine and time."""
     return [
         replace(one, seconds=0, engine_seconds=0, synthesis_seconds=0, elapsed=0, session=0, rank=0) for one in records
     ]
@@ -246,11 +246,11 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
     row = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): pass"}
     rows = [row | {"task_id": f"HumanEval/{n}", "canonical_solution": "    return 1\n"} for n in range(164)]
     (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "there is none in this test"))
+    monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "this test has none"))
     monkeypatch.setattr(registry, "load", lambda *_, **__: pytest.fail("the model was loaded first"))
     line = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
     assert main([*line, "--output", str(tmp_path / "out")]) == 2
-    assert "tyler: programs of the model cannot run safely: there is none in this test" in capsys.readouterr().err
+    assert "tyler: programs of the model cannot run safely: this test has none" in capsys.readouterr().err
 
 
 def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

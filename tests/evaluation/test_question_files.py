@@ -119,7 +119,7 @@ def test_a_changed_question_and_a_foreign_file_are_refused(answerer: Answerer, q
     with pytest.raises(RunError, match="line 1 answers a question that the input does not have"):
         run(answerer, questions)
     questions.with_name("answers.jsonl").write_text('{"a": 1}\n{"line')
-    with pytest.raises(RunError, match="line 1 is no answer of tyler solve"):
+    with pytest.raises(RunError, match="line 1 is not an answer of tyler solve"):
         run(answerer, questions)
     assert questions.with_name("answers.jsonl").read_text() == '{"a": 1}\n{"line'
 

@@ -90,7 +90,7 @@ def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
 
 def test_the_mean_over_benchmarks_is_unweighted(report: Report) -> None:
     one_right = Report("other", tuple(replace(one, task="gsm8k") for one in report.records[:1]))
-    assert mean_accuracy([report]) is mean_accuracy([report, report]) is None, "two methods are no two benchmarks"
+    assert mean_accuracy([report]) is mean_accuracy([report, report]) is None, "two methods are not two benchmarks"
     assert mean_accuracy([report, one_right]) == "mean accuracy of 2, unweighted: 70.0%"
 
 

@@ -65,11 +65,11 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def wait_until_idle(self) -> None:
-        """Wait for the engine to have nobody left."""
+        """Wait for the engine to have no request left."""
         engine = self.service.servable.model.shared_engine
         until = time.monotonic() + 30
         while self.service.dispatcher.open or engine.load().running:
-            assert time.monotonic() < until, "somebody is still being answered"
+            assert time.monotonic() < until, "a request is still running"
             time.sleep(0.01)
 
 

@@ -48,7 +48,7 @@ def test_a_request_leaves_a_line_without_its_text(model: Tyler, tmp_path: Path) 
         sum(one["visible_tokens"] + one["latents"] for one in first["answers"]) == answer["usage"]["completion_tokens"]
     )
     assert tiny.ODD not in path.read_text() and answer["choices"][0]["message"]["content"] not in path.read_text()
-    assert path.stat().st_mode & 0o077 == 0, "nobody else may read it"
+    assert path.stat().st_mode & 0o077 == 0, "no other user may read it"
 
 
 def test_what_a_client_sends_cannot_push_other_lines_out(model: Tyler, tmp_path: Path) -> None:

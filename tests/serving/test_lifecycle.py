@@ -49,7 +49,7 @@ def endless(model: Tyler) -> dict:
 
 @pytest.fixture()
 def slow(endless: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that take long enough for somebody to go while they last."""
+    """Steps that take long enough for a client to go while they last."""
     step = Engine.step
 
     def slower(self: Engine) -> list[Event]:

@@ -72,7 +72,7 @@ def test_headers_that_drip_are_cut_off_on_the_first_request_and_on_a_later_one(m
         with connected(served) as later:
             later.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             assert later.recv(65536).startswith(b"HTTP/1.1 200")
-            assert dripped(later, HEAD, 5), "a connection that was polite once is no exception"
+            assert dripped(later, HEAD, 5), "a connection that was polite once is not excepted"
         assert served.post("/v1/completions", TEXT).status_code == 200
 
 

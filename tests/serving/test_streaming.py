@@ -63,7 +63,7 @@ def test_an_invocation_and_the_end_are_told_at_once_with_what_waited() -> None:
     told = asyncio.run(batches_of(answering(), happens))
     assert [event for _, batch in told for event in batch] == [event for _, event in happens]
     assert any(batch[-2:] == [token(1), CALL] for _, batch in told)
-    assert told[-1][0] < dispatcher.STREAM_SECONDS, "nobody waits for a timer at the end"
+    assert told[-1][0] < dispatcher.STREAM_SECONDS, "the end does not wait for a timer"
 
 
 def test_a_token_before_a_long_pause_is_told_before_it() -> None:

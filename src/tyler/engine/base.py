@@ -163,7 +163,7 @@ class BaseEngine(ABC):
         return (event for event in self._decoded(rows) if isinstance(event, FinishEvent))
 
     def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
-        """Decode until nothing is left. Where that fails, or nobody listens any more, these rows go."""
+        """Decode until nothing is left. Where that fails, or the caller stops listening, these rows end."""
         self.waiting += rows
         try:
             while self.busy:

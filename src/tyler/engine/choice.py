@@ -21,7 +21,7 @@ SPEED = ("enable_sleep_mode", "gpu_memory_utilization", "kv_cache_memory_bytes",
 class EngineChoice:
     """`native`, which runs everything, or `vllm`, with arguments of vLLM (tensor_parallel_size, quantization, ...).
 
-    Raises ValueError for an unknown engine, one that is not installed, and arguments where there are none.
+    Raises ValueError for an unknown engine, one that is not installed, and arguments for one that takes none.
     """
 
     name: EngineName = "native"
@@ -29,7 +29,7 @@ class EngineChoice:
 
     def __post_init__(self) -> None:
         if self.name not in ("native", "vllm"):
-            raise ValueError(f"engine {self.name!r} is none of: native, vllm")
+            raise ValueError(f"unknown engine {self.name!r}; choose from native, vllm")
         if self.name == "native" and self.arguments:
             raise ValueError(f"the native engine has no argument {next(iter(self.arguments))!r}; they are for vllm")
         if self.name == "vllm" and find_spec("vllm") is None:

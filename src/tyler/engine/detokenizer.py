@@ -10,7 +10,7 @@ from tyler.boundaries.placement import piece_offsets
 
 
 class IncrementalDetokenizer(Sequence[str]):
-    """The visible tokens of one answer, and their texts, decoded only when somebody looks.
+    """The visible tokens of one answer, and their texts, decoded only when they are read.
 
     A byte-level token may end inside a character: its text is then empty, and the token that completes the character
     carries it whole. The texts of all tokens join to the text of the answer.

@@ -1,7 +1,7 @@
 """Grammars that an answer keeps to: JSON Schema, any JSON object, or a regular expression, by llguidance.
 
 Its mask takes some tens of microseconds a token, and time and memory of a grammar are bounded by its own limits; it
-needs the extra `structured`. Grammars know no operators: what the model thinks in an answer's middle is no part of it.
+needs the extra `structured`. Grammars know no operators: latents in an answer's middle do not belong to its text.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TextGrammar:
     """What an answer's text may be: a JSON Schema's values, or a regular expression's texts.
 
     `begun` are tokens of the answer that stand in the prompt. Raises ValueError at `check`, or at its first `start`,
-    for a grammar that is none, is too large, or has no text that begins so.
+    for a grammar that is invalid, is too large, or has no text that begins so.
     """
 
     vocabulary: Vocabulary

@@ -71,9 +71,9 @@ class LogitSettings:
     def __post_init__(self) -> None:
         for name, low, high in (("min_p", 0, 1), ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2)):
             _check_range(name, getattr(self, name), low, high)
-        check_real("repetition_penalty", self.repetition_penalty, "it must be above 0; 1 is none")
+        check_real("repetition_penalty", self.repetition_penalty, "it must be above 0; 1 means no penalty")
         if not 0 < self.repetition_penalty < math.inf:
-            raise ValueError(f"repetition_penalty={self.repetition_penalty}; it must be above 0; 1 is none")
+            raise ValueError(f"repetition_penalty={self.repetition_penalty}; it must be above 0; 1 means no penalty")
         pairs = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
         biases = {token: bias for token, bias in pairs}
         for token, bias in biases.items():
@@ -195,7 +195,7 @@ def adjusted(
 
 
 def _places(ids: Sequence[array[int]], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Row and column of every id of every row; None where there are none."""
+    """Row and column of every id of every row; None without ids."""
     if not any(ids):
         return None
     counts = torch.tensor([len(own) for own in ids])

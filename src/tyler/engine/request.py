@@ -48,7 +48,7 @@ class Request:
     prompt. `top_logprobs` asks to be told so many of the most probable tokens wherever a token was taken.
     `operator_probs` asks to be told p(operator) of every decision where the policy routes. `branch` begins the
     answer with actions of another one up to an invocation, which is then left out: the decision there is between
-    tokens, or the fixed router's call is not made. Raises ValueError, with what is allowed, for a setting that is none.
+    tokens, or the fixed router's call is not made. Raises ValueError, with what is allowed, for an invalid setting.
     """
 
     prompt_ids: Sequence[int]
@@ -101,7 +101,7 @@ class Request:
 
 
 def ids_of(prompt: Any) -> list[int]:
-    """The tokens of a prompt, which may be a tensor of one dimension. Raises ValueError for what is none."""
+    """The tokens of a prompt, which may be a tensor of one dimension. Raises ValueError for anything else."""
     try:
         return [index(one) for one in (prompt.tolist() if isinstance(prompt, Tensor) else prompt)]
     except TypeError as error:
@@ -132,7 +132,7 @@ def check_branch(request: Request, vocab_size: int, offered: Sequence[bool], end
 
 
 def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
-    """The stop strings as a tuple; a plain string is one of them. Raises ValueError for what is no text, or empty."""
+    """The stop strings as a tuple; a plain string is one of them. Raises ValueError for what is not text, or empty."""
     if not isinstance(stop, Iterable):
         raise ValueError(f"stop={stop!r}; give a text, or several in a list; leave it out for none")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)

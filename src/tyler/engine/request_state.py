@@ -178,7 +178,7 @@ class RequestState:
     def hold_back(self) -> tuple[list[int], int]:
         """Take back the visible tokens after the call's position, to be committed again after the latents.
 
-        Returns them and the context length before them (0 where there are none).
+        Returns them and the context length before them (0 without any).
         """
         assert self.call is not None
         held = self.visible.tokens[self.call.position :]

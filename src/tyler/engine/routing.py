@@ -213,7 +213,7 @@ def check_router(router: object) -> None:
     if isinstance(router, type):
         raise ValueError(f"router={router.__name__} is a class; write {router.__name__}()")
     if not isinstance(router, Router):
-        raise ValueError(f"router={router!r} is no router; give Learned(), Never(), AtBoundaries(), Forced({{...}})")
+        raise ValueError(f"router={router!r} is not a router; give Learned(), Never(), AtBoundaries(), Forced({{...}})")
 
 
 def router_named(text: str) -> Router:

@@ -1,7 +1,7 @@
 """One engine that many callers share, from any thread, and that lives on between their calls.
 
 A call brings requests and receives their events. One thread begins and ends calls and takes the engine's steps, each
-of which serves all calls: their rows are one batch. It begins with the first call and ends when nobody is answered, so
+of which serves all calls: their rows are one batch. It begins with the first call and ends with the last one, so
 that nothing has to be started or stopped.
 
 What survives from call to call are the caches, and the decoders with their folded weights. The weights are watched
@@ -27,7 +27,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.engine.weight_watch import WeightWatch
 
 SLOTS = 64
-"""Rows of an engine that is kept, unless a call asks for more: a row that nobody uses costs next to nothing."""
+"""Rows of an engine that is kept, unless a call asks for more: an unused row costs next to nothing."""
 
 Found = TypeVar("Found")
 Turn = Callable[[], AbstractContextManager[object]]
@@ -89,12 +89,12 @@ class SharedEngine:
 
     A call that asks for another `memory` than that of the engine in use, or for longer answers than its slots hold,
     waits until those before it are done, and so gets another engine; those that come later wait for it in turn. One
-    that asks for more slots gets them if nobody else is answered just now.
+    that asks for more slots gets them if no other call is running.
     """
 
     def __init__(self, build: Build, slots: int = SLOTS) -> None:
         self.slots = slots
-        """Rows of an engine, unless a call asks for more. Whoever changes it does so before the first call."""
+        """Rows of an engine, unless a call asks for more. To be changed before the first call only."""
         self.keeps_prefixes = False
         """Whether a prompt that goes on where an answered one ended reads only what is new, as a server's do."""
         self._build, self._lock = build, threading.Lock()
@@ -186,12 +186,12 @@ class SharedEngine:
             opening.add_done_callback(end)
 
     def between_steps(self, work: Callable[[BaseEngine], Found], memory: int | None = None) -> Future[Found]:
-        """What `work` finds with the engine while nobody takes a step."""
+        """What `work` returns, called with the engine between two steps."""
         return self._submit(work, Needs(memory=memory))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it nobody takes a step: for what runs the model beside the engine."""
+        """Within it the engine takes no step: for what runs the model beside it."""
         begun, over = threading.Event(), threading.Event()
 
         def wait() -> None:
@@ -207,11 +207,11 @@ class SharedEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is being answered, as seen in passing."""
+        """Whether a call is running, as seen in passing."""
         return bool(self._calls)
 
     def release(self) -> None:
-        """Give the engine's memory back, unless somebody is being answered."""
+        """Give the engine's memory back, unless a call is running."""
 
         def release() -> None:
             if not self._calls and self._engine is not None and not self._engine.release():
@@ -220,7 +220,7 @@ class SharedEngine:
         self._submit(release, None).result()
 
     def close(self) -> None:
-        """End the engine for good; a later call builds another. Whoever is being answered gets an error."""
+        """End the engine for good; a later call builds another. Unfinished calls get an error."""
         self._submit(lambda: self._fail(DecodingError("the engine was closed")), None).result()
 
     def load(self) -> Load:
@@ -232,7 +232,7 @@ class SharedEngine:
         return replace(load, waiting=load.waiting + sum(len(call.waiting) for call in set(list(self._calls.values()))))
 
     def _submit(self, work: Callable[..., Found], needs: Needs | None) -> Future[Found]:
-        """Let the engine's thread do something; it begins where there is none."""
+        """Let the engine's thread do something; it is started if it does not run."""
         job = Job(work, Future(), needs)
         with self._lock:
             self._arrived.put(job)
@@ -292,7 +292,7 @@ class SharedEngine:
         return engine
 
     def _take_new_weights(self) -> None:
-        """Whoever is being answered began under other weights, and gets an error instead of a mixture."""
+        """End calls that began under other weights with an error instead of a mixture."""
         if self._engine is None or self._watch is None or not self._watch.changed:
             return
         if self._calls:
@@ -310,9 +310,9 @@ class SharedEngine:
             engine.waiting.append(row)
 
     def _step(self) -> None:
-        """Take a step, and deliver what happened to whoever asked."""
+        """Take a step, and deliver its events to the callers."""
         engine = self._engine
-        assert engine is not None, "whoever has a call has an engine"
+        assert engine is not None, "a call has an engine"
         events = engine.step()
         if any(isinstance(event, FinishEvent) for event in events):
             self._take_new_weights()

@@ -21,7 +21,7 @@ UNITS = {"": 1, "b": 1} | {
 def bytes_of(given: object) -> int:
     """A size in bytes, from a number of them or from text such as "4GB" or "1.5 GiB".
 
-    Raises ValueError for what is no size, or less than a byte.
+    Raises ValueError for an invalid size, or less than a byte.
     """
     text = f"{given}" if isinstance(given, int | str) and not isinstance(given, bool) else ""
     match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)

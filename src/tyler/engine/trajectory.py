@@ -135,7 +135,7 @@ class Trajectory:
         kept = {"operator_probs": [], "thought_open": False, **kept}
         names = {field.name for field in fields(cls)} | set(COUNTS)
         if differing := sorted(set(kept) ^ names):
-            raise ValueError(f"this is no trajectory of this version of tyler; keys that differ: {differing}")
+            raise ValueError(f"this is not a trajectory of this version of tyler; keys that differ: {differing}")
         values = {name: value for name, value in kept.items() if name not in COUNTS}
         values["invocations"] = tuple(Invocation(**invocation) for invocation in kept["invocations"])
         values["sampling"], values["offered"] = Sampling(**kept["sampling"]), tuple(kept["offered"])
@@ -165,7 +165,7 @@ class Trajectory:
 
     @property
     def num_latents(self) -> int:
-        """Everything in the context that is no token: the operators' latents, soft steps and soft prompt."""
+        """Everything in the context except tokens: the operators' latents, soft steps and soft prompt."""
         return sum(invocation.num_latents for invocation in self.invocations) + self.num_soft
 
     @property

@@ -2,7 +2,7 @@
 
 Decoding runs on copies: adapters folded into the weights of a view. torch counts the writes to every tensor
 (`Tensor._version`): an optimizer's step, `copy_` or `load_state_dict` shows there, and looking takes 0.1 us a tensor.
-A write through `.data`, past that counter, does not, and whoever makes one drops the engine.
+A write through `.data`, past that counter, does not: drop the engine after one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Adaptable(Protocol):
 
 
 class WeightWatch:
-    """The tensors that engines read, and how often each had been written when somebody looked.
+    """The tensors that engines read, and how often each had been written at the last look.
 
     `theta` is the frozen backbone; `adapted` are the modules that may carry a LoRA (None before there is one).
     """

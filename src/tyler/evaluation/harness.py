@@ -58,7 +58,7 @@ Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 class TylerLM(TemplateLM):
     """A Tyler model as the harness sees one: it generates with operators and is scored without.
 
-    `generate_until` decodes all its contexts with continuous batching. A context is read as it comes: with
+    `generate_until` decodes all its contexts with continuous batching. A context is read unmodified: with
     `apply_chat_template` it holds the chat template's tokens, else it is plain text. Greedy unless the task samples;
     `max_gen_toks` counts actions (visible tokens and operator calls). A context that leaves no room for them loses its
     left end.
@@ -323,7 +323,7 @@ class TylerLM(TemplateLM):
 
 
 def bound_of(memory: int | str) -> int:
-    """A bound in bytes. Raises ValueError for what is no size."""
+    """A bound in bytes. Raises ValueError for an invalid size."""
     try:
         return bytes_of(memory)
     except ValueError as error:

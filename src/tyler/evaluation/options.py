@@ -83,7 +83,9 @@ class Questions:
         """The problems of the ids that are asked, with the instruction. Raises ValueError for an id that no problem
         has."""
         if unknown := sorted({*self.ids} - {problem.id for problem in problems}):
-            raise ValueError(f"--ids {unknown[0]!r} is no problem of {problems[0].task}; ids are as {problems[0].id!r}")
+            raise ValueError(
+                f"--ids {unknown[0]!r} is not a problem of {problems[0].task}; an id is {problems[0].id!r}"
+            )
         kept = [problem for problem in problems if not self.ids or problem.id in self.ids]
         return kept if self.instruction is None else [replace(one, instruction=self.instruction) for one in kept]
 
@@ -148,7 +150,7 @@ class Decoding:
 
     @property
     def sampling(self) -> Sampling:
-        """How actions are drawn. Raises ValueError for numbers that cannot be meant."""
+        """How actions are drawn. Raises ValueError for invalid values."""
         from tyler.engine.sampling import Sampling
 
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
@@ -192,7 +194,7 @@ class Loading(EngineOptions):
 
     @property
     def bytes(self) -> int | None:
-        """The bound on memory in bytes. Raises ValueError for what is no size."""
+        """The bound on memory in bytes. Raises ValueError for an invalid size."""
         return memory_of(self.memory)
 
 
@@ -247,7 +249,9 @@ class EndpointOptions:
         if not self.endpoint and (self.model or self.few_shot or self.retry_failed):
             raise ValueError("--model, --few-shot and --retry-failed belong to --endpoint URL")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
-            raise ValueError(f"--endpoint {self.endpoint!r} is no address; give one as http://localhost:8000/v1")
+            raise ValueError(
+                f"--endpoint {self.endpoint!r} is not an address; give one such as http://localhost:8000/v1"
+            )
         if self.concurrency < 1 or self.retries < 0 or self.timeout <= 0:
             raise ValueError("--concurrency must be at least 1, --retries at least 0 and --timeout above 0")
 
@@ -278,7 +282,7 @@ class Asked:
     server: EndpointOptions = EndpointOptions()
 
     def check(self) -> None:
-        """Raise ValueError for what cannot be meant; to be called before anything is loaded."""
+        """Raise ValueError for invalid options; to be called before anything is loaded."""
         answering = self.answering
         _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         self.server.check()
@@ -291,7 +295,7 @@ class Asked:
 
 
 def memory_of(text: str | None) -> int | None:
-    """The bytes that `--memory` names; None where it names none. Raises ValueError for what is no size."""
+    """The bytes that `--memory` names; None without one. Raises ValueError for an invalid size."""
     from tyler.engine.sizes import bytes_of
 
     try:

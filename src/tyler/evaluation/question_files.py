@@ -150,7 +150,7 @@ def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dic
     for number, found in enumerate(read_jsonl(output), start=1):
         where = f"{output}, line {number}"
         if not isinstance(found, dict) or not {"line", "sample", "settings"} <= found.keys():
-            raise RunError(f"{where} is no answer of tyler solve; choose another --output")
+            raise RunError(f"{where} is not an answer of tyler solve; choose another --output")
         if found["settings"] != mark:
             raise RunError(
                 f"{where} was answered by another model or under other settings; choose another --output, or remove it"

@@ -197,7 +197,7 @@ def _joined(answer: Answer, row: Mapping[str, Any]) -> Record:
 def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
     """The graded answers of one evaluation's folder.
 
-    Raises FileNotFoundError where there are none, RunError for files that cannot be read, and ValueError for a folder
+    Raises FileNotFoundError without any, RunError for files that cannot be read, and ValueError for a folder
     of several evaluations.
     """
     folder = Path(path)

@@ -165,7 +165,7 @@ def _family_table(families: Sequence[str], members: Sequence[Report]) -> list[tu
 
 
 def _calls(reports: Sequence[Report]) -> dict[str, Any]:
-    """Invocations per answer, as bars and a table, and where in the answers they are; nothing where there are none."""
+    """Invocations per answer, as bars and a table, and where in the answers they are; empty without any."""
     means = [(report, report.invocations_by_operator()) for report in reports]
     names = list(dict.fromkeys(name for _, found in means for name in found))
     if not names:

@@ -163,7 +163,7 @@ DIFFERENCES = {
     "Do its own latents do more than their means?": ("", "means"),
     "Do latents of another problem do less than the means?": ("means", "other problem"),
 }
-"""What is tested: of two replacements the first keeps more answers than the second; "" is no replacement."""
+"""What is tested: of two replacements the first keeps more answers than the second; "" means no replacement."""
 
 
 def kept_answers(

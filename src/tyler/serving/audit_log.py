@@ -31,7 +31,7 @@ def check_writable(path: Path) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: nobody but its owner reads what was asked."""
+    """An opener: only its owner may read the questions."""
     return os.open(path, flags, 0o600)
 
 

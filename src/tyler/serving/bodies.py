@@ -1,4 +1,4 @@
-"""From the bytes of a request to its fields: what is malformed costs next to nothing, and holds nobody up."""
+"""From the bytes of a request to its fields: what is malformed costs next to nothing and delays no other request."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_shape(body: bytes) -> None:
         return
     body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # quotes within texts begin none
     strings = containers = values = at = 0
-    for found in STRING.finditer(body):  # brackets and commas within texts are no values
+    for found in STRING.finditer(body):  # brackets and commas within texts do not count
         start, end = found.span()
         containers += body.count(b"[", at, start) + body.count(b"{", at, start)
         values += body.count(b",", at, start)

@@ -98,7 +98,7 @@ def logprobs(service: Service, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
 
 
 async def streamed(service: Service, body: ChatRequest, generation: Generation) -> AsyncGenerator[bytes, None]:
-    """The answer as it comes, then its usage where asked for."""
+    """The answer as it is decoded, then its usage if requested."""
     start = envelope(service, generation, "chat.completion.chunk")
     start |= {"usage": None} if body.includes_usage else {}
     async for pieces in generation.pieces(service.settings.invocations):

@@ -52,7 +52,7 @@ class Conversation:
 
 
 class ChatTemplate:
-    """A model's chat template, tried with texts that nobody sends to see which turns it writes."""
+    """A model's chat template, tried with made-up texts to see which turns it writes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> None:
         self._tokenizer, self._thinking = tokenizer, thinking

@@ -1,6 +1,6 @@
 """The way between asyncio and the engine's thread (`engine/shared_engine.py`).
 
-What a step gave rise to goes to the event loop at once, so a client that reads slowly holds up nobody: it finds several
+What a step gave rise to goes to the event loop at once, so a client that reads slowly delays no other: it finds several
 tokens waiting and gets them together.
 """
 
@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 STREAM_SECONDS = 0.05
 """How long a stream's tokens are gathered after it was sent some: with a small model an event for each token costs more
-than the token, and nobody reads faster. The first one, invocations and ends are never kept back."""
+than the token, and readers are slower. The first one, invocations and ends are never kept back."""
 
 PROBE_SECONDS = 1.0
 """How long a failed engine is left alone before it is tried again."""
@@ -43,7 +43,7 @@ class Answering:
         self.unfinished = len(self.requests)
         self.failed = False
         self.streams = True
-        """Whether somebody wants to hear of tokens, or only of ends: waking up takes time."""
+        """Whether a reader wants to hear of tokens, or only of ends: waking up takes time."""
         self._woken = -STREAM_SECONDS
         self._timer: asyncio.TimerHandle | None = None
 
@@ -81,7 +81,7 @@ class Answering:
                 self._timer = loop.call_at(due, self._wake)
 
     def _wake(self) -> None:
-        """Let whoever waits see what has arrived."""
+        """Let the reader see what has arrived."""
         if self._timer is not None:
             self._timer.cancel()
         self._woken, self._timer = asyncio.get_running_loop().time(), None
@@ -173,8 +173,8 @@ class Dispatcher:
     async def beside_steps(self, work: Callable[[Turn], Found]) -> Found:
         """What `work` finds in a thread of its own, each of whose passes of the model is within the turn it is given.
 
-        After every pass, answers get as much time as it took. One such work is done at a time; whoever is cancelled
-        ends it before its next pass. Raises DecodingError for what goes wrong in it, but for a ValueError.
+        After every pass, answers get as much time as it took. One such work is done at a time; a cancelled one
+        ends before its next pass. Raises DecodingError for what goes wrong in it, but for a ValueError.
         """
         stopped = threading.Event()
         async with self._beside:
@@ -191,7 +191,7 @@ class Dispatcher:
     @contextmanager
     def _brief_turn(self, stopped: threading.Event) -> Iterator[None]:
         if stopped.is_set():
-            raise InterruptedError("nobody waits for it")
+            raise InterruptedError("the request was cancelled")
         with self._engine.paused():
             began = time.perf_counter()
             yield
@@ -236,7 +236,7 @@ class Dispatcher:
                 self._note_failure(item.__cause__)
             answering.take(item)
             self._outbox.popleft()
-        if self._outbox and self._loop is not None:  # it came meanwhile, and asked for nobody
+        if self._outbox and self._loop is not None:  # it came meanwhile, without a wake-up
             self._loop.call_soon(self._hand_out)
 
     def _note_failure(self, error: BaseException) -> None:

@@ -18,13 +18,13 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 ANTHROPIC = "/v1/messages"
 """Paths that begin so have errors in Anthropic's shape."""
 BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*|\[key\]")
-"""Parts of a location that are no fields: where pydantic says which of several types it tried."""
+"""Parts of a location that are not fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer."""
+    """The client has disconnected."""
 
 
 class ApiError(Exception):
@@ -118,7 +118,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ClientGone)
     async def gone(request: Request, error: ClientGone) -> Response:
-        return Response(status_code=499)  # for the log and the metrics: nobody reads it
+        return Response(status_code=499)  # for the log and the metrics only
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:

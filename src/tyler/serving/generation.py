@@ -229,7 +229,7 @@ class Usage:
 
 
 class Generation:
-    """The answers to one HTTP request. Whoever opened it closes it: that aborts what is unfinished, and logs it."""
+    """The answers to one HTTP request. Its opener closes it: that aborts what is unfinished, and logs it."""
 
     def __init__(self, id: str, answering: Answering, prompts: int, closed: Callable[[str, Generation], None]) -> None:
         self.id, self.created, self.prompts, self.started = id, int(time.time()), prompts, time.time()

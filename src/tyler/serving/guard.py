@@ -83,13 +83,13 @@ class Guard:
         except ApiError as error:
             await error.response(path)(scope, receive, send)
             return
-        # HEAD is GET for the application; whoever writes the answer leaves its body out.
+        # HEAD is GET for the application; the server omits the answer's body.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             await self._app(inner, receive, send)
         except Exception as error:
             if isinstance(error.__cause__, ClientGone):
-                return  # in the middle of a stream, which nobody reads any more
+                return  # in the middle of a stream, whose client has gone
             id = scope["state"]["request_id"]
             logger.exception("request %s failed: %s: %s", id, type(error).__name__, error)
             if send.status == NO_ANSWER:

@@ -60,7 +60,7 @@ def routes() -> APIRouter:
 
 
 def sent(name: str) -> Response:
-    """One file. Raises ApiError for a name that is none of them."""
+    """One file. Raises ApiError for an unknown name."""
     if name not in contents():
         raise ApiError(404, f"there is no '/page/{name}' here")
     kind = TYPES[name[name.rindex(".") :]]

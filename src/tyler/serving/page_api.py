@@ -278,7 +278,7 @@ async def looked(service: Service, controls: Controls, body: LensQuestion, http:
 
 
 async def repeated(service: Service, body: LensQuestion, http: HttpRequest) -> Trajectory:
-    """The answer again, with its latents. Raises ApiError for actions that are no answer of this model."""
+    """The answer again, with its latents. Raises ApiError for actions that this model cannot have chosen."""
     check_origin(service, body.answer, "answer")
     ends = service.servable.model.backbone.eos_ids
     actions = tuple(action for action in body.answer.actions if action not in ends)

@@ -290,7 +290,7 @@ class InputItem(Strict):
 
 
 class Reasoning(Strict):
-    """How much a response may reason. A summary names the operator; there is none that is longer or shorter."""
+    """How much a response may reason. A summary names the operator, whatever length is requested."""
 
     effort: Effort | None = None
     summary: Annotated[Name | None, only(None, "auto")] = None

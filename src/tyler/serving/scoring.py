@@ -86,7 +86,7 @@ def byte_level(tokenizer: PreTrainedTokenizerBase, id: int) -> bytes | None:
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, id: int) -> str:
-    r"""One token alone; bytes that are no text as OpenAI writes them, "bytes:\xe3\x82"."""
+    r"""One token alone; bytes that are not text as OpenAI writes them, "bytes:\xe3\x82"."""
     found = byte_level(tokenizer, id)
     if found is None:
         return str(tokenizer.decode([id]))

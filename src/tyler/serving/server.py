@@ -197,7 +197,7 @@ def as_http(error: ApiError) -> bytes:
 def run(loaded: Loaded, settings: ServerSettings, listening: socket.socket) -> None:
     """Serve a loaded model until a signal ends it.
 
-    Raises EngineLost where the engine cannot be revived: whoever supervises the process starts it again.
+    Raises EngineLost where the engine cannot be revived: a supervisor starts the process again.
     """
     app = create_app(cast(Servable, loaded.reasoner), settings, loaded.weights)
     server = Server(app, settings)

@@ -225,7 +225,7 @@ class Service:
         return value
 
     def _check_operators(self, field: str) -> None:
-        """Raise ApiError for a field about operators where there are none."""
+        """Raise ApiError for a field about operators if the model has no operators."""
         if not self._has_operators:
             raise unsupported(field, f"{self.servable.name} has no operators; omit {field}")
 

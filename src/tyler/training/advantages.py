@@ -19,8 +19,8 @@ def group_advantages(
     """A_i = (R(tau_i) - mean) / (std + epsilon) within each group, Eq. app-grpo-advantage.
 
     The paper leaves the standard deviation and its epsilon open (and reuses the letter for the clip range): we take
-    the unbiased one and 1e-4, as TRL does. A degenerate group's advantages are exactly 0. A reward of NaN is none: the
-    answer is left out of its group and has advantage 0, as the one that is left alone has.
+    the unbiased one and 1e-4, as TRL does. A degenerate group's advantages are exactly 0. An
+    answer whose reward is NaN is left out of its group and has advantage 0, as one that is left alone has.
 
     `scale` is TRL's `scale_rewards`: "group" is the paper's; "batch" divides by the deviation of all rewards of the
     step, which are `batch` where `rewards` are one process's share of them; "none" does not divide.

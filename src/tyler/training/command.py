@@ -129,7 +129,7 @@ def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, s
 
 
 def _refuse_unfinished(start: Path | str) -> None:
-    """Raise ValueError for a run that was stopped, or is at work: nobody said which of its checkpoints is meant."""
+    """Raise ValueError for a run that was stopped, or is at work: the checkpoint must be named."""
     if (newest := latest_checkpoint(start)) is None or (run := TrainingRun(Path(start))).status == "finished":
         return
     raise ValueError(

@@ -70,7 +70,7 @@ def joined(config: DevicesConfig) -> Iterator[None]:
     PartialState._reset_state()  # one for the whole process, perhaps from before this was one of several
     with translated_errors():
         state = PartialState(cpu=not cuda, timeout=timedelta(minutes=config.timeout))
-        state.wait_for_everyone()  # one that left with an error now would leave others connecting to nobody
+        state.wait_for_everyone()  # one that left with an error now would leave others without a peer
     yield
     state.destroy_process_group()
     PartialState._reset_state()

@@ -29,7 +29,7 @@ PADDING = 0.1
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """How a batch is cut: at most `rows` rows at once, or at most `positions` padded positions; None is no limit."""
+    """How a batch is cut: at most `rows` rows at once, or at most `positions` padded positions; None means no limit."""
 
     rows: int | None = None
     positions: int | None = None

@@ -96,7 +96,7 @@ class RewardFunction:
 
 
 def source_of(path: str) -> Path:
-    """The file that holds the function at `path`. Raises RewardError where there is none."""
+    """The file that holds the function at `path`. Raises RewardError if it is not found."""
     module, _, _ = path.rpartition(":")
     if module.endswith(".py"):
         if not Path(module).is_file():
@@ -112,5 +112,5 @@ def source_of(path: str) -> Path:
 
 
 def source_digest(path: str) -> str:
-    """The sha256 of the source that holds the function at `path`. Raises RewardError where there is none."""
+    """The sha256 of the source that holds the function at `path`. Raises RewardError if it is not found."""
     return hashlib.sha256(source_of(path).read_bytes()).hexdigest()

@@ -45,7 +45,7 @@ def parameters(function: Any) -> list[tuple[str, bool]] | None:
 
 
 def number(value: Any) -> Any:
-    """A reward in JSON's types: a number of numpy or torch as a float, and whatever is none as its text."""
+    """A reward in JSON's types: a number of numpy or torch as a float, and any other value as its text."""
     if value is None:
         return None
     try:

@@ -261,7 +261,7 @@ def of_functions(*functions: Reward, weights: Sequence[float] | None = None) -> 
 
 
 def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tuple[str, ...] | None:
-    """The columns that a reward takes; None for all. Raises RewardError for a parameter that is none of them."""
+    """The columns that a reward takes; None for all. Raises RewardError for an unknown parameter."""
     if parameters is None:
         return None
     if missing := [name for name, needed in parameters if needed and name not in COLUMNS]:

@@ -75,7 +75,7 @@ def rollouts_of(model: Tyler, decoding: DecodingConfig) -> Rollouts:
 class Rollout:
     """The groups of one step, flat: `group_size` trajectories per problem, with verdicts and rewards.
 
-    A reward of NaN is none: the answer is left out of its group. `version` is that of the policy that answered.
+    A reward of NaN does not count: the answer is left out of its group. `version` is that of the policy that answered.
     """
 
     problems: list[Problem]

@@ -246,7 +246,7 @@ class Engine(BaseEngine):
     def _read(self) -> tuple[Tensor, list[Decision]]:
         """One pass of the policy over what is new; the hidden states at which something is decided, and what.
 
-        At most CHUNK positions are read: the rows with the fewest first, so that a long prompt holds up nobody.
+        At most CHUNK positions are read: the rows with the fewest first, so that a long prompt delays no other row.
         """
         self._embed_new()
         planned, left, read_to = list[tuple[Row, Span]](), CHUNK, self.policy_reader.read_to

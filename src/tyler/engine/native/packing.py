@@ -99,7 +99,7 @@ def fits_twice(weights: Sequence[Tensor]) -> bool:
 
 @functools.cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether this torch, on this processor, multiplies by packed weights, and rightly: that is no public interface."""
+    """Whether this torch, on this processor, multiplies by packed weights, and rightly: the interface is not public."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
         return False
     weight, x = torch.arange(6.0, dtype=dtype).view(3, 2), torch.arange(4.0, dtype=dtype).view(2, 2)
