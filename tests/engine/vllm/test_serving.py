@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.serving.served import NAME, Served, serving
+from tests.serving.served import NAME, Served, serving, solved
 
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
@@ -31,7 +31,7 @@ def served(models: Mapping[str, Tyler]) -> Iterator[Served]:
 
 
 def expected(models: Mapping[str, Tyler], **settings: Any) -> Any:
-    return models["qwen3"].solve(tiny.ODD, max_new_tokens=24, sampling=Sampling(1.0, seed=6), **settings)
+    return solved(models["qwen3"], tiny.ODD, max_new_tokens=24, sampling=Sampling(1.0, seed=6), **settings)
 
 
 def test_a_chat_is_the_native_engines_answer_with_its_calls(served: Served, models: Mapping[str, Tyler]) -> None:
