@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import psutil
 import pytest
 import torch
 from tests import tiny
 from tests.asking import ACTIONS, CASES, ask, run, same
 
+from tyler.engine.native import cache
 from tyler.engine.native.cache import Room, bytes_of_position
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
@@ -88,9 +88,9 @@ def test_two_thousand_requests_leave_nothing_behind() -> None:
 
 
 def test_memory_that_is_not_there_is_named_with_what_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(size: int, dtype: object) -> None:
-        raise MemoryError
+    def none_left(*arguments: int) -> None:
+        raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr(np, "zeros", none_left)
+    monkeypatch.setattr(cache.mmap, "mmap", none_left)
     with pytest.raises(MemoryError, match=r"[\d,]+ bytes for 3 slots of 256 positions.*lower memory or slots"):
         tiny.tyler("qwen3").engine(slots=3)

@@ -25,6 +25,8 @@ from tyler.modeling.attention import attend
 
 FEW = 16
 """Positions of a slot up to which all query heads of a key-value head are folded into one product."""
+TOGETHER = 64
+"""Positions of a slot up to which neighbouring slots are one product: what a synthesizer reads between two calls."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
     """The spans in parts that are one product each."""
     run: list[Span] = []
     for span in spans:
-        if run and not (span.slot == run[-1].slot + 1 and len(span) == len(run[-1]) <= FEW):
+        if run and not (span.slot == run[-1].slot + 1 and len(span) == len(run[-1]) <= TOGETHER):
             yield run
             run = []
         run.append(span)
@@ -125,10 +127,9 @@ class Run:
         keys, values = self._keys[layer], self._values[layer]
         if self._folded:
             return self._fold(queries, keys, values)
-        attended = attend(
-            queries.transpose(0, 1)[None], keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=True
-        )
-        return attended[0].transpose(0, 1).reshape(self.count, -1)
+        rows = queries.view(self._rows, self._seq, *queries.shape[1:]).transpose(1, 2)
+        attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=True)
+        return attended.transpose(1, 2).reshape(self.count, -1)
 
     def _fold(
         self, queries: Tensor, keys: Float[Tensor, "rows kv_heads end head_dim"], values: Tensor

@@ -6,9 +6,10 @@ memory allows. On a CPU they are not touched before they are written, so that wh
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 
-import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -48,13 +49,13 @@ class Room:
     def zeros(self, leading: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """[leading, slots, capacity, *shape]. Raises MemoryError that says what was asked, and what changes it."""
         whole = (leading, self.slots, self.capacity, *shape)
-        size = int(np.prod(whole)) * dtype.itemsize
+        size = math.prod(whole) * dtype.itemsize
         try:
-            if device.type == "cpu":  # the system's zeros; torch would write its own
-                return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(whole)
+            if device.type == "cpu":
+                return untouched(size).view(dtype).view(whole)
             return torch.zeros(whole, dtype=dtype, device=device)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not isinstance(error, OSError) and not is_out_of_memory(error):
                 raise
             raise MemoryError(
                 f"{size:,} bytes for {self.slots} slots of {self.capacity:,} positions are not free on {device}; "
@@ -95,6 +96,15 @@ class KeyValueCache:
         """Overwrite the first positions with zeros: a masked NaN is still a NaN."""
         for states in (self.keys, self.values):
             states[:, slot, :length] = 0
+
+
+def untouched(size: int) -> Tensor:
+    """Zeros of the system's, a page when it is written first; torch and numpy would write all, or large pages."""
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = mmap.mmap(-1, size, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def bytes_of_position(backbone: Backbone) -> int:
