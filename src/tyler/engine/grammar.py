@@ -7,11 +7,12 @@ needs the extra `structured`. Grammars know no operators: latents in an answer's
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from jaxtyping import Int
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 Kind = Literal["json_schema", "regex"]
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,20}"
 """Between the tokens of JSON: a small model may else write blanks until its limit."""
-ANY_OBJECT = {"type": "object"}
+MOST_COMBINATIONS = 4096
+"""Of alternatives (`anyOf`, `oneOf`) that hold together (`allOf`) in a schema."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ class TextGrammar:
 
     @classmethod
     def of_schema(cls, vocabulary: Vocabulary, schema: dict[str, Any], begun: Sequence[int] = ()) -> TextGrammar:
-        """JSON that a schema describes; keywords that cannot be kept to are refused by name."""
+        """JSON that a schema describes; keywords that cannot be kept to are refused by name.
+
+        Raises ValueError for one whose combinations would take too long to work out.
+        """
+        check_combinations(schema)
         return cls(vocabulary, "json_schema", json.dumps(schema), tuple(begun))
 
     def source_of(self) -> dict[str, Any]:
@@ -84,6 +90,24 @@ class TextGrammar:
     def start(self) -> TextMatcher:
         """The beginning of an answer."""
         return TextMatcher(compiled(self).deep_copy())
+
+
+def check_combinations(schema: dict[str, Any]) -> None:
+    """Raise ValueError where alternatives that hold together multiply: llguidance writes out every combination."""
+    most, together, waiting = 1, 1, [cast(Any, schema)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            lists = {name: value[name] for name in ("anyOf", "oneOf", "allOf") if isinstance(value.get(name), list)}
+            most = max([most, *(len(one) for name, one in lists.items() if name != "allOf")])
+            together += max(0, len(lists) - 1) + max(0, len(lists.get("allOf", ())) - 1)
+            waiting += value.values()
+    if most > 1 and together * math.log(most) > math.log(MOST_COMBINATIONS):
+        raise ValueError(
+            f"the json_schema combines alternatives in more than {MOST_COMBINATIONS} ways; use fewer allOf"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -96,8 +120,10 @@ def compiled(grammar: TextGrammar) -> LLMatcher:
     else:
         source = LLMatcher.grammar_from_json_schema(grammar.source, {"whitespace_pattern": WHITESPACE})
     matcher = LLMatcher(words_of(grammar.vocabulary), source, log_level=0)
-    if matcher.is_error():
-        raise ValueError(f"the {grammar.kind} cannot be kept to: {first_line(matcher.get_error())}")
+    first = matcher.deep_copy()
+    first.compute_bitmask()  # what holds no text at all shows here
+    if first.is_error():
+        raise ValueError(f"the {grammar.kind} cannot be kept to: {first_line(first.get_error())}")
     if grammar.begun and not matcher.consume_tokens(list(grammar.begun)):
         raise ValueError(f"no text of the {grammar.kind} begins as the assistant's last message does")
     return matcher

@@ -168,7 +168,10 @@ class Service:
             raise unsupported("response_format", self._vocabulary)
         if format.type == "regex":
             return TextGrammar(self._vocabulary, "regex", format.pattern or "")
-        grammar = TextGrammar.of_schema(self._vocabulary, format.schema_of or {"type": "object"})
+        try:
+            grammar = TextGrammar.of_schema(self._vocabulary, format.schema_of or {"type": "object"})
+        except ValueError as error:
+            raise unsupported("response_format", str(error)) from error
         if len(grammar.source) > LONGEST_SCHEMA:
             message = f"the schema has {len(grammar.source)} characters; this server takes up to {LONGEST_SCHEMA}"
             raise ApiError(400, message, param="response_format", code="too_large")
