@@ -7,11 +7,14 @@ import json
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 from typing import Any
 
@@ -341,3 +344,35 @@ def text_of(answer: httpx2.Response) -> str:
         return str(answer.json()["choices"][0]["message"]["content"])
     events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
     return "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events)
+
+
+ENDS = """
+import sys
+from tyler.cli.main import main
+from tyler.engine.native.engine import Engine
+from tyler.serving import dispatcher, server
+
+def announce(settings, listening):
+    def breaks(self):
+        raise RuntimeError("the device is gone")
+    Engine.step = breaks
+    print(listening.getsockname()[1], flush=True)
+
+server.announce, dispatcher.PROBE_SECONDS = announce, 0.05
+sys.argv = ["tyler", "serve", "mini-tyler", "--port", "0", "--max-probes", "3"]
+main()
+"""
+
+
+def test_a_server_whose_engine_cannot_be_revived_ends_with_status_1() -> None:
+    """So that systemd, Kubernetes or Ray start it again."""
+    process = subprocess.Popen([sys.executable, "-c", ENDS], stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    body = {"model": "mini-tyler", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        assert client.post("/v1/chat/completions", json=body).status_code == 500
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the engine failed 3 probes in a row" in said
+    assert "its supervisor starts it again" in said

@@ -124,6 +124,7 @@ REFUSED = [
     ("/api/answers", ASKED | {"model": "other"}, "not served here"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": []}, "invocation": 0}, "is empty"),
     ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3]}, "invocation": 0}, "does not exist"),
+    ("/api/lens", {"model": NAME, "answer": {"prompt_ids": [2], "actions": [3] * 65}, "invocation": 0}, "up to 64"),
     ("/api/export", {"answer": 3}, "valid dictionary"),
 ]
 

@@ -18,6 +18,9 @@ from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.tasks.prompts import thought_is_open
 
+GRAMMAR_FAILED = "the answer's grammar cannot be kept to any further"
+"""How the error of such an answer begins."""
+
 
 class RequestState:
     """One request that is being answered: what it has done, and what it waits for."""
@@ -195,7 +198,7 @@ class RequestState:
         """Whether nothing can have been drawn; then the answer ends with an error that says why: the numbers at `where`
         are not finite, or its grammar has failed."""
         if self.logit_state is not None and self.logit_state.error is not None:
-            self.fail(f"the answer's grammar cannot be kept to any further: {self.logit_state.error}")
+            self.fail(f"{GRAMMAR_FAILED}: {self.logit_state.error}")
             return True
         if math.isfinite(logprob):
             return False

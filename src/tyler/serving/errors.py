@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from tyler.engine.request_state import GRAMMAR_FAILED
 from tyler.engine.shared_engine import DecodingError
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -67,7 +68,9 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def engine_failed(reason: str) -> ApiError:
-    """The engine lost an answer."""
+    """The engine lost an answer; or its grammar, which the client sent, grew too complex in the middle of it."""
+    if GRAMMAR_FAILED in reason:
+        return ApiError(400, reason[:500], param="response_format", code="too_complex")
     return ApiError(500, f"{reason[:500]}; the same request may be sent again", code="engine_failed")
 
 
