@@ -13,6 +13,7 @@ from vllm.model_executor.models.llama import LlamaForCausalLM
 from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 
+from tyler.engine.sampling import NEVER
 from tyler.engine.vllm.decisions import TURN, ids_of
 from tyler.engine.vllm.ids import Ids
 from tyler.engine.vllm.low_rank import adapt
@@ -134,7 +135,7 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             if tokens is None:
                 return None
             operators = hidden_states.float() @ self.latents.psi.T
-            report = operators.new_zeros(len(tokens), len(self.latents.ids.report))
+            report = operators.new_full((len(tokens), len(self.latents.ids.report)), NEVER)  # p = 0
             return torch.cat([tokens.float(), operators, report], dim=-1)
 
     Tyler.__name__ = Tyler.__qualname__ = f"Tyler{base.__name__}"
