@@ -399,6 +399,7 @@ class VllmEngine(BaseEngine):
     def _guarded(self, work: Callable[..., Found], *arguments: Any) -> Found:
         """A call of vLLM; whatever it raises ends the engine, with one named error for every caller."""
         if self._failure is not None:
+            self._drop_answers()
             raise DecodingError(f"vLLM does not run any more: {self._failure}; the next call starts it again")
         try:
             return work(*arguments)

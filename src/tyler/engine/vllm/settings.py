@@ -43,7 +43,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         if name not in known:
             hint = difflib.get_close_matches(name, known, n=1) or ["one that `vllm serve --help=all` lists"]
             raise ValueError(f"--engine-args {name}: vLLM has no such argument; did you mean {hint[0]}?")
-        if name in REFUSED and value not in (None, False, 1):
+        if name in REFUSED and (value is True or value not in (None, False, 1)):
             raise ValueError(f"--engine-args {name}={value}: {REFUSED[name]}; leave it out, or use engine 'native'")
 
 
