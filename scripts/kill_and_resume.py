@@ -201,7 +201,7 @@ def fingerprint(run: Path) -> dict[str, str]:
                 found[f"{folder.name}/{path.relative_to(folder)}"] = sha256(path.read_bytes())
     metrics = [{key: line[key] for key in line if "second" not in key} for line in read_jsonl(run / "metrics.jsonl")]
     found["metrics"] = sha256(json.dumps(metrics).encode())
-    trail = run / "trajectories.jsonl"
+    trail = run / "trajectories.jsonl.gz"
     found["trajectories"] = sha256(trail.read_bytes() if trail.exists() else b"")  # Stage 1 writes none
     return found
 

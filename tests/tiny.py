@@ -30,7 +30,7 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.modeling.operators import Operator
-from tyler.training import gradient_checkpointing
+from tyler.training import packing
 
 FAMILIES = ("llama", "qwen2", "qwen3", "smollm3")
 
@@ -231,11 +231,11 @@ def tyler(family: str, device: str = "cpu") -> Tyler:
 def count_recomputed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A list that gets an entry whenever a layer is run under gradient checkpointing."""
     seen: list[object] = []
-    run = gradient_checkpointing.checkpoint
+    run = packing.checkpoint
 
     def counted(*arguments: object, **options: object) -> object:
         seen.append(arguments[1])
         return run(*arguments, **options)
 
-    monkeypatch.setattr(gradient_checkpointing, "checkpoint", counted)
+    monkeypatch.setattr(packing, "checkpoint", counted)
     return seen

@@ -229,8 +229,8 @@ def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
     assert "latin.yaml is not UTF-8" in refusal(str(tmp_path / "latin.yaml"))
 
 
-def test_an_empty_file_is_the_papers_config_on_mini(write) -> None:
-    assert load_config(write("")) == Config()
+def test_an_empty_file_is_refused(write) -> None:
+    assert "run.yaml says nothing; write what differs from a preset" in refusal(str(write("# nothing")))
 
 
 def test_epochs_may_be_null_beside_steps_and_one_of_them_is_given() -> None:

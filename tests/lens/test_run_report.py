@@ -30,17 +30,15 @@ def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
             run.log(step, {"stage2/reward": 0.1 * step, "stage2/success": 0.2 * step, "stage2/kl": 0.01, **calls})
             for member in range(2):
                 call = ["global", 1, 8, 3] if offsets else ["global", 1, 8]
-                run.log_trajectory(
-                    step,
-                    {
-                        "problem": f"p{step}",
-                        "member": member,
-                        "text": "So <b>5</b>",
-                        "invocations": [call],
-                        "outcome": "wrong" if member else "correct",
-                        "reward": 1.0 - member,
-                    },
-                )
+                line = {
+                    "problem": f"p{step}",
+                    "member": member,
+                    "text": "So <b>5</b>",
+                    "invocations": [call],
+                    "outcome": "wrong" if member else "correct",
+                    "reward": 1.0 - member,
+                }
+                run.log_trajectories(step, [line])
         run.save_checkpoint(3, lambda folder: None)
     return path
 
@@ -55,7 +53,7 @@ def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path
         assert title in page.text
     assert text.count("<svg") == 4 and "budget 4" in text and "Stage 2, finished at step 3 of 3" in page.text
     assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
-    assert "grpo.budget" in page.text and 'href="trajectories.jsonl"' in text
+    assert "grpo.budget" in page.text and 'href="trajectories.jsonl.gz"' in text
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
 
 

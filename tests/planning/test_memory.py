@@ -14,6 +14,7 @@ from tyler.config.sections import LoraConfig
 from tyler.engine.native.cache import Room, bytes_of_position
 from tyler.engine.native.fused_decoder import FusedDecoder, is_adapted
 from tyler.model import Tyler
+from tyler.modeling import attention
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
@@ -31,8 +32,8 @@ from tyler.planning.memory import (
     stage2_memory,
     trained,
 )
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.micro_batches import CALIBRATION_ROWS
+from tyler.training.packing import read_packed
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -101,33 +102,31 @@ def wide(family: str, layers: int) -> PreTrainedConfig:
 
 
 def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: float, recompute: bool) -> int:
-    """Bytes alive after a pass of the synthesizer's view; a mask or none, as `read` says."""
+    """Bytes alive after a pass of the synthesizer's view."""
     model = AutoModelForCausalLM.from_config(wide(family, layers), dtype=dtype, attn_implementation="sdpa")
     synthesizer = Tyler.start(
         Backbone("wide", model, tiny.tokenizer()), tiny.OPERATORS, LoraSettings(dropout=dropout)
     ).synthesizer.train()
     decoder = synthesizer.training_decoder
-    decoder.config._attn_implementation = "sdpa"  # as on a GPU; half precision on a CPU keeps float32 states
     embeds = torch.randn(read.rows, read.length, 128, dtype=dtype)
-    mask = torch.ones(read.length, read.length).tril().bool().expand(read.rows, 1, -1, -1)
     with Allocations() as allocations:
-        out = recomputing(decoder, recompute)(
-            inputs_embeds=embeds, attention_mask=mask if read.masked else None, use_cache=False
-        )
-    assert out.last_hidden_state.requires_grad
+        out = read_packed(decoder, list(embeds), recompute=recompute)
+    assert out[0].requires_grad
     return allocations.alive()
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("masked, dropout", [(True, 0.1), (False, 0.0)])
+@pytest.mark.parametrize("dropout", [0.1, 0.0])
 @pytest.mark.parametrize(
     "family, dtype",
     [("llama", torch.float32), ("qwen2", torch.bfloat16), ("qwen3", torch.bfloat16), ("smollm3", torch.float32)],
 )
 def test_what_layers_keep_is_predicted(
-    family: str, dtype: torch.dtype, masked: bool, dropout: float, recompute: bool
+    family: str, dtype: torch.dtype, dropout: float, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Read(2, 200, 200, masked)
+    # as on a GPU: half precision on a CPU keeps float32 states
+    monkeypatch.setattr(attention, "cache_dtype", lambda kept_in, device: kept_in)
+    read = Read(2, 200, 200, masked=False)
     few, many = (kept(family, layers, dtype, read, dropout, recompute) for layers in (1, 4))
     shape, lora = Shape.of(wide(family, 3)), LoraConfig(dropout=dropout)
     assert kept_by_decoder(shape, read, dtype.itemsize, lora, recompute) == pytest.approx(many - few, rel=0.08)

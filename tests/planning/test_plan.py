@@ -33,7 +33,6 @@ from tyler.planning.roofline import (
     rollout_costs,
     stage1_costs,
 )
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.objectives import chosen_logprobs
 
 SLOW = Device("slow", 8e9, bandwidth=100.0, bfloat16=1000.0, float32=500.0, launch=2.0, source="a test", queued=False)
@@ -85,7 +84,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- operations, as torch counts
 
 
-def counted(family: str, recompute: bool, gradients: bool) -> tuple[int, Shape, Read]:
+def counted(family: str, gradients: bool) -> tuple[int, Shape, Read]:
     """The operations of one pass of the frozen decoder; eager attention, whose products torch can see."""
     backbone = tiny.build_backbone(family)
     backbone.model.set_attn_implementation("eager")
@@ -93,7 +92,7 @@ def counted(family: str, recompute: bool, gradients: bool) -> tuple[int, Shape, 
     mask = torch.zeros(2, 1, 24, 24)
     counter = FlopCounterMode(display=False)
     with counter, torch.set_grad_enabled(gradients):
-        hidden = recomputing(backbone.decoder, recompute)(
+        hidden = backbone.decoder(
             inputs_embeds=embeds, attention_mask=mask, position_ids=torch.arange(24)[None], use_cache=False
         ).last_hidden_state
         if gradients:
@@ -103,15 +102,14 @@ def counted(family: str, recompute: bool, gradients: bool) -> tuple[int, Shape, 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_operations_of_a_pass_are_those_torch_counts(family: str) -> None:
-    operations, shape, read = counted(family, recompute=False, gradients=False)
+    operations, shape, read = counted(family, gradients=False)
     assert forward(shape, read, 4).operations == pytest.approx(operations, rel=0.01)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_the_operations_of_a_training_pass_are_those_torch_counts(family: str, recompute: bool) -> None:
-    operations, shape, read = counted(family, recompute, gradients=True)
-    assert roofline.training(shape, read, 4, None, recompute).operations == pytest.approx(operations, rel=0.01)
+def test_the_operations_of_a_training_pass_are_those_torch_counts(family: str) -> None:
+    operations, shape, read = counted(family, gradients=True)
+    assert roofline.training(shape, read, 4, None, False).operations == pytest.approx(operations, rel=0.01)
 
 
 @pytest.mark.parametrize("gradients", [False, True])

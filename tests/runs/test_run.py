@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import operator
 import os
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from tyler.config.files import dump, load_config
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
 from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import Run, open_run
+from tyler.runs.run import FollowedRun, Run, open_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
 
@@ -39,7 +41,7 @@ def fail_with(error: BaseException):
 def train(run: Run, first: int, last: int, save_every: int = 2) -> None:
     for step in range(first, last + 1):
         run.log(step, {"loss": 1 / step})
-        run.log_trajectory(step, {"text": f"answer {step}"})
+        run.log_trajectories(step, [{"text": f"answer {step}"}])
         if step % save_every == 0:
             run.save_checkpoint(step, write_state)
 
@@ -154,11 +156,11 @@ def test_a_run_that_is_closed_leaves_its_record_and_no_lock(tmp_path: Path) -> N
         run.log(1, {"loss": 1.0})
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.yaml", "environment.json", "metrics.jsonl"}
     with Run.resume(tmp_path / "run", CONFIG) as run:
-        run.log_trajectory(1, {"text": "one"})
+        run.log_trajectories(1, [{"text": "one"}])
         run.save_checkpoint(1, lambda folder: (folder / "weights").write_text("w"))
     with Run.resume(tmp_path / "run", CONFIG):
         pass
-    assert len((tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()) == 1
+    assert len(read_jsonl(tmp_path / "run" / "trajectories.jsonl.gz")) == 1
     assert not (tmp_path / "run" / ".lock").exists()
 
 
@@ -409,7 +411,7 @@ def test_listeners_hear_every_line_of_the_metrics(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         run.also_log(lambda step, metrics: heard.append((step, dict(metrics))))
         run.log(3, {"loss": 0.5})
-        run.log_trajectory(3, {"text": "unheard"})
+        run.log_trajectories(3, [{"text": "unheard"}])
     assert heard == [(3, {"loss": 0.5})]
 
 
@@ -444,7 +446,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_writes(tmp_path: Path) -
         newest = run.latest_checkpoint()
         assert newest is not None
         train(run, checkpoint_step(newest) + 1, 8)
-    for name in ("metrics.jsonl", "trajectories.jsonl", "config.yaml"):
+    for name in ("metrics.jsonl", "trajectories.jsonl.gz", "config.yaml"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert len(json.loads((tmp_path / "cut" / "environment.json").read_text())) == 2
 
@@ -551,8 +553,8 @@ def test_what_an_older_version_did_not_note_is_noted_now_and_said(
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0c", "\r", "\n"])
 def test_a_record_is_one_line_whatever_is_in_its_text(tmp_path: Path, separator: str) -> None:
     with Run.create(tmp_path, CONFIG) as run:
-        run.log_trajectory(1, {"text": f"one{separator}two"})
-    assert read_jsonl(tmp_path / "trajectories.jsonl") == [{"step": 1, "text": f"one{separator}two"}]
+        run.log_trajectories(1, [{"text": f"one{separator}two"}])
+    assert read_jsonl(tmp_path / "trajectories.jsonl.gz") == [{"step": 1, "text": f"one{separator}two"}]
 
 
 def test_a_log_line_that_is_no_record_is_named(tmp_path: Path) -> None:
@@ -593,3 +595,65 @@ def test_resuming_refuses_logs_shorter_than_the_checkpoint_saw(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(RunError, match="holds 0 bytes"):
         Run.resume(tmp_path, CONFIG)
+
+
+# ------------------------------------------------------------------------------------------- what a resume changes
+
+
+def test_a_resume_notes_what_it_changed_and_the_step_it_goes_on_from(tmp_path: Path) -> None:
+    first = dump(load_config("mini", ["stage2.learning_rate=1e-4", "stage2.steps=4"]))
+    with Run.create(tmp_path, first) as run:
+        run.save_checkpoint(4, lambda folder: None)
+    second = dump(load_config("mini", ["stage2.learning_rate=5e-5", "stage2.steps=6"]))
+    Run.resume(tmp_path, second).close()
+    start = json.loads((tmp_path / "environment.json").read_text())[-1]
+    assert start["resumed_at"] == 4
+    assert start["changes"] == {"stage2.steps": [4, 6], "stage2.learning_rate": [1e-4, 5e-5]}
+    assert (tmp_path / "config.yaml").read_text() == second
+
+
+def test_a_directory_without_locks_is_written_when_nobody_asks_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(RunError, match="--no-lock"):
+        Run.create(tmp_path / "locked", CONFIG)
+    with Run.create(tmp_path / "free", CONFIG, lock=False) as run:
+        run.log(1, {"loss": 0.5})
+    assert read_jsonl(tmp_path / "free" / "metrics.jsonl") == [{"step": 1, "loss": 0.5}]
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.log(1, {"loss": 0.5})
+    Run.resume(tmp_path, CONFIG).close()
+    assert "has no checkpoint: it starts from its beginning" in caplog.text
+
+
+def test_rollouts_are_compressed_and_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    log = tmp_path / "trajectories.jsonl.gz"
+    with Run.create(tmp_path, CONFIG) as run:
+        run.log_trajectories(1, [{"text": "one " * 200}, {"text": "two " * 200}])
+        run.save_checkpoint(1, lambda folder: None)
+        size = log.stat().st_size
+        run.log_trajectories(2, [{"text": "three"}])
+    assert size < 400 < 1600
+    Run.resume(tmp_path, CONFIG).close()
+    assert [line["step"] for line in read_jsonl(log)] == [1, 1] and log.stat().st_size == size
+
+
+def test_a_process_that_follows_reads_checkpoints_and_writes_nothing(tmp_path: Path) -> None:
+    with Run.create(tmp_path, CONFIG) as run:
+        run.save_checkpoint(2, lambda folder: None)
+        before = sorted(str(path) for path in tmp_path.rglob("*"))
+        followed = FollowedRun(tmp_path)
+        followed.log(3, {"loss": 1.0})
+        followed.log_trajectories(3, [{"text": "nothing"}])
+        followed.note_at_start({"training": "nothing"})
+        assert followed.latest_checkpoint() == run.latest_checkpoint()
+        assert sorted(str(path) for path in tmp_path.rglob("*")) == before

@@ -141,7 +141,7 @@ def test_stage_2_ends_in_the_weights_of_one_process(stage2_alone: Any, tmp_path:
     for found in results:
         assert_close(found, expected)
     assert_same_log(tmp_path / "run", whole)
-    trails = [read_jsonl(path / "trajectories.jsonl") for path in (tmp_path / "run", whole)]
+    trails = [read_jsonl(path / "trajectories.jsonl.gz") for path in (tmp_path / "run", whole)]
     assert len(trails[0]) == 4 * 3 * 3
     assert trails[0] == trails[1], "every trajectory, in the order of the batch"
 
@@ -300,7 +300,7 @@ def test_torchrun_trains_both_stages(tmp_path: Path) -> None:
         run = tmp_path / "runs" / f"mini-{stage}"
         assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 1
         assert json.loads((run / "environment.json").read_text())[0]["processes"] == 2
-    assert len(read_jsonl(tmp_path / "runs" / "mini-stage2" / "trajectories.jsonl")) == 4
+    assert len(read_jsonl(tmp_path / "runs" / "mini-stage2" / "trajectories.jsonl.gz")) == 4
     again = launch("stage1", "mini", *LITTLE, *STAGE1_LITTLE, folder=tmp_path)
     assert again.returncode != 0
     assert "tyler: process 0: runs/mini-stage1 already holds a run" in again.stderr

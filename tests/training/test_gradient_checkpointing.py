@@ -16,7 +16,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
-from tyler.training.gradient_checkpointing import Recomputed, recomputing
+from tyler.training.packing import read_packed
 from tyler.training.replay import pack_for, replay_logprobs
 from tyler.training.stage1 import batch_loss
 from tyler.training.teacher_forcing import Example, Insertion
@@ -102,8 +102,10 @@ def test_stage_2s_replay_has_the_log_probabilities_and_gradients_of_the_plain_pa
     packed = pack_for(model.backbone, rollouts(model))
     results = []
     for gradient_checkpointing in (False, True):
-        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
-        logprobs, entropy = replay_logprobs(decoder, model.backbone.head, model.policy.psi, packed)
+        decoder = model.policy.training_decoder
+        logprobs, entropy = replay_logprobs(
+            decoder, model.backbone.head, model.policy.psi, packed, recompute=gradient_checkpointing
+        )
         results.append((logprobs.detach(), entropy, gradients(model.policy, logprobs.sum())))
     (plain_logprobs, plain_entropy, plain), (logprobs, entropy, found) = results
     torch.testing.assert_close(logprobs, plain_logprobs, rtol=0, atol=1e-6)
@@ -121,19 +123,12 @@ def test_the_memory_saved_is_real(stage: str) -> None:
         return batch_loss(model, [long, long], 100, gradient_checkpointing)
 
     def stage2(gradient_checkpointing: bool) -> Tensor:
-        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
-        return decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state.sum()
+        read = read_packed(model.policy.training_decoder, list(embeds), recompute=gradient_checkpointing)
+        return torch.cat(read).sum()
 
     compute = stage1 if stage == "stage 1" else stage2
     plain, saved = kept_bytes(lambda: compute(False)), kept_bytes(lambda: compute(True))
     assert saved < 0.3 * plain, f"{saved:,} bytes are kept, against {plain:,}"
-
-
-def test_the_plain_decoder_is_called_where_nothing_is_to_be_saved() -> None:
-    model = tiny.tyler("qwen2")
-    decoder = model.policy.training_decoder
-    assert recomputing(decoder, False) is decoder
-    assert isinstance(recomputing(decoder, True), Recomputed)
 
 
 def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
@@ -149,8 +144,8 @@ def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
             parameter.grad = None
         batch_loss(model, EXAMPLES, 30, gradient_checkpointing).backward()
         packed = pack_for(backbone, rollouts(model))
-        decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
-        replay_logprobs(decoder, backbone.head, model.policy.psi, packed)[0].sum().backward()
+        decoder, psi = model.policy.training_decoder, model.policy.psi
+        replay_logprobs(decoder, backbone.head, psi, packed, recompute=gradient_checkpointing)[0].sum().backward()
         gradient_dtypes = {parameter.grad.dtype for parameter in trained if parameter.grad is not None}
         assert gradient_dtypes == {torch.float32}
         assert all(bool(parameter.grad.isfinite().all()) for parameter in trained if parameter.grad is not None)

@@ -30,8 +30,7 @@ from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
-from tyler.training import stage1
-from tyler.training.gradient_checkpointing import Recomputed
+from tyler.training import packing, stage1
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
@@ -243,7 +242,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
 def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> None:
     seen = []
     model = fresh(dropout=0.5)
-    hook = model.synthesizer.training_decoder.register_forward_pre_hook(
+    hook = model.synthesizer.training_decoder.layers[0].register_forward_pre_hook(
         lambda module, args: seen.append(model.synthesizer.training)
     )
     with open_new(tmp_path) as run:
@@ -550,8 +549,8 @@ def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_
 def test_gradient_checkpointing_trains_to_the_same_weights_dropout_included(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, forward = [], Recomputed.forward
-    monkeypatch.setattr(Recomputed, "forward", lambda self, **inputs: calls.append(1) or forward(self, **inputs))
+    calls, checkpoint = [], packing.checkpoint
+    monkeypatch.setattr(packing, "checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
     trained = []
     for gradient_checkpointing in (False, True):
         model = fresh(dropout=0.2)

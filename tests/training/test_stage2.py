@@ -26,9 +26,8 @@ from tyler.runs.checkpoints import best_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import grpo, stage1, stage2, verdicts
+from tyler.training import grpo, packing, stage1, stage2, verdicts
 from tyler.training.advantages import group_advantages
-from tyler.training.gradient_checkpointing import Recomputed
 from tyler.training.rollouts import Rollout
 from tyler.training.stage2 import Stage2Trainer, train
 from tyler.training.state import state_bytes
@@ -314,12 +313,11 @@ def test_micro_batches_have_the_gradient_and_the_terms_of_the_whole_batch(cut: d
 def test_gradient_checkpointing_reaches_the_replay_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rollout, reference_psi = moved_policy()
     plain_terms, plain = learned(model, rollout, reference_psi, CONFIG)
-    calls = []
-    forward = Recomputed.forward
-    monkeypatch.setattr(Recomputed, "forward", lambda self, **inputs: calls.append(1) or forward(self, **inputs))
+    calls, checkpoint = [], packing.checkpoint
+    monkeypatch.setattr(packing, "checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
     config = with_settings(CONFIG, gradient_checkpointing=True, micro_batch_size=2)
     terms, gradients = learned(model, rollout, reference_psi, config)
-    assert len(calls) == len(rollout.trajectories) // 2
+    assert len(calls) == len(rollout.trajectories) // 2 * model.backbone.num_layers
     assert terms == pytest.approx(plain_terms, abs=1e-5)
     for name, gradient in plain.items():
         torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-3)
@@ -524,7 +522,7 @@ def test_greedy_metrics_are_those_of_greedy_answers_by_the_policy() -> None:
 
 def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
     trained(tmp_path, fresh())
-    lines = read_jsonl(tmp_path / "trajectories.jsonl")
+    lines = read_jsonl(tmp_path / "trajectories.jsonl.gz")
     size = CONFIG.grpo.group_size
     assert len(lines) == CONFIG.stage2.steps * CONFIG.stage2.batch_size * size
     assert [line["member"] for line in lines[:size]] == list(range(size))
@@ -565,7 +563,7 @@ def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path
         assert files[0].read_bytes() == files[1].read_bytes(), name
     whole, cut = (read_jsonl(tmp_path / run / "metrics.jsonl") for run in ("whole", "cut"))
     assert [without_seconds(entry) for entry in whole] == [without_seconds(entry) for entry in cut]
-    trails = [(tmp_path / run / "trajectories.jsonl").read_bytes() for run in ("whole", "cut")]
+    trails = [(tmp_path / run / "trajectories.jsonl.gz").read_bytes() for run in ("whole", "cut")]
     assert trails[0] == trails[1]
 
 

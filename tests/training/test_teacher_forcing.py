@@ -195,9 +195,9 @@ def test_the_policy_reads_what_precedes_the_first_latents_without_gradient() -> 
     passes = []
 
     def note(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        passes.append((torch.is_grad_enabled(), kwargs["inputs_embeds"].shape[1]))
+        passes.append((torch.is_grad_enabled(), args[0].shape[1]))
 
-    hook = model.backbone.model.base_model.register_forward_pre_hook(note, with_kwargs=True)
+    hook = model.backbone.model.base_model.layers[0].register_forward_pre_hook(note, with_kwargs=True)
     try:
         logprobs_of(model, examples)
     finally:
@@ -206,14 +206,14 @@ def test_the_policy_reads_what_precedes_the_first_latents_without_gradient() -> 
     prefixes = [len(SEVERAL.prompt_ids), len(LAST.prompt_ids) + len(LAST.target_ids) - 1]
     assert [first_latent(one) for one in examples] == prefixes
     suffixes = [context - prefix for context, prefix in zip(contexts, prefixes, strict=True)]
-    assert passes == [(False, max(prefixes)), (True, max(suffixes))]
+    assert passes == [(False, sum(prefixes)), (True, sum(suffixes))]
 
 
 def test_the_synthesizer_reads_a_trace_once_whatever_the_number_of_insertions() -> None:
     model = tiny.tyler("qwen3")
     read = []
-    hook = model.synthesizer.training_decoder.register_forward_pre_hook(
-        lambda module, args, kwargs: read.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True
+    hook = model.synthesizer.training_decoder.layers[0].register_forward_pre_hook(
+        lambda module, args: read.append(args[0].shape[1])
     )
     try:
         synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [SEVERAL])

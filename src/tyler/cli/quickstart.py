@@ -128,7 +128,7 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
     """Where everything is, and what to run next."""
     lines = [
         f"\nDone in {seconds / 60:.1f} minutes. Everything is in {output}:",
-        "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl, checkpoints/",
+        "  stage1/  stage2/         runs: config.yaml, metrics.jsonl, trajectories.jsonl.gz, checkpoints/",
         "  evaluation/report.html   the table, by family too, and answers; every answer in answers.parquet beside it",
         "  stage1.png  stage2.png   the curves of both stages",
         "\nNext:",

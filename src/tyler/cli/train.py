@@ -37,6 +37,7 @@ def stage1(
     dry_run: bool = False,
     tokenizer: SomeFolder = None,
     length: SomeNumber = None,
+    lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
@@ -50,10 +51,11 @@ def stage1(
             answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
         tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
         length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
-    settings = _settings(config, overrides)
+    settings = _settings(config, overrides, lock)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, "stage1")
@@ -76,6 +78,7 @@ def stage2(
     dry_run: bool = False,
     tokenizer: SomeFolder = None,
     length: SomeNumber = None,
+    lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
@@ -89,10 +92,11 @@ def stage2(
         dry_run: Train nothing: the same dry run of both stages as `tyler stage1 CONFIG --dry-run`.
         tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
         length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--grpo.kl_weight 0.01` is short for `--set grpo.kl_weight=0.01`.
     """
-    settings = _settings(config, overrides)
+    settings = _settings(config, overrides, lock)
     if _rehearsed(settings, dry_run, tokenizer, length):
         return
     output = output or run_directory(config, "stage2")
@@ -111,6 +115,7 @@ def train(
     start: SomeFolder = None,
     output: SomeFolder = None,
     resume: bool = False,
+    lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
@@ -121,10 +126,11 @@ def train(
         start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
+        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
         quiet: Say nothing but warnings: neither progress nor what came of it.
         overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
     """
-    settings = _settings(config, overrides)
+    settings = _settings(config, overrides, lock)
     if method not in CONTINUING and start is not None:
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {' and '.join(CONTINUING)}")
     more = {"start": start or run_directory(config, "memgen")} if method in CONTINUING else {}
@@ -195,9 +201,9 @@ def _asking(output: Path) -> list[str]:
     return ["tyler solve", str(output), "QUESTION"]
 
 
-def _settings(config: str, overrides: Sequence[str]) -> Config:
+def _settings(config: str, overrides: Sequence[str], lock: bool) -> Config:
     """The config of a training; warns about settings that have no effect."""
-    settings = load_settings(config, overrides)
+    settings = load_settings(config, overrides if lock else [*overrides, "checkpoints.lock=false"])
     if settings.decoding.temperature > 0:
         logger.warning(
             "decoding.temperature = %g is not read in training: rollouts are sampled at grpo.temperature, and "

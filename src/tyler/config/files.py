@@ -26,8 +26,10 @@ PRESETS = Path(str(files("tyler") / "configs"))
 CHANGEABLE = (
     "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",
     "*.micro_batch_size", "*.micro_batch_tokens", "*.gradient_checkpointing", "*.checkpoint_every",
+    "*.learning_rate", "*.psi_learning_rate", "*.max_grad_norm", "*.clip_range", "*.clip_range_high",
+    "*.steps", "*.epochs", "*.eval_every", "*.max_skipped",
 )  # fmt: skip
-"""Settings that a resumed run may change: no weight depends on them but by rounding, and by what dropout draws."""
+"""Settings that a resumed run may change; each start notes in environment.json which it did (`changes`)."""
 
 
 class ConfigError(ValueError):
@@ -108,6 +110,8 @@ def _read_layers(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it so") from error
     settings = _parse_yaml(text, str(path))
+    if not settings:
+        raise ConfigError(f"{path} says nothing; write what differs from a preset, such as `extends: mini`")
     if (base := settings.pop("extends", None)) is None:
         return settings
     return _merge(_read_layers(_find(str(base), beside=path), (*seen, path)), settings)
@@ -232,11 +236,16 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
 
     Keys that are new to the old config had what was done before there was a key: EARLIER, else the default.
     """
+    changed = changes(old_text, new_text, defaults_text)
+    fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, one) for one in CHANGEABLE)}
+    return [f"{key} was {old!r}, now {new!r}" for key, (old, new) in fixed.items()]
+
+
+def changes(old_text: str, new_text: str, defaults_text: str) -> dict[str, tuple[Any, Any]]:
+    """Every setting that differs between two configs, by its key: what it was, and what it is."""
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
     old = {**{key: value for key, value in {**defaults, **EARLIER}.items() if key in new}, **old}
-    fixed = [key for key in {**old, **new} if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE)]
-    keys = [key for key in fixed if old.get(key) != new.get(key)]
-    return [f"{key} was {old.get(key)!r}, now {new.get(key)!r}" for key in keys]
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:

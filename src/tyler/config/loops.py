@@ -54,7 +54,7 @@ class OptimizationConfig(Section):
     micro_batch_size: Count | None = None
     """Examples or answers held in memory at once, by each process; null for all."""
     micro_batch_tokens: Count | Literal["auto"] | None = None
-    """Padded positions held at once, instead of `micro_batch_size`: rows of similar length, under a tenth of padding.
+    """Positions held at once, instead of `micro_batch_size`: rows are packed, so none is padding.
 
     auto is what a processor reads fastest, and on a GPU what its memory has room for; null cuts by rows.
     """

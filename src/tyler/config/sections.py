@@ -171,6 +171,11 @@ class CheckpointsConfig(Section):
 
     keep: Count = 2
     """How many of the newest checkpoints stay."""
+    lock: bool = True
+    """Whether the run's directory is locked while it is written; false (`--no-lock`) where its file system has no
+    locks, and then nothing keeps a second process from writing it."""
+    trajectories: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of a step's rollouts that trajectories.jsonl.gz keeps, spread evenly; 0 for no file."""
 
 
 class TrackingConfig(Section):

@@ -6,10 +6,12 @@ blocks of keys, so that one position has another result in a decoding step than 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -52,6 +54,56 @@ def cache_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
 
 
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of several lengths that lie one behind the other in one: each attends to itself and to its own past."""
+
+    lengths: Sequence[int]
+    masks: Sequence[Bool[Tensor, "seq keys"] | None]
+    """Which keys each position of a row sees; None where the row has no past and is causal."""
+    past: Sequence[Sequence[Tensor]] = field(default=())
+    """keys, values, keys, values, ... of each row, [1, kv_heads, seq, head_dim], in the order they were read."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], before: Sequence[int], device: torch.device) -> PackedRows:
+        """Chunks of `lengths` positions that follow `before` positions of each row."""
+        masks = [
+            torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past) if past and length else None
+            for length, past in zip(lengths, before, strict=True)
+        ]
+        return cls(lengths, masks)
+
+    def after(self, past: Sequence[Sequence[Tensor]]) -> PackedRows:
+        """The same rows after these states."""
+        return replace(self, past=past)
+
+    def attend(
+        self,
+        queries: Float[Tensor, "1 heads seq head_dim"],
+        keys: Float[Tensor, "1 kv_heads seq head_dim"],
+        values: Float[Tensor, "1 kv_heads seq head_dim"],
+        scale: float | None,
+    ) -> Float[Tensor, "1 seq heads head_dim"]:
+        """Attention row by row, in the dtype of the queries."""
+        attended = []
+        parts = zip(*(states.split(list(self.lengths), dim=2) for states in (queries, keys, values)), strict=True)
+        for (query, key, value), past, mask in zip(parts, self.past, self.masks, strict=True):
+            if mask is not None:
+                key = torch.cat([*(states.to(key) for states in past[0::2]), key], dim=2)
+                value = torch.cat([*(states.to(value) for states in past[1::2]), value], dim=2)
+                if query.is_cuda:  # no kernel there takes a mask and groups of heads
+                    groups = query.shape[1] // key.shape[1]
+                    key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+            attended.append(
+                scaled_dot_product_attention(
+                    query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+                )
+                if query.shape[2]
+                else query
+            )
+        return torch.cat(attended, dim=2).transpose(1, 2)
+
+
 def transformers_attention(
     module: torch.nn.Module,
     query: Float[Tensor, "batch heads seq head_dim"],
@@ -60,10 +112,15 @@ def transformers_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    packed_rows: PackedRows | None = None,
     **_: object,
 ) -> tuple[Float[Tensor, "batch seq heads head_dim"], None]:
     """transformers' own, in the dtype of `attend`, under autocast too."""
     exact = cache_dtype(query.dtype, query.device)
+    if packed_rows is not None:
+        with _kernels(query.device):
+            attended = packed_rows.attend(query.to(exact), key.to(exact), value.to(exact), scaling)
+        return attended.to(query.dtype), None
     mask = attention_mask.to(exact) if attention_mask is not None and attention_mask.is_floating_point() else None
     with _kernels(query.device):
         attended, _weights = sdpa_attention_forward(

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from tyler.modeling.backbone import view
 from tyler.modeling.manifest import CheckpointError, read_as, read_object
 from tyler.modeling.merged_adapters import ADAPTER_FILES
-from tyler.modeling.products import adapted_product
+from tyler.modeling.products import adapted_product, autocast_product
 from tyler.modeling.tensor_files import read_tensors
 
 ADAPTER = "default"
@@ -47,6 +47,9 @@ class OnceRounded(Linear):
 
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
         theta = cast(nn.Linear, self.get_base_layer())
+        if torch.is_autocast_enabled(x.device.type) and not self.disable_adapters and not self.merged:
+            down, up = low_rank(self)
+            return autocast_product(x, theta.weight, theta.bias, self.lora_dropout[ADAPTER], down, up)
         if x.dtype not in HALF or x.dtype != theta.weight.dtype or self.disable_adapters or self.merged:
             return super().forward(x, *arguments, **options)
         down, up = low_rank(self)

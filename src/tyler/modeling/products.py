@@ -77,6 +77,53 @@ def adapted_product(
     return torch.addmm(added, x.reshape(-1, x.shape[-1]), weight.t()).view(*x.shape[:-1], len(weight))
 
 
+def autocast_product(
+    x: Float[Tensor, "*batch inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None,
+    dropout: nn.Module,
+    down: Float[Tensor, "rank inputs"],
+    up: Float[Tensor, "outputs rank"],
+) -> Float[Tensor, "*batch outputs"]:
+    """x W^T + (x A^T) B^T + b of a frozen W, all products in the dtype of autocast; A reads x after dropout.
+
+    One step of the graph, for which torch's autocast and autograd would need fifteen.
+    """
+    lower = torch.get_autocast_dtype(x.device.type)
+    with torch.autocast(x.device.type, enabled=False):
+        flat = x.reshape(-1, x.shape[-1]).to(lower)
+        kept = flat if isinstance(dropout, nn.Identity) or not dropout.training else dropout(flat)
+        product: Tensor = _AutocastProduct.apply(flat, kept, weight.to(lower), down, up)
+        if bias is not None:
+            product = product + bias.to(lower)
+    return product.view(*x.shape[:-1], len(weight))
+
+
+class _AutocastProduct(torch.autograd.Function):
+    """`autocast_product` of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dropped: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
+        a, b = down.to(x.dtype), up.to(x.dtype)
+        low_rank = dropped @ a.t()
+        ctx.save_for_backward(dropped, low_rank, weight, a, b)
+        ctx.same = dropped is x
+        return torch.addmm(low_rank @ b.t(), x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        dropped, low_rank, weight, a, b = ctx.saved_tensors
+        (gradient,) = gradients
+        to_low_rank = gradient @ b
+        to_down, to_up = (to_low_rank.t() @ dropped).float(), (gradient.t() @ low_rank).float()
+        to_dropped = to_low_rank @ a
+        if not ctx.needs_input_grad[0]:
+            return None, to_dropped if ctx.needs_input_grad[1] else None, None, to_down, to_up
+        if ctx.same:
+            return torch.addmm(to_dropped, gradient, weight), None, None, to_down, to_up
+        return gradient @ weight, to_dropped, None, to_down, to_up
+
+
 def lacks_instructions(weight: Tensor) -> bool:
     """Whether products of this weight are emulated: bfloat16 on an x86 CPU that cannot multiply it."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or platform.machine() not in ("x86_64", "AMD64"):

@@ -1,7 +1,7 @@
 """What training and decoding hold in memory, from the shapes alone: parameters exactly, bytes by formula.
 
 Symbols of the formulas: L layers, d hidden size, i width of the feed-forward part, a = heads x head_dim, k = key-value
-heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch (its rows times their padded length), m the
+heads x head_dim, V vocabulary, e bytes of a weight, n positions of a batch, m the
 keys a row sees, r LoRA rank, N_k latents of an operator. Adapters, heads and psi are float32 whatever e is.
 """
 
@@ -153,7 +153,7 @@ class Read:
     length: int
     keys: int
     masked: bool = True
-    """With an explicit mask (Stage 1, decoding) keys and values are repeated for every head; without, they are not."""
+    """Behind a past, and in decoding, keys and values are repeated for every head; without, they are not."""
     chunks: int = 1
 
     @property
@@ -165,16 +165,15 @@ def kept_by_layer(shape: Shape, read: Read, element: int, lora: LoraConfig | Non
     """Bytes that one layer keeps for its backward pass without gradient checkpointing.
 
     Norms keep their input in float32: 2 * 4 d n, and 4 (a + k) n where queries and keys have norms of their own.
-    Attention keeps queries and output, the keys and values of every pass, and its mask:
-    e (2 a n + (a or k) rows m (chunks + 1) + n m). The feed-forward part keeps gate, its activation and up: 3 e i n.
+    Attention keeps queries and output, and the keys and values of every pass:
+    e (2 a n + (a or k) rows m (chunks + 1)). The feed-forward part keeps gate, its activation and up: 3 e i n.
     LoRA keeps its dropped input and, where it drops, the noise: 4 (1 or 2) inputs + 4 r for each adapted map.
     """
     n = read.positions
     norms = 2 * shape.dim + (shape.attention + shape.key_value) * shape.qk_norm
     width = shape.attention if read.masked else shape.key_value
     states = 2 * shape.attention * n + width * read.rows * read.keys * (read.chunks + 1)
-    mask = n * read.keys * read.masked
-    total = FLOAT32 * norms * n + element * (states + mask + 3 * shape.intermediate * n)
+    total = FLOAT32 * norms * n + element * (states + 3 * shape.intermediate * n)
     if lora is not None:
         inputs = sum(shape.projections[name][0] for name in lora.target_modules)
         total += FLOAT32 * n * (inputs * (2 if lora.dropout else 1) + lora.rank * len(lora.target_modules))
@@ -244,7 +243,7 @@ class Workload:
         together = MicroBatches.planned(second).rows_at_once(context, trajectories)
         return cls(
             synthesis=Read(rows, length, length, chunks=chunks),
-            prefix=Read(rows, length, length),
+            prefix=Read(rows, length, length, masked=False),
             suffix=Read(rows, latents, length),
             targets=rows * length,
             slots=min(config.decoding.slots, trajectories),

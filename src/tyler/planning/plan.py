@@ -30,7 +30,7 @@ from tyler.planning.roofline import (
     stage1_costs,
     total_seconds,
 )
-from tyler.training.micro_batches import CPU_POSITIONS
+from tyler.training.micro_batches import LEAST_POSITIONS
 
 MARGIN = 1.2
 """What is needed may be this much above the prediction: dry runs peaked up to 16% above it (docs/backbones.md)."""
@@ -199,7 +199,7 @@ def micro_batches_to_halve(settings: OptimizationConfig, rows: int) -> tuple[str
     tokens = settings.micro_batch_tokens
     if tokens is None:
         return "micro_batch_size", settings.micro_batch_size or rows, 1
-    return "micro_batch_tokens", CPU_POSITIONS if tokens == "auto" else tokens, CPU_POSITIONS
+    return "micro_batch_tokens", LEAST_POSITIONS if tokens == "auto" else tokens, LEAST_POSITIONS
 
 
 def changed(config: Config, changes: Changes) -> Config:

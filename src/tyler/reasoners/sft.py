@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from tyler.config.loops import SftConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.objectives import token_logprobs
+from tyler.training.packing import read_packed
 from tyler.training.supervised import SupervisedTrainer
+from tyler.training.teacher_forcing import embed_ids
 from tyler.training.traces import Trace, load_traces, traces_of
 
 
@@ -25,14 +25,9 @@ def batch_loss(
 ) -> Float[Tensor, ""]:
     """Cross-entropy of some traces' target tokens, over the batch's `num_targets`: what `transformers` computes."""
     device = model.backbone.device
-    rows = [torch.tensor([*trace.prompt_ids, *trace.target_ids], device=device) for trace in traces]
-    ids = pad_sequence(rows, batch_first=True)[:, :-1]  # on the right, so a causal pass needs no mask
-    decoder = recomputing(model.policy.training_decoder, gradient_checkpointing)
-    hidden = decoder(inputs_embeds=model.backbone.embed(ids), use_cache=False).last_hidden_state
-    states = [
-        hidden[row, len(trace.prompt_ids) - 1 : len(trace.prompt_ids) + len(trace.target_ids) - 1]
-        for row, trace in enumerate(traces)
-    ]
+    rows = [embed_ids(model.backbone, [*trace.prompt_ids, *trace.target_ids[:-1]]) for trace in traces]
+    hidden = read_packed(model.policy.training_decoder, rows, recompute=gradient_checkpointing)
+    states = [row[len(trace.prompt_ids) - 1 :] for row, trace in zip(hidden, traces, strict=True)]
     targets = torch.tensor([token for trace in traces for token in trace.target_ids], device=device)
     return -token_logprobs(torch.cat(states), model.backbone.head, targets).sum() / num_targets
 

@@ -35,18 +35,21 @@ def take_lock(path: Path) -> int:
         except OSError as error:  # some network file systems have no locks
             os.close(lock)
             raise RunError(
-                f"cannot lock {path}: {error.strerror}; choose a directory on another file system (--output)"
+                f"cannot lock {path}: {error.strerror}; choose a directory on another file system (--output), or say "
+                "--no-lock, and see to it that one process writes it"
             ) from error
 
 
-def release(path: Path, lock: int) -> None:
-    """Remove the lock while it is still held, and let go of it."""
+def release(path: Path, lock: int | None) -> None:
+    """Remove the lock while it is still held, and let go of it; None is a directory that was not locked."""
+    if lock is None:
+        return
     (path / LOCK).unlink(missing_ok=True)
     os.close(lock)
 
 
 @contextmanager
-def released_on_error(path: Path, lock: int) -> Iterator[None]:
+def released_on_error(path: Path, lock: int | None) -> Iterator[None]:
     """Let go of the lock where something fails, so that the next start finds none."""
     try:
         yield

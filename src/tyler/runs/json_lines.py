@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,16 @@ from tyler.runs.checkpoints import RunError
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The records of a log, without a last line that a kill cut short. Raises ValueError for a line that is no JSON."""
-    *lines, _ = Path(path).read_bytes().split(b"\n")  # str.splitlines would part a record at U+2028 in its text
+    content = Path(path).read_bytes()
+    if Path(path).suffix == ".gz":
+        content = gzip.decompress(content)
+    *lines, _ = content.split(b"\n")  # str.splitlines would part a record at U+2028 in its text
     return [parsed(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """A record as a line of a log. What is not finite becomes null: a loss gone bad must not stop the log."""
+    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parsed(content: bytes, where: str) -> Any:

@@ -5,7 +5,7 @@
       origin.json         hashes of what it learns from
       environment.json    one entry per start: Python, packages, platform, device, threads
       metrics.jsonl       one line per logged step
-      trajectories.jsonl  one line per trajectory: the audit trail, where there are any
+      trajectories.jsonl.gz  one line per trajectory: the audit trail, where there are any
       checkpoints/step-N  whole or not there at all
       checkpoints/best    a link to the one that was best on the development problems, where there are any
       tracking/           what a tracker keeps here, where the config names one
@@ -17,6 +17,7 @@ end up equal to those of a run that was never interrupted. docs/runs.md says wha
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import logging
 import math
@@ -24,7 +25,7 @@ import os
 import platform
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
@@ -33,7 +34,7 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError
 
-from tyler.config.files import differences
+from tyler.config.files import changes, differences
 from tyler.runs import threads
 from tyler.runs.atomic_files import atomic_write, sync, sync_tree, write_all
 from tyler.runs.checkpoints import (
@@ -44,6 +45,7 @@ from tyler.runs.checkpoints import (
     best_checkpoint,
     best_so_far,
     check_digests,
+    checkpoint_step,
     drop_half_written,
     latest_checkpoint,
     link_best,
@@ -54,10 +56,10 @@ from tyler.runs.checkpoints import (
 )
 from tyler.runs.directory_lock import LOCK, release, released_on_error, take_lock
 from tyler.runs.environment import environment
-from tyler.runs.json_lines import parsed, plain
+from tyler.runs.json_lines import json_line, parsed
 
 CONFIG, ENVIRONMENT = "config.yaml", "environment.json"
-METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl", "tracking", "origin.json"
+METRICS, TRAJECTORIES, TRACKING, ORIGIN = "metrics.jsonl", "trajectories.jsonl.gz", "tracking", "origin.json"
 CURVES, REPORT = "curves.png", "report.html"
 """What commands draw of a run beside it."""
 HALF_A_CONFIG = f".{CONFIG}.*"
@@ -74,42 +76,78 @@ Listener = Callable[[int, Mapping[str, Any]], None]
 """Is told every line of metrics.jsonl: the step and its metrics."""
 
 
-class Run:
+class RunReader:
+    """What every process of a training sees of its run: the checkpoints, and the best of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.best = best_so_far(path)
+
+    def record_best(self, step: int, metric: str, value: float, better: Callable[[float, float], bool]) -> None:
+        """Note what the model reached on development problems after `step`; the best step's checkpoint stays.
+
+        `better(a, b)` says whether a beats b (operator.gt for an accuracy, operator.lt for a loss). The checkpoint of
+        `step` must be the next one to be saved.
+        """
+        if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
+            self.best = Best(step, metric, value)
+
+    def checkpoints(self) -> list[Path]:
+        """The whole checkpoints, oldest first."""
+        return whole_checkpoints(self.path)
+
+    def latest_checkpoint(self) -> Path | None:
+        """The checkpoint to resume from, or None at the start of a run."""
+        return latest_checkpoint(self.path)
+
+
+class Run(RunReader):
     """A run directory open for writing. Make one with `create`, `replace` or `resume`, and close it, or use `with`."""
 
-    def __init__(self, path: Path, lock: int, keep_checkpoints: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: int | None, keep_checkpoints: int) -> None:
+        super().__init__(path)
         self._lock = lock
         self._keep_checkpoints = keep_checkpoints
         self._listeners: list[Listener] = []
-        self.best = best_so_far(path)
         # Unbuffered: what a full disk did not take must not come back when the file is closed.
         self._metrics = open(path / METRICS, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         self._trajectories: FileIO | None = None  # most runs log none
 
     @classmethod
     def create(
-        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+        cls,
+        path: str | Path,
+        config_text: str,
+        *,
+        keep_checkpoints: int = 2,
+        min_free_bytes: int = MIN_FREE_BYTES,
+        lock: bool = True,
     ) -> Run:
         """Start a run in a new or empty directory.
 
         `config_text` is the resolved config in YAML; the `keep_checkpoints` newest checkpoints are kept. Raises
         RunError when the directory holds something, cannot be written, has less than `min_free_bytes` left or is in
-        use.
+        use; without `lock` nothing says whether it is in use.
         """
         path = Path(path)
         _refuse_other_files(path)
-        lock = _open_directory(path, min_free_bytes)
-        with released_on_error(path, lock):
+        held = _open_directory(path, min_free_bytes, lock)
+        with released_on_error(path, held):
             if (path / CONFIG).exists():
                 raise RunError(
                     f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
                 )
-            return cls._started(path, lock, config_text, keep_checkpoints)
+            return cls._started(path, held, config_text, keep_checkpoints)
 
     @classmethod
     def replace(
-        cls, path: str | Path, config_text: str, *, keep_checkpoints: int = 2, min_free_bytes: int = MIN_FREE_BYTES
+        cls,
+        path: str | Path,
+        config_text: str,
+        *,
+        keep_checkpoints: int = 2,
+        min_free_bytes: int = MIN_FREE_BYTES,
+        lock: bool = True,
     ) -> Run:
         """Start a run anew, dropping what an earlier run left in the directory, and only that.
 
@@ -117,17 +155,17 @@ class Run:
         """
         path = Path(path)
         _refuse_other_files(path)
-        lock = _open_directory(path, min_free_bytes)
-        with released_on_error(path, lock):
+        held = _open_directory(path, min_free_bytes, lock)
+        with released_on_error(path, held):
             if (path / CONFIG).exists():  # it stays until the new one replaces it: a kill leaves a run
                 for folder in (CHECKPOINTS, TRACKING):
                     shutil.rmtree(path / folder, ignore_errors=True)
                 for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CURVES, REPORT):
                     (path / name).unlink(missing_ok=True)
-            return cls._started(path, lock, config_text, keep_checkpoints)
+            return cls._started(path, held, config_text, keep_checkpoints)
 
     @classmethod
-    def _started(cls, path: Path, lock: int, config_text: str, keep_checkpoints: int) -> Run:
+    def _started(cls, path: Path, lock: int | None, config_text: str, keep_checkpoints: int) -> Run:
         """A run at its beginning, in a directory whose lock is held."""
         for leftover in path.glob(HALF_A_CONFIG):
             leftover.unlink()
@@ -143,6 +181,7 @@ class Run:
         *,
         keep_checkpoints: int = 2,
         min_free_bytes: int = MIN_FREE_BYTES,
+        lock: bool = True,
         defaults_text: str = "{}",
         origin: Mapping[str, str] | None = None,
     ) -> Run:
@@ -156,42 +195,37 @@ class Run:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(f"{path} holds no run to resume (no {CONFIG}); start it without --resume")
-        lock = _open_directory(path, min_free_bytes)
-        with released_on_error(path, lock):
-            if changed := differences(_read_config(path / CONFIG), config_text, defaults_text):
+        held = _open_directory(path, min_free_bytes, lock)
+        with released_on_error(path, held):
+            before = _read_config(path / CONFIG)
+            if changed := differences(before, config_text, defaults_text):
                 raise RunError(f"{path} was started with another config: {'; '.join(changed)}")
             _refuse_another_origin(path, origin or {})
             drop_half_written(path / CHECKPOINTS)
             link_best(path, best_so_far(path))
             _rewind_logs(path)
             atomic_write(path / CONFIG, config_text)
-            _note_start(path)
-            return cls(path, lock, keep_checkpoints)
+            _note_start(path, changes(before, config_text, defaults_text))
+            return cls(path, held, keep_checkpoints)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl. What is not finite becomes null: a loss gone bad must not stop the log."""
-        self._append(self._metrics, METRICS, {"step": step, **metrics})
+        self._append(self._metrics, METRICS, json_line({"step": step, **metrics}).encode("utf-8"))
         for listener in self._listeners:
             listener(step, metrics)
 
-    def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
-        """Add one line to trajectories.jsonl."""
+    def log_trajectories(self, step: int, trajectories: Sequence[Mapping[str, Any]]) -> None:
+        """Add a line for each to trajectories.jsonl.gz; those of a step are one gzip member, whole or absent."""
+        if not trajectories:
+            return
         if self._trajectories is None:
             self._trajectories = open(self.path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
-        self._append(self._trajectories, TRAJECTORIES, {"step": step, **trajectory})
+        lines = "".join(json_line({"step": step, **one}) for one in trajectories)
+        self._append(self._trajectories, TRAJECTORIES, gzip.compress(lines.encode("utf-8"), mtime=0))
 
     def also_log(self, listener: Listener) -> None:
         """Tell `listener` of every line that `log` adds from now on."""
         self._listeners.append(listener)
-
-    def record_best(self, step: int, metric: str, value: float, better: Callable[[float, float], bool]) -> None:
-        """Note what the model reached on development problems after `step`; the best step's checkpoint stays.
-
-        `better(a, b)` says whether a beats b (operator.gt for an accuracy, operator.lt for a loss). The checkpoint of
-        `step` must be the next one to be saved.
-        """
-        if math.isfinite(value) and (self.best is None or better(value, self.best.value)):
-            self.best = Best(step, metric, value)
 
     def note_at_start(self, facts: Mapping[str, Any]) -> None:
         """Add to this start's entry in environment.json."""
@@ -254,14 +288,6 @@ class Run:
         self._remove_old_checkpoints()
         return final
 
-    def checkpoints(self) -> list[Path]:
-        """The whole checkpoints, oldest first."""
-        return whole_checkpoints(self.path)
-
-    def latest_checkpoint(self) -> Path | None:
-        """The checkpoint to resume from, or None at the start of a run."""
-        return latest_checkpoint(self.path)
-
     def close(self) -> None:
         """Close the logs and let other processes have the directory."""
         self._metrics.close()
@@ -281,11 +307,10 @@ class Run:
             if old != best:
                 remove_checkpoint(old)
 
-    def _append(self, log: FileIO, name: str, record: dict[str, Any]) -> None:
-        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    def _append(self, log: FileIO, name: str, content: bytes) -> None:
         before = os.fstat(log.fileno()).st_size
         try:
-            write_all(log, line.encode("utf-8"))
+            write_all(log, content)
         except OSError as error:
             os.ftruncate(log.fileno(), before)  # half a line does not count
             raise self._not_written(self.path / name, error) from error
@@ -308,18 +333,17 @@ class Run:
         return RunError(f"{why}; {state}; {remedy} with {resume_hint(self.path)}")
 
 
-class FollowedRun(Run):
+class FollowedRun(RunReader):
     """A run that another process of the same training writes: this one reads its checkpoints and writes nothing."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.best = best_so_far(path)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Nothing: the writer logs."""
 
-    def log_trajectory(self, step: int, trajectory: Mapping[str, Any]) -> None:
+    def log_trajectories(self, step: int, trajectories: Sequence[Mapping[str, Any]]) -> None:
         """Nothing: the writer logs."""
+
+    def note_at_start(self, facts: Mapping[str, Any]) -> None:
+        """Nothing: the writer notes it."""
 
     def require_space(self, checkpoint_bytes: int) -> None:
         """Nothing: the writer needs it."""
@@ -328,8 +352,9 @@ class FollowedRun(Run):
         """Where the writer saves this step."""
         return self.path / CHECKPOINTS / f"step-{step}"
 
-    def close(self) -> None:
-        """Nothing is open."""
+
+TrainedRun = Run | FollowedRun
+"""A run as a training has it, in the process that writes it or in another."""
 
 
 def resume_hint(path: Path) -> str:
@@ -344,6 +369,7 @@ def open_run(
     keep_checkpoints: int = 2,
     resume: bool = False,
     replace: bool = False,
+    lock: bool = True,
     defaults_text: str = "{}",
     origin: Mapping[str, str] | None = None,
 ) -> Run:
@@ -355,21 +381,32 @@ def open_run(
         raise RunError(f"cannot both resume and replace {path}; choose one")
     if resume:
         return Run.resume(
-            path, config_text, keep_checkpoints=keep_checkpoints, defaults_text=defaults_text, origin=origin
+            path,
+            config_text,
+            keep_checkpoints=keep_checkpoints,
+            lock=lock,
+            defaults_text=defaults_text,
+            origin=origin,
         )
     start = Run.replace if replace else Run.create
-    return start(path, config_text, keep_checkpoints=keep_checkpoints)
+    return start(path, config_text, keep_checkpoints=keep_checkpoints, lock=lock)
 
 
 # --- what is on the disk ----------------------------------------------------------------------------------------------
 
 
-def _note_start(path: Path) -> None:
+def _note_start(path: Path, changed: Mapping[str, tuple[Any, Any]] | None = None) -> None:
+    """Add this start to environment.json, with what it changed in the config and the step that it goes on from."""
     kept = path / ENVIRONMENT
     starts = parsed(kept.read_bytes(), str(kept)) if kept.exists() else []
     if starts:
         threads.keep(starts[0].get("threads"))
-    atomic_write(path / ENVIRONMENT, json.dumps([*starts, environment()], indent=2) + "\n")
+    start = environment()
+    if starts:
+        newest = latest_checkpoint(path)
+        start["resumed_at"] = checkpoint_step(newest) if newest else 0
+        start["changes"] = {key: list(pair) for key, pair in (changed or {}).items()}
+    atomic_write(path / ENVIRONMENT, json.dumps([*starts, start], indent=2) + "\n")
 
 
 def _refuse_another_origin(path: Path, origin: Mapping[str, str]) -> dict[str, str]:
@@ -402,11 +439,11 @@ def _read_config(path: Path) -> str:
     return text
 
 
-def _open_directory(path: Path, min_free_bytes: int) -> int:
+def _open_directory(path: Path, min_free_bytes: int, locked: bool) -> int | None:
     """Make the directory, prove that it can be written, and take its lock; returns the lock's file descriptor."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(path)
+        lock = take_lock(path) if locked else None
     except OSError as error:
         raise RunError(f"cannot write to {path}: {error.strerror}; choose another directory (--output)") from error
     with released_on_error(path, lock):
@@ -416,8 +453,9 @@ def _open_directory(path: Path, min_free_bytes: int) -> int:
                 f"{path} has {free / 2**20:.0f} MiB of disk left, and a run needs {min_free_bytes / 2**20:.0f} MiB; "
                 "make room or choose another directory (--output)"
             )
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
+        if lock is not None:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()} on {platform.node()}".encode(), 0)
     return lock
 
 
@@ -425,6 +463,8 @@ def _rewind_logs(path: Path) -> None:
     """Cut the logs back to what they held when the newest checkpoint was written."""
     newest = latest_checkpoint(path)
     lengths = {METRICS: 0, TRAJECTORIES: 0}
+    if newest is None and (lost := (path / METRICS).stat().st_size if (path / METRICS).exists() else 0):
+        logger.warning("%s has no checkpoint: it starts from its beginning, and %d bytes of %s go", path, lost, METRICS)
     if newest:
         check_digests(newest)
         with reading(newest):

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
+from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import get_args
 
 from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
-from tyler.tasks.problem import Outcome, Verdict, after_thought
+from tyler.tasks.data_files import Row
+from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
 from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
+
+ENTRY_POINTS = "tyler.tasks"
+"""The entry points by which other packages name tasks of theirs, as `package.module:TASK`."""
 
 
 def _benchmarks() -> dict[str, str]:
-    """The modules of `tyler.tasks.benchmarks` by name, none of them loaded."""
-    return {found.name: f"{benchmarks.__name__}.{found.name}" for found in iter_modules(benchmarks.__path__)}
+    """The modules of `tyler.tasks.benchmarks` by name, and tasks of other packages; none of them loaded."""
+    own = {found.name: f"{benchmarks.__name__}.{found.name}:TASK" for found in iter_modules(benchmarks.__path__)}
+    return {one.name: one.value for one in entry_points(group=ENTRY_POINTS)} | own
 
 
 TASKS = _benchmarks()
-"""Where each task defines its TASK: the modules of `tyler.tasks.benchmarks`, by name."""
+"""Where each task is: a TASK of a module of `tyler.tasks.benchmarks`, or an entry point, by name."""
 
 Gold = str | bool | int | float | list[int] | list[float]
 
@@ -35,7 +44,12 @@ def _plain(name: str) -> str:
 
 
 def task_name(name: str) -> str:
-    """A task's name in TASKS, however it is written (`MATH-500`, `gpqa_diamond`). Raises ValueError if unknown."""
+    """A task's name in TASKS, however it is written (`MATH-500`, `gpqa_diamond`), or where it is (`my_task.py:TASK`).
+
+    Raises ValueError if it is unknown or not there.
+    """
+    if ":" in name:
+        return outside(name).name
     plain = _plain(name)
     if plain not in TASKS:
         plain = _aliases().get(plain, plain)
@@ -48,13 +62,50 @@ def task_name(name: str) -> str:
 
 def find_task(name: str) -> Task | Generated:
     """What a task says of itself; its module loads here. Raises ValueError for an unknown name."""
-    return _load(task_name(name))
+    return outside(name) if ":" in name else _load(task_name(name))
 
 
 def _load(name: str) -> Task | Generated:
-    """The task of a module of benchmarks, by that module's name."""
-    task: Task | Generated = importlib.import_module(TASKS[name]).TASK
+    """The task that TASKS has by this name."""
+    module, _, attribute = TASKS[name].partition(":")
+    task: Task | Generated = getattr(importlib.import_module(module), attribute)
     return task
+
+
+@cache
+def outside(place: str) -> Task | Generated:
+    """The task at `FILE.py:TASK` or `package.module:TASK`, whose problems carry that place as their task.
+
+    Raises ValueError where there is none, with what kept it from being loaded.
+    """
+    source, _, name = place.rpartition(":")
+    try:
+        module = _module_in(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        task = getattr(module, name)
+    except Exception as error:
+        raise ValueError(f"there is no task {place!r}: {type(error).__name__}: {error}") from error
+    if isinstance(task, Generated):
+        load = task.load
+        return replace(task, name=place, load=lambda *given: [replace(one, task=place) for one in load(*given)])
+    if not isinstance(task, Task):
+        raise ValueError(f"{place!r} is no tyler.tasks.task.Task, but {type(task).__name__}")
+    made = task.problem
+
+    def problem(row: Row, split: str) -> Problem | None:
+        found = made(row, split)
+        return None if found is None else replace(found, task=place)
+
+    return replace(task, name=place, problem=problem)
+
+
+def _module_in(file: Path) -> ModuleType:
+    """The module of a source file."""
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    assert spec is not None and spec.loader is not None, "a file that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache

@@ -21,7 +21,7 @@ from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
-from tyler.runs.run import CONFIG, FollowedRun, Run, open_run
+from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun, open_run
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
 from tyler.tasks.problem import Problem
@@ -38,7 +38,7 @@ class Prepared(Generic[Model]):
 
     model: Model
     origin: dict[str, str]
-    train: Callable[[Run], None]
+    train: Callable[[TrainedRun], None]
     """Trains the model in place, logging and checkpointing into the run; resumes where that stands."""
     config: Config | None = None
     """The config as the run records it, where that says more than the one that was given."""
@@ -199,7 +199,7 @@ def opened_run(
     resume: bool = False,
     replace: bool = False,
     origin: Mapping[str, str] | None = None,
-) -> Iterator[Run]:
+) -> Iterator[TrainedRun]:
     """The run directory of a training command, with the tracker that the config names, held to its `origin`.
 
     Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
@@ -207,7 +207,7 @@ def opened_run(
     """
     with ExitStack() as stack:
         first = distributed.after_first(lambda: _opened(stack, config, output, resume, replace, origin))
-        run = first or FollowedRun(output)
+        run: TrainedRun = first or FollowedRun(output)
         seen = distributed.gather((run.path / CONFIG).exists() and run.latest_checkpoint())
         if len(set(seen)) > 1:
             raise RunError(
@@ -228,6 +228,7 @@ def _opened(
             output,
             dump(config),
             keep_checkpoints=keep,
+            lock=config.checkpoints.lock,
             resume=resume,
             replace=replace,
             defaults_text=defaults,

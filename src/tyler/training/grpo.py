@@ -26,7 +26,7 @@ from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
-from tyler.runs.run import Run
+from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import distributed
 from tyler.training.advantages import degenerate_groups, group_advantages
@@ -142,7 +142,7 @@ class GrpoTrainer(Trainer):
         said = f"reward {metrics['reward']:.2f}"
         return said if calls is None else f"{said}, {calls:.1f} calls"
 
-    def record(self, run: Run, step: int, rollout: Rollout) -> None:
+    def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """Keep the answers of a step, counted from 1."""
 
     # ------------------------------------------------------------------------------------------------- the rollout

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from tyler.config.loops import OptimizationConfig
 from tyler.modeling.backbone import Backbone
+from tyler.runs.checkpoints import RunError
 from tyler.runs.progress import Bar, NoBar, bar
-from tyler.runs.run import Run, resume_hint
+from tyler.runs.run import TrainedRun, resume_hint
 from tyler.runs.signals import interruptible
 from tyler.training import distributed
 from tyler.training.optimizer import Optimization, scaler_of
@@ -50,7 +51,7 @@ class Step:
     """One optimizer step of a run: `number` counts the steps done before it."""
 
     number: int
-    run: Run
+    run: TrainedRun
     progress: Bar
 
     def log(self, metrics: Mapping[str, float], note: str) -> None:
@@ -79,7 +80,7 @@ class Saved(Protocol):
 
 def remaining_steps(
     title: str,
-    run: Run,
+    run: TrainedRun,
     total: int,
     optimization: Optimization,
     checkpoint_every: int | None,
@@ -96,6 +97,8 @@ def remaining_steps(
     run.require_space(state_bytes(state) + model.saved_bytes())
     newest = run.latest_checkpoint()
     done = load_state(newest, state, optimization) if newest else 0
+    if done > total:
+        raise RunError(f"{run.path} has made {done} steps, and {total} are asked for; ask for more, or start anew")
 
     def write(steps_done: int, folder: Path) -> None:
         model.save_pretrained(folder)
@@ -105,7 +108,7 @@ def remaining_steps(
 
 
 def training_steps(
-    title: str, run: Run, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
+    title: str, run: TrainedRun, total: int, done: int, checkpoint_every: int | None, write: Callable[[int, Path], None]
 ) -> Generator[Step]:
     """The steps from `done` to `total`, with a progress bar; checkpoints through `write(steps_done, folder)`.
 
@@ -173,7 +176,7 @@ class Trainer(ABC):
         """Optimizer updates of one step."""
         return 1
 
-    def start(self, run: Run) -> None:  # noqa: B027 - most have nothing to do
+    def start(self, run: TrainedRun) -> None:  # noqa: B027 - most have nothing to do
         """What a new run does before its first step."""
 
     def begin(self) -> None:  # noqa: B027
@@ -182,7 +185,7 @@ class Trainer(ABC):
     def end(self) -> None:  # noqa: B027
         """What follows the last step."""
 
-    def train(self, run: Run) -> None:
+    def train(self, run: TrainedRun) -> None:
         """Train in place, logging and checkpointing into `run`; resumes where `run` stands.
 
         Every `eval_every` steps the model is evaluated, by which the best checkpoint is chosen.

@@ -1,7 +1,7 @@
 """Which rows of a batch are read at once: what that changes is memory and speed, and which numbers dropout draws.
 
-Gradients of micro-batches add up to the batch's. Rows are padded to the longest of their micro-batch, so rows of
-similar length go together. Nothing here imports torch: `tyler plan` counts by the same rule.
+Gradients of micro-batches add up to the batch's. Rows are packed, so what a micro-batch costs is the sum of their
+lengths. Nothing here imports torch: `tyler plan` counts by the same rule.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from tyler.modeling.backbone import Backbone
 
-CPU_POSITIONS = 512
-"""Positions of a micro-batch that a processor reads fastest: products are efficient, activations near its caches."""
+LEAST_POSITIONS = 512
+"""Positions of the smallest micro-batch that `auto` makes anywhere."""
+CPU_POSITIONS = 2048
+"""Positions of a micro-batch that a processor reads fastest: larger products gain nothing more."""
 CALIBRATION_ROWS = 16
 """Answers that calibration reads at once: without gradients, so more than a step learns from."""
 GPU_SHARE = 0.5
 """How much of the memory that a GPU has beside the weights may go to activations."""
-PADDING = 0.1
-"""A micro-batch has less than this share of padding."""
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """How a batch is cut: at most `rows` rows at once, or at most `positions` padded positions; None means no limit."""
+    """How a batch is cut: at most `rows` rows at once, or at most `positions` positions; None means no limit."""
 
     rows: int | None = None
     positions: int | None = None
@@ -46,14 +46,14 @@ class MicroBatches:
     def planned(cls, config: OptimizationConfig) -> MicroBatches:
         """The same before there is a device: `auto` counts as the smallest micro-batches that it chooses anywhere."""
         tokens = config.micro_batch_tokens
-        return cls(config.micro_batch_size, CPU_POSITIONS if tokens == "auto" else tokens)
+        return cls(config.micro_batch_size, LEAST_POSITIONS if tokens == "auto" else tokens)
 
     def or_rows(self, rows: int) -> MicroBatches:
         """This rule, and where it sets no limit at most `rows` rows at once."""
         return MicroBatches(rows) if self.rows is None and self.positions is None else self
 
     def cut(self, lengths: Sequence[int]) -> list[list[int]]:
-        """The places of a batch's rows by micro-batch, each row once; `lengths` is what they are padded by.
+        """The places of a batch's rows by micro-batch, each row onceof these lengths.
 
         The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order, and
         a row that is longer than `positions` is read alone.
@@ -74,12 +74,7 @@ class MicroBatches:
         """Whether rows of these lengths may be read at once."""
         if self.rows is not None and len(lengths) > self.rows:
             return False
-        padded = len(lengths) * max(lengths)
-        return (
-            self.positions is None
-            or len(lengths) == 1
-            or (padded <= self.positions and padded - sum(lengths) < PADDING * padded)
-        )
+        return self.positions is None or len(lengths) == 1 or sum(lengths) <= self.positions
 
     def rows_at_once(self, length: int, count: int) -> int:
         """How many of `count` rows of one length are read at once, at least one."""
@@ -88,7 +83,7 @@ class MicroBatches:
 
 
 def automatic(backbone: Backbone, gradient_checkpointing: bool) -> int:
-    """Padded positions that are read at once: as many as a GPU has room for, or what a processor reads fastest.
+    """Positions that are read at once: as many as a GPU has room for, or what a processor reads fastest.
 
     A power of two that depends on the device and the model alone: a run that resumes cuts its batches as before.
     """
@@ -100,7 +95,7 @@ def automatic(backbone: Backbone, gradient_checkpointing: bool) -> int:
     weights = sum(parameter.nbytes for parameter in backbone.model.parameters())
     room = GPU_SHARE * (torch.cuda.get_device_properties(backbone.device).total_memory - weights)
     position = bytes_per_position(backbone.model.config, element, gradient_checkpointing)
-    return max(CPU_POSITIONS, 1 << max(0, int(room / position)).bit_length() - 1)
+    return max(LEAST_POSITIONS, 1 << max(0, int(room / position)).bit_length() - 1)
 
 
 def bytes_per_position(config: PreTrainedConfig, element: int, gradient_checkpointing: bool) -> int:

@@ -7,7 +7,7 @@ The losses of Stage 2 are in `policy_losses.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -110,7 +110,34 @@ def token_logprobs(
     _check(temperature, chunk_size)
     hidden, head_weight = _in_autocast(hidden, head_weight)
     size = chunk_size or positions_at_once(len(head_weight))
-    return torch.cat(_in_chunks(_chunk_token_logprobs, (hidden, tokens), size, head_weight, temperature))
+    found: Tensor = _TokenLogprobs.apply(hidden, tokens, head_weight, temperature, size)
+    return found
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """`token_logprobs`, whose gradient to each position is known up to a factor when its logits are: they exist once,
+    for one chunk at a time, and nothing of them is kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float, size: int) -> Tensor:
+        wanted, chosen, slopes = ctx.needs_input_grad[0], [], []
+        for part, token in zip(hidden.split(size), tokens.split(size), strict=True):
+            logprobs = torch.log_softmax(wide_product(part, head).div_(temperature), dim=1)
+            token = token[:, None]
+            chosen.append(logprobs.gather(1, token).squeeze(1))
+            if wanted:
+                slope = logprobs.exp_().neg_()
+                slope.scatter_add_(1, token, torch.ones_like(token, dtype=slope.dtype))
+                slopes.append(slope.to(head.dtype) @ head)
+        if wanted:
+            ctx.save_for_backward(torch.cat(slopes).div_(temperature))
+        return torch.cat(chosen)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (slopes,), (gradient,) = ctx.saved_tensors, gradients
+        return (gradient[:, None] * slopes).to(slopes.dtype), None, None, None, None
 
 
 def _check(temperature: float, chunk_size: int | None) -> None:
@@ -139,19 +166,6 @@ def _in_chunks(compute: Callable[..., Chunk], wholes: tuple[Tensor, ...], size: 
         for chunk in chunks
     ]
     return [*recomputed, compute(*last, *shared)]
-
-
-def _chunk_token_logprobs(
-    hidden: Float[Tensor, "chunk dim"],
-    tokens: Int[Tensor, " chunk"],
-    head_weight: Float[Tensor, "vocab dim"],
-    temperature: float,
-) -> Float[Tensor, " chunk"]:
-    """Log-probability of the token at each position of one chunk."""
-    logits = wide_product(hidden, head_weight)
-    logprobs = torch.log_softmax(logits.div_(temperature), dim=1)
-    del logits
-    return logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
 def _chunk_logprobs(

@@ -6,23 +6,35 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from tyler.engine.trajectory import Packed, Trajectory, pack
 from tyler.modeling.backbone import Backbone
 from tyler.training.objectives import chosen_logprobs
+from tyler.training.packing import read_packed
 
 
-def decision_states(decoder: nn.Module, packed: Packed) -> Float[Tensor, "positions dim"]:
+def decision_states(
+    decoder: PreTrainedModel, packed: Packed, *, recompute: bool = False
+) -> Float[Tensor, "positions dim"]:
     """The hidden state that chose each drawn action, in one causal pass; row by row, without padding."""
-    hidden = decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
-    rows = torch.arange(len(hidden), device=hidden.device)[:, None].expand_as(packed.decided_at)
-    return hidden[rows[packed.mask], packed.decided_at[packed.mask]]
+    chosen_at = [places[drawn] for places, drawn in zip(packed.decided_at, packed.mask, strict=True)]
+    ends = [int(places.max()) + 1 if len(places) else 1 for places in chosen_at]
+    rows = [embeds[:end] for embeds, end in zip(packed.embeds, ends, strict=True)]
+    hidden = read_packed(decoder, rows, recompute=recompute)
+    return torch.cat([states[places] for states, places in zip(hidden, chosen_at, strict=True)])
 
 
 def replay_logprobs(
-    decoder: nn.Module, head: Tensor, psi: Tensor, packed: Packed, *, chunk_size: int | None = None
+    decoder: PreTrainedModel,
+    head: Tensor,
+    psi: Tensor,
+    packed: Packed,
+    *,
+    chunk_size: int | None = None,
+    recompute: bool = False,
 ) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"]]:
     """log p of every drawn action under the rollout's masks and temperature, and the entropy; 0 elsewhere.
 
@@ -34,7 +46,7 @@ def replay_logprobs(
             f"the trajectories were sampled at temperatures {sorted(set(packed.temperature.tolist()))}; "
             "replay one at a time"
         )
-    states = decision_states(decoder, packed)
+    states = decision_states(decoder, packed, recompute=recompute)
     chosen = chosen_logprobs(
         states,
         head,

@@ -24,7 +24,7 @@ from tyler.modeling.backbone import Backbone, resolve_device, resolve_dtype
 from tyler.modeling.loading import load_backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
-from tyler.runs.run import Run
+from tyler.runs.run import TrainedRun
 from tyler.training import distributed
 from tyler.training.centring import centre
 from tyler.training.command import (
@@ -35,7 +35,6 @@ from tyler.training.command import (
     prompt_settings,
     training_command,
 )
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.loop import batch_at
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
@@ -58,10 +57,9 @@ def batch_loss(
     model: Tyler, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
 ) -> Float[Tensor, ""]:
     """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
-    synthesizer = recomputing(model.synthesizer.training_decoder, gradient_checkpointing)
-    frozen = recomputing(model.backbone.decoder, gradient_checkpointing)
-    latents = synthesize(model.backbone, synthesizer, model.heads, examples)
-    logprobs, mask = target_logprobs(model.backbone, examples, latents, decoder=frozen)
+    synthesizer, recompute = model.synthesizer.training_decoder, gradient_checkpointing
+    latents = synthesize(model.backbone, synthesizer, model.heads, examples, recompute=recompute)
+    logprobs, mask = target_logprobs(model.backbone, examples, latents, recompute=recompute)
     return stage1_loss(logprobs, mask, num_targets)
 
 
@@ -85,7 +83,7 @@ class Stage1Trainer(SupervisedTrainer[Named]):
     def state(self) -> Sequence[Tensor]:
         return self.centres
 
-    def train(self, run: Run) -> None:
+    def train(self, run: TrainedRun) -> None:
         distributed.copy_from_first(self.centres)  # each process has measured them, and rounded in its own way
         super().train(run)
 
@@ -113,7 +111,7 @@ class Stage1Trainer(SupervisedTrainer[Named]):
 
 
 def train(
-    model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()
+    model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: TrainedRun, development: Sequence[Trace] = ()
 ) -> None:
     """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
     Stage1Trainer(model, traces, config, development).train(run)

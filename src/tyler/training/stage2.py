@@ -7,10 +7,12 @@ with their stored latents, and descend on GRPO plus the operator-anchored loss. 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -27,12 +29,11 @@ from tyler.modeling.architectures import shipped
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
 from tyler.runs.checkpoints import latest_checkpoint
-from tyler.runs.run import Run
+from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
 from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.grpo import (
     Actions,
     GrpoTrainer,
@@ -84,7 +85,7 @@ class Stage2Trainer(GrpoTrainer):
     def state(self) -> Sequence[Tensor]:
         return [self.reference_psi]
 
-    def start(self, run: Run) -> None:
+    def start(self, run: TrainedRun) -> None:
         """Calibrate psi on the first training problems and log what it reached, as step 0."""
         if self.model.operators:
             calibration = self.config.stage2.calibration
@@ -119,9 +120,9 @@ class Stage2Trainer(GrpoTrainer):
         return Actions(logprobs, drawn.bool(), operators.bool() & drawn.bool())
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
-        decoder = recomputing(self.model.policy.training_decoder, self.loop.gradient_checkpointing)
+        policy, recompute = self.model.policy, self.loop.gradient_checkpointing
         packed = pack_for(self.backbone, [rollout.trajectories[place] for place in places])
-        return replay_logprobs(decoder, self.backbone.head, self.model.policy.psi, packed)
+        return replay_logprobs(policy.training_decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
 
     @torch.no_grad()
     def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:
@@ -147,11 +148,16 @@ class Stage2Trainer(GrpoTrainer):
         means = {f"invocations_{name}": count / len(answers) for name, count in counts.items()}
         return {"invocations": sum(counts.values()) / len(answers), **means}
 
-    def record(self, run: Run, step: int, rollout: Rollout) -> None:
+    def record(self, run: TrainedRun, step: int, rollout: Rollout) -> None:
         """The audit trail the paper's Limitations ask for: text, invocations, budget and verdict of every rollout."""
-        for records in distributed.gather(trajectory_records(rollout)):
-            for record in records:
-                run.log_trajectory(step, record)
+        records = [one for part in distributed.gather(trajectory_records(rollout)) for one in part]
+        run.log_trajectories(step, spread(records, self.config.checkpoints.trajectories))
+
+
+def spread(records: Sequence[Any], share: float) -> list[Any]:
+    """A share of the records, evenly from all of them, rounded up."""
+    count = math.ceil(share * len(records))
+    return [records[place * len(records) // count] for place in range(count)]
 
 
 def parts_of(model: Tyler, config: Config, stack: ExitStack) -> Parts:
@@ -165,7 +171,7 @@ def parts_of(model: Tyler, config: Config, stack: ExitStack) -> Parts:
     return Parts(rollouts_of(model, config.decoding), rewards, loss)
 
 
-def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: Run) -> Tensor:
+def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: TrainedRun) -> Tensor:
     """Calibrate psi on the first training problems and log what it reached, as step 0; returns a copy.
 
     The first process does it for all.
@@ -198,7 +204,7 @@ def train(
     problems: Sequence[Problem],
     development: Sequence[Problem],
     config: Config,
-    run: Run,
+    run: TrainedRun,
     title: str = "Stage 2",
 ) -> None:
     """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands."""

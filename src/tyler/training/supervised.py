@@ -54,7 +54,7 @@ class SupervisedTrainer(Trainer, Generic[Item]):
 
     @abstractmethod
     def num_positions(self, example: Item) -> int:
-        """Positions of an example, by which it is padded."""
+        """Positions of an example."""
 
     @abstractmethod
     def name(self, example: Item) -> str:

@@ -27,16 +27,16 @@ from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
 from tyler.reasoners.memgen.sft import load_start, replayed_logprobs
 from tyler.reasoners.memgen.trigger import YES, Consultation
-from tyler.runs.run import Run
+from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.command import Prepared, origin_of, training_command
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.grpo import Actions, GrpoTrainer, Parts, anchored_loss, load_askable
+from tyler.training.packing import read_packed
 from tyler.training.replay import padded
 from tyler.training.rewards import Rewards, origins, with_sources
 from tyler.training.rollouts import Rollout
-from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.teacher_forcing import Example, Insertion, embed_ids
 
 
 class MemGenRollouts:
@@ -234,15 +234,13 @@ def replay_decisions(
     """log p of every decision, in one causal pass over prompts and visible tokens."""
     assert model.trigger is not None
     device = model.backbone.device
-    ids = [torch.tensor([*one.prompt_ids, *visible_actions(one)], device=device) for one in trajectories]
-    decoder = recomputing(model.trigger.training_decoder, gradient_checkpointing)
-    embeds = model.backbone.embed(pad_sequence(ids, batch_first=True))
-    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state  # padding on the right needs no mask
+    rows = [embed_ids(model.backbone, [*one.prompt_ids, *visible_actions(one)]) for one in trajectories]
+    read = read_packed(model.trigger.training_decoder, rows, recompute=gradient_checkpointing)
     logprobs = []
-    for row, (trajectory, consulted) in enumerate(zip(trajectories, consultations, strict=True)):
+    for hidden, trajectory, consulted in zip(read, trajectories, consultations, strict=True):
         asked_at = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]
         decisions = torch.tensor([one.decision for one in consulted], dtype=torch.long, device=device)
-        logits = model.trigger.logits(hidden[row, asked_at]) / temperature
+        logits = model.trigger.logits(hidden[asked_at]) / temperature
         logprobs.append(logits.log_softmax(dim=-1).gather(-1, decisions[:, None]).squeeze(-1))
     return pad_sequence(logprobs, batch_first=True)
 
@@ -291,7 +289,7 @@ def _prepared(
     problems, development = load_askable(config, settings, model.request, room)
     origin = origin_of(start, map(Problem.content, problems)) | origins(config.rewards) | model.backbone.text_origin()
 
-    def train(run: Run) -> None:
+    def train(run: TrainedRun) -> None:
         with ExitStack() as stack:
             longest = settings.max_new_tokens
             rewards = Rewards.of(config.grpo, config.rewards, settings, longest, stack, operators=False)

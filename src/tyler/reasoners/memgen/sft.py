@@ -27,7 +27,6 @@ from tyler.training.command import (
     prompt_settings,
     training_command,
 )
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
@@ -54,10 +53,9 @@ def replayed_logprobs(
 ) -> tuple[Float[Tensor, "batch targets"], Tensor]:
     """log p of every target token around newly computed latents, with gradients to the weaver; and their mask."""
     backbone, weaver = model.backbone, model.weaver
-    decoder = recomputing(weaver.training_decoder, gradient_checkpointing)
-    frozen = recomputing(backbone.decoder, gradient_checkpointing)
-    latents = synthesize(backbone, decoder, weaver.mapping(), examples, inputs=weaver.map_inputs)
-    return target_logprobs(backbone, examples, latents, decoder=frozen, temperature=temperature)
+    decoder, recompute = weaver.training_decoder, gradient_checkpointing
+    latents = synthesize(backbone, decoder, weaver.mapping(), examples, weaver.map_inputs, recompute=recompute)
+    return target_logprobs(backbone, examples, latents, temperature=temperature, recompute=recompute)
 
 
 def batch_loss(

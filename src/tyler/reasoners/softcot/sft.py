@@ -10,7 +10,6 @@ from functools import partial
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
@@ -26,8 +25,8 @@ from tyler.training.command import (
     origin_of,
     training_command,
 )
-from tyler.training.gradient_checkpointing import recomputing
 from tyler.training.objectives import token_logprobs
+from tyler.training.packing import read_packed
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.traces import longer
 
@@ -72,10 +71,8 @@ def batch_loss(
         places = torch.tensor(example.places, device=backbone.device)
         thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
         rows.append(embeds.index_copy(0, places, thoughts))
-    embeds = pad_sequence(rows, batch_first=True)  # on the right, so a causal pass needs no mask
-    decoder = recomputing(backbone.decoder, gradient_checkpointing)
-    hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
-    states = [hidden[row, len(one.prompt_ids) - 1 : len(one) - 1] for row, one in enumerate(examples)]
+    hidden = read_packed(backbone.decoder, rows, recompute=gradient_checkpointing)
+    states = [row[len(one.prompt_ids) - 1 :] for row, one in zip(hidden, examples, strict=True)]
     targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
     return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
 

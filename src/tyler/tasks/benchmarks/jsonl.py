@@ -5,6 +5,10 @@ r"""Your own problems, for training and for grading (the task `jsonl`): one row 
 The answer may be a number. A row without a solution can be graded, and not learned from. Other keys are ignored. A
 target has to teach the model to box its answer: where the solution has no box, the paragraph "The answer is
 $\boxed{...}$." is appended; where its last box contradicts the answer, the row is refused.
+
+Rows of chats are read too: `messages` with one question of a user and the assistant's answer, or `prompt` and
+`completion`, each a text or such a list. A system message stands before the question. Their gold answer is `answer`, or
+the last box of what the assistant says; where there is neither, the row can be learned from, and not graded.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ _LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
 def problem(row: Row, split: str) -> Problem:
     """A row as a problem, with id `{split}-{line}`. Raises ValueError by file, line and field."""
+    if "problem" not in row.fields and ("messages" in row.fields or "prompt" in row.fields):
+        return _of_chat(row, split)
     answer = _answer(row)
     return Problem(
         id=f"{split}-{row.number}",
@@ -32,6 +38,42 @@ def problem(row: Row, split: str) -> Problem:
         answer=answer,
         solution=_agreeing_solution(row, answer),
     )
+
+
+def _of_chat(row: Row, split: str) -> Problem:
+    """A row of `messages`, or of `prompt` and `completion`, as a problem."""
+    field = "messages" if "messages" in row.fields else "prompt"
+    asked = _turns(row, field)
+    told = _turns(row, "completion") if field == "prompt" and "completion" in row.fields else []
+    if field == "messages" and asked[-1][0] == "assistant":
+        asked, told = asked[:-1], asked[-1:]
+    roles = [role for role, _ in (*asked, *told)]
+    both = roles in (["user", "assistant"], ["system", "user", "assistant"])
+    if not (both or ("answer" in row.fields and roles in (["user"], ["system", "user"]))):
+        raise row.error(field, f"has the turns {', '.join(roles)}; a row is one question of a user with an answer")
+    question, solution = "\n\n".join(text for _, text in asked), told[0][1] if told else None
+    if "answer" in row.fields:
+        gold = _answer(row)
+        solution = None if solution is None else boxed_solution(solution, gold)
+    else:
+        gold = boxed_answer(solution or "") or ""
+    return Problem(id=f"{split}-{row.number}", task="jsonl", prompt=question, answer=gold, solution=solution)
+
+
+def _turns(row: Row, field: str) -> list[tuple[str, str]]:
+    """The messages of a field as pairs of role and text; a text alone is the user's, or of `completion` the
+    assistant's."""
+    value = row.get(field, (str, list), "a text or a list of messages")
+    if isinstance(value, str):
+        return [("assistant" if field == "completion" else "user", row.text(field))]
+    turns = []
+    for one in value:
+        role, text = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+        if isinstance(role, str) and isinstance(text, str) and text.strip():
+            turns.append((role, text.strip()))
+    if not value or len(turns) < len(value):
+        raise row.error(field, "must be messages with a role and a text as content")
+    return turns
 
 
 def equal(answer: str, gold: str, options: GradeOptions) -> bool:
