@@ -33,7 +33,7 @@ ROWS = {
     "gspo": ["--grpo.importance", "sequence"],
     "bfloat16": [*HALF, "--grpo.correction", "token"],
     "bfloat16, by answer": [*HALF, "--grpo.correction", "sequence"],
-    "bfloat16, no correction": [*HALF, "--grpo.correction", "off"],
+    "bfloat16, no correction": [*HALF, "--grpo.correction", "none"],
 }
 """What each row changes of `tyler stage2 mini`."""
 

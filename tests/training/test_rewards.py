@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from tyler.config.files import dump
 from tyler.config.loops import GrpoConfig, RewardConfig
 from tyler.config.schema import Config
 from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.runs.checkpoints import RunError
+from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
 from tyler.training.reward_functions import RewardError
@@ -200,3 +203,26 @@ def test_rewards_that_share_a_name_or_weigh_nothing_are_refused() -> None:
         Config(rewards=(RewardConfig(path="a.py:f"), RewardConfig(path="b.py:f")))
     with pytest.raises(ValueError, match="every weight is 0"):
         Config(rewards=(RewardConfig(name="verifier", weight=0.0),))
+
+
+# ---------------------------------------------------------------------------------- many at once, and a changed one
+
+
+def test_many_wrong_symbolic_answers_are_judged_together_and_a_slow_one_holds_none_up() -> None:
+    problems = [Problem(f"m{number}", "math500", "x?", f"\\frac{{x^{number + 2}-1}}{{x-1}}") for number in range(64)]
+    answers = [answer(f"\\boxed{{x^{number + 1} + 3}}") for number in range(64)]
+    found = verdicts.Verifier(seconds=30.0)(problems, answers)
+    assert [one is not None and one.outcome for one in found] == [Outcome.WRONG] * 64
+
+
+def test_a_run_that_goes_on_with_another_reward_or_without_it_is_refused(source: Any, tmp_path: Path) -> None:
+    path = source("return [1.0] * len(prompts)")
+    config = with_sources(Config(rewards=(RewardConfig(path=path),)))
+    with Run.create(tmp_path / "run", dump(config)) as run:
+        run.check_provenance(origins(config.rewards))
+    source("return [2.0] * len(prompts)")
+    edited = with_sources(Config(rewards=(RewardConfig(path=path),)))
+    with pytest.raises(RunError, match=r"rewards was .*sha256.*, now"):
+        Run.resume(tmp_path / "run", dump(edited), origin=origins(edited.rewards))
+    with pytest.raises(RunError, match=r"rewards was .*mine.py:f.*, now .*verifier"):
+        Run.resume(tmp_path / "run", dump(Config()), origin={})

@@ -708,3 +708,51 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
 def test_gold_answers_that_cannot_be_read_are_counted() -> None:
     outcomes = [Outcome.GOLD_ERROR, Outcome.WRONG, Outcome.GOLD_ERROR, Outcome.CORRECT]
     assert grpo.gold_errors([Verdict(outcome) for outcome in outcomes]) == 0.5
+
+
+# --------------------------------------------------------------------- redrawn, masked and unjudged answers
+
+
+def test_groups_without_spread_are_drawn_again_from_other_problems_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdicts, "grade", lambda *_, **__: Verdict(Outcome.WRONG, "0"))
+    config = with_settings(CONFIG, redraws=2)
+    trainer = trainer_of(tiny.tyler("qwen3"), config)
+    rollout = trainer.roll_out_step(0)
+    assert rollout.redrawn == 2 * len(rollout.problems), "no answer is right, so every group is drawn twice more"
+    plain = trainer_of(tiny.tyler("qwen3")).roll_out_step(0)
+    assert plain.redrawn == 0
+    size = config.grpo.group_size
+    for place, problem in enumerate(rollout.problems):
+        members = rollout.trajectories[place * size : (place + 1) * size]
+        assert {tuple(one.prompt_ids) for one in members} == {tuple(trainer.request(problem, Sampling()).prompt_ids)}
+
+
+def test_answers_that_were_cut_off_teach_nothing_where_the_config_says_so() -> None:
+    model, rollout, _ = moved_policy()
+    trainer = trainer_of(model, with_settings(CONFIG, mask_truncated=True))
+    weights = trainer.weights(rollout, trainer.actions(rollout))
+    cut = [one.truncated for one in rollout.trajectories]
+    assert any(cut) and not all(cut)
+    assert [bool(row.any()) for row in weights.grpo] == [not one for one in cut]
+    plain = trainer_of(model)
+    assert all(bool(row.any()) for row in plain.weights(rollout, plain.actions(rollout)).grpo)
+
+
+@pytest.mark.parametrize("on_fault", ["leave_out", "resample"])
+def test_an_answer_without_a_verdict_is_left_out_or_drawn_again(on_fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def slow_at_first(task: str, completion: str, gold: str, **_: object) -> Verdict:
+        texts.append(completion)
+        return Verdict(Outcome.TIMEOUT) if len(texts) == 1 else verdict(task, completion, gold)
+
+    monkeypatch.setattr(verdicts, "grade", slow_at_first)
+    monkeypatch.setattr(verdicts, "cores", lambda: 1)
+    rollout = roll_out(tiny.tyler("qwen3"), PROBLEMS[:1], with_settings(CONFIG, on_fault=on_fault), step=0)
+    if on_fault == "leave_out":
+        assert int(rollout.rewards.isnan().sum()) >= 1 and len(rollout.faults) >= 1
+    else:
+        assert not bool(rollout.rewards.isnan().any()) and not rollout.faults
+        assert texts[0] not in [one.text for one in rollout.trajectories[:1]]

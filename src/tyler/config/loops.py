@@ -12,7 +12,7 @@ from tyler.config.sections import MAX_BATCH, BatchSize, Count, LoraConfig, Rate,
 RewardScale = Literal["group", "batch", "none"]
 LossName = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 Importance = Literal["token", "sequence"]
-Correction = Literal["off", "token", "sequence"]
+Correction = Literal["none", "token", "sequence"]
 BuiltInReward = Literal["verifier", "budget", "format", "length", "code"]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -231,7 +231,7 @@ class ObjectiveConfig(Section):
     redraws: Annotated[int, Field(ge=0)] = 0
     """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
     correction: Correction = "token"
-    """Importance weights of what the engine sampled against what the learner computes: by action, by answer, or off."""
+    """Importance weights of what the engine sampled against what the learner computes: by action, by answer, or none."""
     correction_cap: Annotated[float, Field(gt=1)] = 2.0
     """At which importance weights are cut off."""
     temperature: Rate = 1.0

@@ -142,7 +142,7 @@ def truncated_importance(
     `token_truncate` and `sequence_truncate`.
     """
     gap = torch.where(mask, old_logprobs - behaviour_logprobs, 0)
-    if correction == "off":
+    if correction == "none":
         return torch.ones_like(gap)
     if correction == "sequence":
         gap = gap.sum(dim=1, keepdim=True).expand_as(gap)
@@ -256,7 +256,7 @@ class AnchoredLoss:
     kl_weight: float = 0.0
     anchor_weight: float = 0.0
     importance: Importance = "token"
-    correction: Correction = "off"
+    correction: Correction = "none"
     correction_cap: float = 2.0
     max_actions: int = 1
 
