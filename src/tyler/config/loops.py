@@ -231,7 +231,7 @@ class ObjectiveConfig(Section):
     redraws: Annotated[int, Field(ge=0)] = 0
     """How often groups without spread are replaced by groups of other problems, as in DAPO's dynamic sampling."""
     correction: Correction = "token"
-    """Importance weights of what the engine sampled against what the learner computes: by action, by answer, or none."""
+    """Importance weights of what the engine sampled against what the learner computes: by action or answer, or none."""
     correction_cap: Annotated[float, Field(gt=1)] = 2.0
     """At which importance weights are cut off."""
     temperature: Rate = 1.0
