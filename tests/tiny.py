@@ -204,10 +204,10 @@ def build(
     """
     generator = torch.Generator().manual_seed(seed + 1)
     settings = LoraSettings(rank=4, alpha=8)
-    backbone = build_backbone(family, seed, device, width)
-    for dtype in dtypes:
-        backbone = backbone.rounded_to(dtype)
     with torch.random.fork_rng():
+        backbone = build_backbone(family, seed, device, width)
+        for dtype in dtypes:
+            backbone = backbone.rounded_to(dtype)
         model = Tyler.start(backbone, operators, settings).at_stage("stage2")
         model.policy.add_lora(settings)
     assert model.policy.lora is not None
