@@ -731,6 +731,7 @@ def test_groups_without_spread_are_drawn_again_from_other_problems_up_to_the_lim
 
 def test_answers_that_were_cut_off_teach_nothing_where_the_config_says_so() -> None:
     model, rollout, _ = moved_policy()
+    rollout.trajectories[0] = replace(rollout.trajectories[0], finish_reason="eos")
     trainer = trainer_of(model, with_settings(CONFIG, mask_truncated=True))
     weights = trainer.weights(rollout, trainer.actions(rollout))
     cut = [one.truncated for one in rollout.trajectories]
