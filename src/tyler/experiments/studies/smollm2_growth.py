@@ -57,7 +57,7 @@ SKILL = Training(
     (
         *WITHOUT_END,
         "data.count=16000",
-        "sft.steps=1000",
+        "sft.steps=600",
         "sft.autocast=true",
         "lora.rank=8",
         "lora.alpha=16",
@@ -65,7 +65,8 @@ SKILL = Training(
         f"lora.target_modules={EVERY_MAP}",
     ),
 )
-"""An adapter of 5 MB in half precision."""
+"""An adapter of 5 MB in half precision. Of 300 development problems it solved 51 after 100 steps and 124 after 600, and
+its loss still fell. It is in commit 84b7e8afbdae, docs/results/smollm2-growth/skill, and not shipped."""
 MERGED = Training("merge", start=SKILL)
 STAGE1 = Training("stage1", WITHOUT_END, start=MERGED)
 PAUSE = Training("stage1", (*WITHOUT_END, "stage1.latents=constant", "stage1.learning_rate=0.1"), start=MERGED)
