@@ -71,8 +71,8 @@ def engine_args(
         raise ValueError(
             f"latents={rows}; a context of {positions} positions may hold as many: give {positions} or more"
         )
-    ids_settings = {"vocab_size": backbone.vocab_size, "rows": rows}
-    ids_settings["num_latents"] = [operator.num_latents for operator in operators]
+    num_latents = [operator.num_latents for operator in operators]
+    ids_settings: dict[str, Any] = {"vocab_size": backbone.vocab_size, "rows": rows, "num_latents": num_latents}
     ids = Ids(**ids_settings)
     overrides = {
         "architectures": [f"Tyler{type(backbone.model).__name__}"],
