@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests import tiny
-from tests.serving.served import NAME, Served
+from tests.serving.served import NAME, Served, serving
 
 from tyler.engine.logits import LogitSettings
 from tyler.engine.request import Request
@@ -217,3 +217,25 @@ def test_tokens_that_a_stop_string_cuts_are_told_as_far_as_the_text_goes(served:
     cut = served.post("/v1/chat/completions", body | {"stop": stop}).json()["choices"][0]
     told = b"".join(bytes(one["bytes"]) for one in cut["logprobs"]["content"])
     assert told.decode("utf-8", "replace") == cut["message"]["content"]
+
+
+# -- the prefix cache ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["chat", "response", "message"])
+def test_a_second_turn_tells_what_it_did_not_read_again(protocol: str, model: Tyler) -> None:
+    turns = [{"role": "user", "content": tiny.MEDIUM}]
+    with serving(model) as served:
+        for _ in range(2):
+            body = {"model": NAME, "messages": turns, "max_tokens": 4}
+            path = "/v1/messages" if protocol == "message" else "/v1/chat/completions"
+            if protocol == "response":
+                body, path = {"model": NAME, "input": turns, "max_output_tokens": 4}, "/v1/responses"
+            usage = served.post(path, body).json()["usage"]
+            turns = [*turns, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    if protocol == "message":
+        assert usage["cache_read_input_tokens"] > 20
+        assert usage["input_tokens"] > 0
+    else:
+        details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
+        assert 20 < details["cached_tokens"] < usage.get("prompt_tokens", usage.get("input_tokens"))

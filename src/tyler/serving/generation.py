@@ -82,6 +82,8 @@ class Answer:
     calls: list[tuple[str, float, float, dict[str, Any]]] = field(default_factory=list)
     """Of each invocation, for traces: operator, start, end and what else is known."""
     trajectory: Trajectory | None = None
+    cached_tokens: int = 0
+    """Of its prompt, which earlier requests had in common with it."""
 
     def see(self, event: Event) -> None:
         """Note what happened."""
@@ -96,6 +98,7 @@ class Answer:
                 self.calls.append((event.invocation.operator, now - event.seconds, now, details))
             case FinishEvent(trajectory=trajectory):
                 self.trajectory, self.ended = trajectory, time.time()
+                self.cached_tokens = event.cached_tokens
 
     def _record(self, event: InvocationEvent) -> dict[str, Any]:
         """What a client is told of an invocation: `position` counts visible tokens, `offset` characters before it."""
@@ -210,13 +213,15 @@ class Usage:
     prompt: int
     generated: int
     latents: int
+    cached: int = 0
 
     @classmethod
     def of(cls, answers: Sequence[Answer], prompts: int) -> Usage:
         """Of all answers; a prompt that several answers share is counted once: `prompts` are different ones."""
         per_prompt = max(1, len(answers) // max(1, prompts))
-        prompt = sum(answer.prompt_tokens for answer in answers[::per_prompt])
-        return cls(prompt, sum(one.generated for one in answers), sum(one.latents for one in answers))
+        firsts = answers[::per_prompt]
+        prompt, cached = sum(one.prompt_tokens for one in firsts), sum(one.cached_tokens for one in firsts)
+        return cls(prompt, sum(one.generated for one in answers), sum(one.latents for one in answers), cached)
 
     def of_chat(self) -> dict[str, Any]:
         """As chats and completions say it."""
@@ -224,6 +229,7 @@ class Usage:
             "prompt_tokens": self.prompt,
             "completion_tokens": self.generated,
             "total_tokens": self.prompt + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": {"reasoning_tokens": self.latents},
         }
 

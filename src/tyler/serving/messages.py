@@ -129,10 +129,10 @@ class Message:
         """As messages say it; latents are output tokens."""
         usage = self._generation.usage
         return {
-            "input_tokens": usage.prompt,
+            "input_tokens": usage.prompt - usage.cached,
             "output_tokens": usage.generated,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
+            "cache_read_input_tokens": usage.cached,
         }
 
     def begun(self) -> dict[str, Any]:

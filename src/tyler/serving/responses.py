@@ -188,7 +188,7 @@ class Output:
         usage = self._generation.usage
         return {
             "input_tokens": usage.prompt,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
             "output_tokens": usage.generated,
             "output_tokens_details": {"reasoning_tokens": usage.latents},
             "total_tokens": usage.prompt + usage.generated,

@@ -54,7 +54,8 @@ def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
 def drawn(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> Iterator[Choice]:
     """An action in V' each, greedy or sampled, from masked logits at the row's temperature.
 
-    What a request adjusts decides which is drawn; log-probabilities are of the policy itself.
+    What a request adjusts decides which is drawn; log-probabilities are of the policy itself. Among its alternatives an
+    action has the very number that it has alone, which may be rounded otherwise.
     """
     logits, rows = logits_of(lm_head, hidden, decisions), [decision.row for decision in decisions]
     draws = [decision.taken is None for decision in decisions]
@@ -72,7 +73,7 @@ def drawn(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequenc
             row.report(probs)
     tops = alternatives(logits, lm_head.vocab_size, [row.request.top_logprobs for row in rows])
     return (
-        Choice(action, logprob, top=top)
+        Choice(action, logprob, top=tuple((id, logprob if id == action else other) for id, other in top))
         for action, logprob, top in zip(actions.tolist(), logprobs.tolist(), tops, strict=True)
     )
 
