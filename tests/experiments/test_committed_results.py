@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tyler.cli.main import main
-from tyler.experiments import declared
+from tyler.experiments import declared, outputs
 from tyler.experiments.cells import Sources
 from tyler.experiments.experiment import WRITERS
 from tyler.experiments.outputs import read_results, write_results
@@ -73,10 +73,13 @@ def test_a_stranger_reads_an_answer_and_grades_it_again(
     assert len(list(again.glob("verdicts-official-*.parquet"))) == 2
 
 
-def test_tables_are_made_by_one_command_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "smollm2", "--scale", "smollm2", "--render", "--output", str(tmp_path / "r")]) == 0
-    assert "0 cells are missing" not in capsys.readouterr().out
-    assert "| SFT | CoT | " in (tmp_path / "r" / "smollm2" / "smollm2-mawps-comparisons.md").read_text()
+def test_tables_are_made_by_one_command_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables of all experiments and studies; figures, which take minutes, are left out here."""
+    monkeypatch.setattr(outputs, "drawn", lambda *_: [])
+    assert main(["reproduce", "--render", "--output", str(tmp_path / "r")]) == 0
+    every = {*declared.names(), *declared.studies()} - {"smollm2_growth"}  # which has no records yet
+    assert {path.parent.name for path in (tmp_path / "r").glob("*/*.md")} == every
+    assert all(read_results(tmp_path / "r" / name)["missing"] == 0 for name in every)
 
 
 def test_every_experiment_speaks_of_the_paper_and_shows_its_figures(folder: Path) -> None:

@@ -26,7 +26,8 @@ class Instead:
     """What is shown or tried in place of running the experiments."""
 
     render: bool = False
-    """Run nothing: make results, tables and figures of the records there are, without weights or data of a study."""
+    """Run nothing: make results, tables and figures of the records there are, without weights or data of a study. With
+    all experiments, also those of our own studies."""
     dry_run: bool = False
     """Run nothing: list every cell with its estimated time and memory."""
     smoke: bool = False
@@ -119,8 +120,9 @@ def reproduce(
 def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:
     """Show what was asked for in place of running the cells; whether anything was."""
     if instead.render:
-        made.report()
-        say_where(made)
+        for part in (made, *studies_beside(made)):
+            part.report()
+            say_where(part)
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells
 
@@ -132,6 +134,20 @@ def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:
     else:
         return False
     return True
+
+
+def studies_beside(made: Reproduction) -> list[Reproduction]:
+    """The studies of our own, each at its scale, where all experiments are shown."""
+    from tyler.experiments import declared
+    from tyler.experiments.scales import SCALES
+
+    if set(made.names) != set(declared.names()):
+        return []
+    found = []
+    for scale in SCALES.values():
+        if names := [name for name in declared.studies() if declared.find(name).entries(scale)]:
+            found.append(replace(made, names=names, scale=scale))
+    return found
 
 
 def tokenizers_in(data: Path | None) -> Path | None:

@@ -55,11 +55,17 @@ ON_ANY_ENGINE = ("tyler", "cot")
 AT_FIRST = (*("group_size", "clip_range", "temperature", "updates_per_rollout", "advantage_epsilon", "scale_rewards"),)
 """What an objective had when FORMAT came."""
 LATER = {
-    **{name: field.default for name, field in ObjectiveConfig.model_fields.items() if name not in AT_FIRST},
+    **{
+        name: list(field.default) if isinstance(field.default, tuple) else field.default  # as settings in JSON have it
+        for name, field in ObjectiveConfig.model_fields.items()
+        if name not in AT_FIRST
+    },
     "max_skipped": OptimizationConfig.model_fields["max_skipped"].default,
     "rewards": Config().model_dump(mode="json")["rewards"],
 }
 """Settings that came after FORMAT, with their defaults."""
+GONE = {"coalesce": None}
+"""Settings of decoding that FORMAT had and the config no longer has; they changed nothing."""
 FREE = ("eval_every", "checkpoint_every", "micro_batch_size", "micro_batch_tokens", "gradient_checkpointing")
 """Settings of a loop that change its speed or what is watched, not what is learned, but for what dropout draws."""
 
@@ -101,8 +107,8 @@ class Training:
         read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))
-        if self.method in ROLLED_OUT and "decoding" in read:
-            read["decoding"] |= sources.engine.settings()
+        if "decoding" in read:
+            read["decoding"] |= GONE | (sources.engine.settings() if self.method in ROLLED_OUT else {})
         free = FREE if settings["decoding"]["engine"] != OWN_ENGINE else (*FREE, "engine", "engine_args")
         return {"method": self.method, **without(as_first_named(read), free)}
 
