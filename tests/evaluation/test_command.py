@@ -331,7 +331,7 @@ def test_evaluations_of_other_questions_run_one_after_another(
         data = ["--data-dir", str(place / "test.jsonl")] if "jsonl" in more else []
         assert main(["eval", str(place / "model"), *more, *data, "--count", "2", "--max-new-tokens", "4"]) == 0
     found = sorted(path.parent.name for path in tmp_path.glob("runs/*/*/report.md"))
-    assert found == ["jsonl-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]
+    assert found == ["jsonl-test-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]
 
 
 def test_what_weights_are_in_is_a_setting_where_it_is_not_float32(place: Path) -> None:

@@ -125,9 +125,12 @@ def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(url: str
 
 
 def test_a_server_of_tyler_is_as_the_model_itself(tmp_path: Path) -> None:
-    """`tyler eval --endpoint` against `tyler serve mini-tyler` gives the verdicts of `tyler eval mini-tyler`."""
+    """`tyler eval --endpoint` against `tyler serve mini-tyler` gives the verdicts of `tyler eval mini-tyler`.
+
+    The limit is one that no answer reaches: that of a server counts latents, as usage does.
+    """
     model = tmp_path / "mini-tyler"
-    asked = ("--count", "6", "--max-new-tokens", "64", "--no-math-verify", "--quiet")
+    asked = ("--count", "6", "--max-new-tokens", "300", "--no-math-verify", "--quiet")
     assert main(["eval", "mini-tyler", "--output", str(model), *asked]) == 0
     with serving(Tyler.from_pretrained("mini-tyler"), name="mini-tyler") as server:
         address = ("--endpoint", f"{server.url}/v1", "--model", "mini-tyler")
