@@ -132,7 +132,7 @@ def test_a_server_of_tyler_is_as_the_model_itself(tmp_path: Path) -> None:
     model = tmp_path / "mini-tyler"
     asked = ("--count", "6", "--max-new-tokens", "300", "--no-math-verify", "--quiet")
     assert main(["eval", "mini-tyler", "--output", str(model), *asked]) == 0
-    with serving(Tyler.from_pretrained("mini-tyler"), name="mini-tyler") as server:
+    with serving(Tyler.from_pretrained("mini-tyler"), name="mini-tyler", max_new_tokens=300) as server:
         address = ("--endpoint", f"{server.url}/v1", "--model", "mini-tyler")
         assert main(["eval", *address, "--output", str(tmp_path / "served"), *asked]) == 0
     own, other = read_records(model), read_records(tmp_path / "served")
