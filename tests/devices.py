@@ -119,5 +119,7 @@ def ready(name: str, patch: pytest.MonkeyPatch) -> Iterator[str]:
     patch.setattr(torch.mps, "synchronize", lambda: None)
     patch.setattr(torch.mps, "get_rng_state", torch.get_rng_state)
     patch.setattr(torch.mps, "set_rng_state", torch.set_rng_state)
+    patch.setattr(torch.mps, "recommended_max_memory", lambda: 2**30)
+    patch.setattr(torch.mps, "driver_allocated_memory", lambda: 0)
     with StandIn():
         yield "mps"

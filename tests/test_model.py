@@ -123,7 +123,7 @@ def test_a_problem_longer_than_the_context_is_refused_with_both_lengths(model: T
         *(({"stop": value}, f"stop={value}; give a text, or several in a list") for value in (None, 3)),
         ({"router": Never}, r"router=Never is a class; write Never\(\)"),
         ({"router": 3}, "router=3 is not a router; give Learned"),
-        ({"router": "nowhere"}, "unknown router 'nowhere'; choose from learned, never, boundaries"),
+        ({"router": "nowhere"}, "router 'nowhere' is unknown; choose from learned, never, boundaries"),
         ({"sampling": {}}, r"sampling=\{\}; write Sampling\(temperature"),
         ({"sampling": 0.7}, r"sampling=0.7; write Sampling\(temperature"),
     ],

@@ -143,9 +143,9 @@ def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
     output = place / "killed"
-    records = output / f"{verdicts_name('official')}.jsonl"
+    written = output / "answers.jsonl"
     process = Started(command(place, output), place / "killed.txt")
-    process.until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 3)
+    process.until(lambda: written.exists() and written.read_bytes().count(b"\n") >= 3)
     process.send(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     (kept,) = read_answers(output).values()

@@ -260,7 +260,7 @@ def test_the_harnesss_batch_size_is_a_number_of_slots(mini: Tyler, given: str | 
     [
         ("pretrained=mini,peft=x", "peft is unknown; allowed are pretrained, router, budget, max_new_tokens, slots"),
         ("router=never", "model_args needs pretrained=MODEL"),
-        ("pretrained=mini,router=sometimes", "unknown router 'sometimes'; choose from learned, never, boundaries"),
+        ("pretrained=mini,router=sometimes", "router 'sometimes' is unknown; choose from learned, never, boundaries"),
         ("pretrained=mini,budget=few", "budget='few'; it must be a whole number, 0 or more"),
         ("pretrained=mini,memory=much", "memory='much'; write it as a number of bytes, such as 4GB or 512MiB"),
         ("pretrained=mini,slots=-1", "slots=-1; it must be a whole number, 0 or more"),

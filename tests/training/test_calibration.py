@@ -129,7 +129,7 @@ def test_no_more_logits_exist_at_a_time_than_promised(monkeypatch: pytest.Monkey
     monkeypatch.setattr(calibration.nn.functional, "linear", counted)
     found = collect(model)
     monkeypatch.undo()
-    assert rows[0] > 4 >= max(rows[-2:]) > 0
+    assert len(found.token_mass) > 4 >= max(rows[-2:]) > 0
     torch.testing.assert_close(found.token_mass, whole.token_mass, atol=1e-5, rtol=0)
     assert torch.equal(found.operator, whole.operator)
 

@@ -232,10 +232,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _refuse(_said(error))
     except (RuntimeError, MemoryError) as error:
-        from tyler.cli.memory_advice import out_of_memory
+        from tyler.cli.memory_advice import first_cause, out_of_memory
         from tyler.modeling.memory_errors import is_out_of_memory
 
-        if not is_out_of_memory(error) or os.environ.get("TYLER_DEBUG"):
+        if not is_out_of_memory(first_cause(error)) or os.environ.get("TYLER_DEBUG"):
             raise
         return _refuse(out_of_memory((sys.argv[1:] if argv is None else argv)[0], error))
 

@@ -56,8 +56,8 @@ WITH_CONFIG = ("quickstart", "stage1", "stage2", "train", "plan")
 
 def out_of_memory(command: str, error: BaseException) -> str:
     """The refusal of a command that ran out of memory: what was said, in which phase, and what to do."""
-    said = str(error).strip().partition("\n")[0]
-    phase = phase_of(error.__traceback__)
+    phase = phase_of(error)
+    said = str(first_cause(error)).strip().partition("\n")[0]
     where = f" {phase.name}" if phase else ""
     configured = command in WITH_CONFIG
     advice = [one.settings if configured else one.options for one in ([phase] if phase else [DECODING, LEARNING])]
@@ -69,9 +69,16 @@ def out_of_memory(command: str, error: BaseException) -> str:
     )
 
 
-def phase_of(traceback: TracebackType | None) -> Phase | None:
+def first_cause(error: BaseException) -> BaseException:
+    """What was raised first: the engine's thread tells its callers of it by an error of its own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def phase_of(error: BaseException) -> Phase | None:
     """The phase in which an error came up."""
-    names = list(functions_of(traceback))
+    names = list(functions_of(error.__traceback__))
     return next((phase for phase in PHASES if any(name.startswith(phase.code) for name in names)), None)
 
 

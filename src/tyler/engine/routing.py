@@ -229,7 +229,9 @@ def router_named(text: str) -> Router:
             raise ValueError(f"router {text!r}: {error}") from error
     named: dict[str, Router] = {"learned": Learned(), "never": Never()}
     if text not in named:
-        raise ValueError(f"unknown router {text!r}; choose from learned, never, boundaries, boundaries:RATE (0 to 1)")
+        raise ValueError(
+            f"router {text!r} is unknown; choose from learned, never, boundaries, boundaries:RATE (0 to 1)"
+        )
     return named[text]
 
 

@@ -292,7 +292,7 @@ class SharedEngine:
         return engine
 
     def _take_new_weights(self) -> None:
-        """End calls that began under other weights with an error instead of a mixture."""
+        """Let what comes now be answered under the present weights: calls that began under others end with an error."""
         if self._engine is None or self._watch is None or not self._watch.changed:
             return
         if self._calls:
@@ -314,8 +314,6 @@ class SharedEngine:
         engine = self._engine
         assert engine is not None, "a call has an engine"
         events = engine.step()
-        if any(isinstance(event, FinishEvent) for event in events):
-            self._take_new_weights()
         told: dict[Call, list[Event]] = {}
         for event in events:
             if (call := self._calls.get(event.index)) is None:  # aborted

@@ -311,4 +311,4 @@ def router_of(text: str | None) -> Router | None:
     try:
         return None if text is None else router_named(text)
     except ValueError as error:
-        raise ValueError(f"--router: {error}") from error
+        raise ValueError(f"--{error}") from error
