@@ -1,4 +1,4 @@
-"""A server among clients of every kind: good, malformed, huge and slow ones, and whoever looks after it.
+"""A server among clients of every kind: good, malformed, huge and slow ones, and anyone who looks after it.
 
     OMP_NUM_THREADS=1 python benchmarks/serving_mixed.py [--quick] [--model mini-tyler] [--minutes 10] [--json out.json]
 

@@ -47,7 +47,7 @@ def test_a_task_of_a_file_is_loaded_graded_and_named_in_a_config(place: str, tmp
     [
         ("nowhere.py:TASK", "FileNotFoundError"),
         ("tyler.tasks.benchmarks.gsm8k:NONE", "has no attribute 'NONE'"),
-        ("tyler.tasks.benchmarks.gsm8k:problem", "is no tyler.tasks.task.Task, but function"),
+        ("tyler.tasks.benchmarks.gsm8k:problem", "is not a tyler.tasks.task.Task, but a function"),
     ],
 )
 def test_a_task_that_is_not_there_is_refused_by_name(place: str, fault: str) -> None:

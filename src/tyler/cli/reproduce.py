@@ -13,6 +13,7 @@ from tyler.cli.options import SomeBytes, SomeFolder, memory_of
 from tyler.evaluation.options import EngineOptions
 
 if TYPE_CHECKING:
+    from tyler.experiments.cells import Sources
     from tyler.experiments.reproduction import Reproduction
     from tyler.experiments.scales import Scale
     from tyler.tasks.task import GradeOptions
@@ -73,7 +74,7 @@ def reproduce(
 
     Args:
         names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all;
-            or a study of ours by name: mini, mini_development, baselines, smollm2.
+            or a study of ours by name: mini, mini_development, baselines, smollm2, smollm2_growth.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
@@ -88,21 +89,14 @@ def reproduce(
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
             the native one.
     """
-    from tyler.experiments import declared
     from tyler.experiments.cells import sources_in
-    from tyler.experiments.records import folders_of_records
-    from tyler.experiments.reproduction import Reproduction, with_seeds
+    from tyler.experiments.reproduction import with_seeds
     from tyler.experiments.scales import scale_named
     from tyler.tasks.task import GradeOptions
 
-    asked = with_seeds(scale_named(scale), seeds)
-    chosen = possible(declared.chosen(names), "all" in names, asked)
-    output = output or Path("runs") / f"reproduce-{scale}"
-    libraries = folders_of_records(earlier)
-    if not libraries:
-        print(f"{earlier} holds no earlier records: every cell is run; give --earlier DIR to read some")
     sources = replace(sources_in(data), engine=engine.engine_choice)
-    made = Reproduction(chosen, asked, output, sources, libraries)
+    output = output or Path("runs") / f"reproduce-{scale}"
+    made = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
     instead.check()
@@ -115,6 +109,20 @@ def reproduce(
         return
     if not show_instead(instead, made, device):
         carry_out(made, device, options, processes, bound)
+
+
+def reproduction_of(
+    names: tuple[str, ...], scale: Scale, output: Path, sources: Sources, earlier: Path
+) -> Reproduction:
+    """The experiments of these names at a scale, beside what records of earlier studies there are."""
+    from tyler.experiments import declared
+    from tyler.experiments.records import folders_of_records
+    from tyler.experiments.reproduction import Reproduction
+
+    libraries = folders_of_records(earlier)
+    if not libraries:
+        print(f"{earlier} holds no earlier records: every cell is run; give --earlier DIR to read some")
+    return Reproduction(possible(declared.chosen(names), "all" in names, scale), scale, output, sources, libraries)
 
 
 def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:

@@ -76,7 +76,7 @@ def _load(name: str) -> Task | Generated:
 def outside(place: str) -> Task | Generated:
     """The task at `FILE.py:TASK` or `package.module:TASK`, whose problems carry that place as their task.
 
-    Raises ValueError where there is none, with what kept it from being loaded.
+    Raises ValueError for a place without one, with what kept it from being loaded.
     """
     source, _, name = place.rpartition(":")
     try:
@@ -88,7 +88,7 @@ def outside(place: str) -> Task | Generated:
         load = task.load
         return replace(task, name=place, load=lambda *given: [replace(one, task=place) for one in load(*given)])
     if not isinstance(task, Task):
-        raise ValueError(f"{place!r} is no tyler.tasks.task.Task, but {type(task).__name__}")
+        raise ValueError(f"{place!r} is not a tyler.tasks.task.Task, but a {type(task).__name__}")
     made = task.problem
 
     def problem(row: Row, split: str) -> Problem | None:

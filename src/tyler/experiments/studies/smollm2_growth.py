@@ -11,8 +11,13 @@ example is read twice:
 2. *Do operators help a model that has the skill?* SFT learns problems without end, its adapter becomes part of the
    backbone, and both stages are trained on top, with the same controls.
 
-What is changed of this is changed by the 300 development problems alone, before a test problem is answered, and said
-here. Every setting that is not named is the preset's.
+What is changed of this is changed before a test problem is answered, and said here. Every setting that is not named is
+the preset's.
+
+Changed so far, for lack of a processor's time and not by development problems: the skill's adapter was to learn for
+2,500 steps of float32 at alpha 32. It learns in bfloat16 at alpha 16, for 1,000 steps at first and, from step 120 of
+that run on, on a schedule of 600. From there on rows were packed, 1,024 positions at once. The run that was stopped and
+went on is the adapter there is: 124 of 300 development problems.
 """
 
 from __future__ import annotations
