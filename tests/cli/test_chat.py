@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 
 import pytest
 from tests import tiny
@@ -11,8 +12,8 @@ from tests import tiny
 from tyler.cli import main
 from tyler.cli.answers import print_answer
 from tyler.cli.conversation import HELP, Conversation, run
-from tyler.engine.native.engine import Engine
-from tyler.engine.request import TokenEvent
+from tyler.engine import shared_engine
+from tyler.engine.request import Event, TokenEvent
 from tyler.engine.routing import AtBoundaries, Never
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
@@ -94,7 +95,7 @@ def test_an_answer_can_be_taken_back_and_given_anew(model: Tyler) -> None:
     [
         ("/nothing", "there is no /nothing; there are /budget"),
         ("/budget many", "a whole number"),
-        ("/router sideways", "none of: learned, never"),
+        ("/router sideways", "choose from learned, never"),
         ("/temperature hot", "a number, 0 or more"),
         ("/temperature -1", "a number, 0 or more"),
         ("/again", "nothing has been asked yet"),
@@ -113,12 +114,13 @@ def test_what_cannot_be_done_is_said_and_the_conversation_goes_on(
 def test_an_interrupted_answer_is_forgotten_and_frees_its_row(
     model: Tyler, conversation: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Engine) -> list:
-        raise KeyboardInterrupt
+    def interrupted(events: list[Event]) -> Iterator[Event]:
+        raise KeyboardInterrupt  # as Ctrl-C, in the thread that waits for the answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", interrupted)
+        patch.setattr(shared_engine, "checked", interrupted)
         assert conversation.take("x") == "\ninterrupted"
+    model.shared_engine.between_steps(lambda engine: None).result()
     assert conversation.turns == [] and model.shared_engine.load().running == 0
     conversation.take("x")
     assert len(conversation.turns) == 2

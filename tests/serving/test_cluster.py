@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from tests.serving.served import solved
 
 from tyler.model import Tyler
 
@@ -57,7 +58,7 @@ def metric(client: httpx2.Client, name: str) -> float:
 
 
 def test_a_replica_answers_as_the_model_does_whole_and_streamed(client: httpx2.Client, log: Path) -> None:
-    expected = Tyler.from_pretrained("mini-tyler").solve("1 + 1", max_new_tokens=20, budget=1).text
+    expected = solved(Tyler.from_pretrained("mini-tyler"), "1 + 1", 20, budget=1).text
     whole = client.post("/v1/chat/completions", json=CHAT).json()["choices"][0]
     assert whole["message"]["content"] == expected and whole["tyler"]["budget"] == 1
     with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as stream:

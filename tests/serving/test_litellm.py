@@ -58,4 +58,4 @@ def test_litellm_passes_a_budget_on_and_tells_of_refusals(served: Served, model:
     found = asked(served, extra_body={"tyler": {"budget": 0}})
     assert found.choices[0].message.content == expected(model, budget=0).text
     with pytest.raises(litellm.BadRequestError, match="presence_penalty"):
-        asked(served, presence_penalty=0.5)
+        asked(served, presence_penalty=5.0)

@@ -124,13 +124,13 @@ def test_a_question_is_answered_with_its_operators_in_place(mini: Served, opened
 
 def test_tokens_are_shown_while_they_arrive_and_stop_ends_the_answer(served: Served, opened: Open) -> None:
     engine = served.service.servable.model.shared_engine
-    step = engine.step
+    step = engine._step
 
-    def slowly() -> bool:
+    def slowly() -> None:
         time.sleep(0.05)
-        return step()
+        step()
 
-    engine.step = slowly  # type: ignore[method-assign]
+    engine._step = slowly  # type: ignore[method-assign]
     try:
         page = opened(served.url)
         ask(page, "x")
@@ -143,7 +143,7 @@ def test_tokens_are_shown_while_they_arrive_and_stop_ends_the_answer(served: Ser
         assert 3 < page.locator(".text > *").count() < 64
         served.wait_until_idle()
     finally:
-        del engine.step
+        del engine._step
 
 
 def test_the_ribbon_tells_each_step_to_the_pointer_and_to_the_keyboard(mini: Served, opened: Open) -> None:

@@ -175,7 +175,9 @@ def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor
     within = probabilities.gather(-1, places).to(uniforms.device).double()
     within = within.masked_fill_(block * BLOCK + torch.arange(BLOCK, device=block.device) >= size, 0).cumsum(dim=-1)
     before = torch.where(block > 0, ends.gather(-1, (block - 1).clamp_min(0)), 0)
-    return (block * BLOCK + found_in(within, target - before)).squeeze(-1).to(probabilities.device)
+    actions = block * BLOCK + found_in(within, target - before)
+    # A row that is not finite finds no place; its answer ends with an error, and its neighbours' go on.
+    return actions.clamp_max(size - 1).squeeze(-1).to(probabilities.device)
 
 
 def found_in(cumulative: Float[Tensor, "batch sums"], target: Float[Tensor, "batch 1"]) -> Int[Tensor, "batch 1"]:

@@ -248,7 +248,7 @@ class Answerer:
 
     def check(self, request: Request) -> None:
         """Raise ValueError for a request that the engine will refuse."""
-        self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory)
+        self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory).result()
 
     def events(self, requests: Sequence[Request]) -> Iterator[Event]:
         """What happens in each answer, as it happens."""

@@ -16,7 +16,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return import_module(TASKS[name].partition(":")[0])
+        return import_module(TASKS[name])
 
 
 __all__ = [

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib.metadata import entry_points, version
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -28,13 +27,21 @@ ENTRY_POINTS = "tyler.tasks"
 
 
 def _benchmarks() -> dict[str, str]:
-    """The modules of `tyler.tasks.benchmarks` by name, and tasks of other packages; none of them loaded."""
-    own = {found.name: f"{benchmarks.__name__}.{found.name}:TASK" for found in iter_modules(benchmarks.__path__)}
-    return {one.name: one.value for one in entry_points(group=ENTRY_POINTS)} | own
+    """The modules of `tyler.tasks.benchmarks` by name; none is loaded."""
+    return {found.name: f"{benchmarks.__name__}.{found.name}" for found in iter_modules(benchmarks.__path__)}
 
 
 TASKS = _benchmarks()
-"""Where each task is: a TASK of a module of `tyler.tasks.benchmarks`, or an entry point, by name."""
+"""Where each task is: every module has a TASK."""
+
+
+@cache
+def installed() -> dict[str, str]:
+    """The tasks of other packages by name, as `package.module:TASK`; none is loaded. To look takes 0.1 s."""
+    from importlib.metadata import entry_points
+
+    return {one.name: one.value for one in entry_points(group=ENTRY_POINTS) if one.name not in TASKS}
+
 
 Gold = str | bool | int | float | list[int] | list[float]
 
@@ -53,11 +60,14 @@ def task_name(name: str) -> str:
     plain = _plain(name)
     if plain not in TASKS:
         plain = _aliases().get(plain, plain)
-    if plain not in TASKS:
-        close = get_close_matches(plain, TASKS, n=1, cutoff=0.7)
-        hint = f"; did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(TASKS)}")
-    return plain
+    if plain in TASKS:
+        return plain
+    if name in installed():
+        return name
+    known = (*TASKS, *installed())
+    close = get_close_matches(plain, known, n=1, cutoff=0.7)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    raise ValueError(f"unknown task {name!r}{hint} known tasks are {', '.join(known)}")
 
 
 def find_task(name: str) -> Task | Generated:
@@ -66,9 +76,9 @@ def find_task(name: str) -> Task | Generated:
 
 
 def _load(name: str) -> Task | Generated:
-    """The task that TASKS has by this name."""
-    module, _, attribute = TASKS[name].partition(":")
-    task: Task | Generated = getattr(importlib.import_module(module), attribute)
+    """The task of this name, of ours or of another package."""
+    module, _, attribute = (TASKS | ({} if name in TASKS else installed()))[name].partition(":")
+    task: Task | Generated = getattr(importlib.import_module(module), attribute or "TASK")
     return task
 
 
@@ -221,4 +231,6 @@ _LIBRARIES = ("sympy", "latex2sympy2_extended", "math-verify")
 
 def grader_version(mode: Mode = "official") -> dict[str, str]:
     """Everything that decides a verdict besides the answer and the gold one; loads none of the libraries it names."""
+    from importlib.metadata import version
+
     return {"revision": str(REVISION), "mode": mode, **{name: version(name) for name in _LIBRARIES}}

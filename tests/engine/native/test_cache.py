@@ -88,7 +88,7 @@ def test_two_thousand_requests_leave_nothing_behind() -> None:
 
 
 def test_memory_that_is_not_there_is_named_with_what_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*arguments: int) -> None:
+    def none_left(*arguments: int, **flags: int) -> None:
         raise OSError("Cannot allocate memory")
 
     monkeypatch.setattr(cache.mmap, "mmap", none_left)
