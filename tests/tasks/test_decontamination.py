@@ -135,6 +135,31 @@ def test_a_run_may_leave_them_out_and_says_how_many(files, caplog):
     ]
 
 
+def test_sets_are_mixed_and_none_of_them_is_held_out(files, tmp_path):
+    more = traces(tmp_path / "more.jsonl", "Four", "Five", "Six")
+    config = config_of(
+        *files, on_overlap="drop", also=[{"task": "jsonl", "path": more, "count": 2}, {"task": "chains", "count": 4}]
+    )
+    kept = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    assert [problem.id.split("-")[0] for problem in kept] == ["train"] * 2 + ["more"] * 2 + ["chain"] * 4
+    config = config_of(*files, on_overlap="drop", also=[{"task": "jsonl", "path": files[1]}])
+    kept = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+    assert [problem.prompt for problem in kept] == ["One", "Three"]
+    config = config_of(*files, also=[{"task": "jsonl", "path": files[0]}])
+    with pytest.raises(ValueError, match="the id 'train-1' is in another set of the mixture too; rename one"):
+        load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
+
+
+def test_problems_set_aside_are_of_the_first_set(tmp_path):
+    training = traces(tmp_path / "train.jsonl", *(f"Problem {number}" for number in range(20)))
+    data = {"task": "jsonl", "path": training, "also": [{"task": "chains", "count": 50}], "development": {"count": 5}}
+    config = parse_config(json.dumps({"data": data, "sft": {"eval_every": 5}}))
+    assert config.data.examples is None and config.development_set is not None
+    assert {problem.task for problem in config.development_set.load()} == {"jsonl"}
+    kept = load_training(config.training_set, config.held_out_sets, "refuse")
+    assert len(kept) == 68
+
+
 def test_a_run_without_a_problem_left_is_refused(files):
     config = config_of(files[1], files[1], on_overlap="drop")
     with pytest.raises(ValueError, match="all 1 training problems are held out"):

@@ -22,6 +22,7 @@ from tyler.config.sections import (
     DevicesConfig,
     EvaluationConfig,
     LoraConfig,
+    MoreDataConfig,
     Section,
     TrackingConfig,
     suggest,
@@ -83,7 +84,12 @@ class Config(Loops, Trained):
     @property
     def training_set(self) -> Selection:
         data = self.data
-        return Selection(data.task, data.split, data.path, data.count, data.seed, data.revision)
+        beside = () if data.path is None else (data.path, _folder(data.path))
+        also = tuple(
+            Selection(one.task, _split(one), one.path, one.count, data.seed, one.revision, beside=beside)
+            for one in data.also
+        )
+        return Selection(data.task, data.split, data.path, data.count, data.seed, data.revision, also=also)
 
     @property
     def development_set(self) -> Selection | None:
@@ -93,7 +99,8 @@ class Config(Loops, Trained):
             return None
         task = development.task or data.task
         if development.path is None and development.split not in splits_of(task):
-            return replace(self.training_set, set_aside=sys.maxsize if development.count is None else development.count)
+            count = sys.maxsize if development.count is None else development.count
+            return replace(self.training_set, also=(), set_aside=count)
         beside = () if data.path is None else (data.path, _folder(data.path))
         return Selection(task, development.split, development.path, development.count, data.seed, beside=beside)
 
@@ -116,6 +123,10 @@ class Config(Loops, Trained):
         if held_out != () and not any(_covers(one, evaluated) for one in sets):
             sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets
+
+
+def _split(one: MoreDataConfig) -> str | None:
+    return one.split or ("train" if "train" in splits_of(one.task) else None)
 
 
 def _covers(one: Selection, evaluated: Selection) -> bool:

@@ -100,6 +100,21 @@ class HeldOutConfig(Section):
     """Whether a run that cannot read it goes ahead and says so."""
 
 
+class MoreDataConfig(Section):
+    """A set that is learned beside `data`'s own: its share of the mixture is its `count`."""
+
+    task: TaskName
+    """The task whose problems are learned too."""
+    split: str | None = None
+    """Its split; null for train, and for a file of your own its name (ids are `more-1`, of `more.jsonl`)."""
+    path: str | None = None
+    """The file, or the folder that holds it; null for the folder of the data, else the Hub."""
+    revision: str | None = None
+    """The branch, tag or commit of the Hub's copy; null for its newest."""
+    count: Count | None = None
+    """How many problems are drawn; null takes all."""
+
+
 class DataConfig(Section):
     """The training problems: a task by name, or `jsonl` with a `path`. `count` problems are drawn with `seed`."""
 
@@ -115,6 +130,8 @@ class DataConfig(Section):
     """How many problems are drawn; null takes all."""
     seed: Seed = 42
     """Of the draw of `count` problems."""
+    also: tuple[MoreDataConfig, ...] = ()
+    """Further sets to mix in, each with its `count`; all problems are shuffled together."""
     development: DevelopmentConfig | None = None
     """Problems to watch training with, and to choose the best checkpoint by; null for none."""
     held_out: tuple[HeldOutConfig, ...] | None = None
@@ -128,6 +145,12 @@ class DataConfig(Section):
         if self.task == "jsonl" and self.path is None:
             raise ValueError("task 'jsonl' needs data.path, the file to read")
         return self
+
+    @property
+    def examples(self) -> int | None:
+        """How many problems of all sets; None where one of them is taken whole."""
+        counts = [self.count, *(one.count for one in self.also)]
+        return None if None in counts else sum(count for count in counts if count is not None)
 
 
 class DecodingConfig(Section):

@@ -77,7 +77,7 @@ class Estimator:
         method, config = training.method, training.config(preset, seed)
         if method in UNMADE:
             return 0.0
-        lengths, shape, count = self.lengths(config, method), shape_of(config), config.data.count or FALLBACK
+        lengths, shape, count = self.lengths(config, method), shape_of(config), config.data.examples or FALLBACK
         if method in ON_TRACES:
             dtype, loop = dtype_on(config, self.device), config.loops[method]
             costs = supervised_costs(shape, config, method, lengths, BYTES[dtype])

@@ -123,7 +123,7 @@ def steps_of(config: OptimizationConfig, examples: int | None, section: str) -> 
 def times_on(shape: Shape, config: Config, lengths: Lengths, device: Device, examples: int | None) -> Times:
     """The estimate; `examples` replaces `data.count`."""
     dtype = dtype_on(config, device)
-    element, count = BYTES[dtype], examples or config.data.count
+    element, count = BYTES[dtype], examples or config.data.examples
     stage2, alone = (
         config.stage2,
         config.model_copy(update={"decoding": config.decoding.model_copy(update={"slots": 1})}),

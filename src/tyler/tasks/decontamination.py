@@ -96,6 +96,8 @@ class Selection:
     """Files and folders that may hold the split, where no path is given."""
     set_aside: int | None = None
     """Not the problems themselves but so many of them, at most a tenth, to develop with and not to train on."""
+    also: tuple[Selection, ...] = ()
+    """Sets that are mixed in."""
 
     @property
     def name(self) -> str:
@@ -109,7 +111,9 @@ class Selection:
         return self.name if self.path is None else f"{self.name}, {self.path}"
 
     def load(self) -> list[Problem]:
-        """The problems. Raises ValueError as `load_problems` does."""
+        """The problems, no id twice. Raises ValueError as `load_problems` does, and where two sets share an id."""
+        if self.also:
+            return _mixed([replace(self, also=()), *self.also])
         if self.set_aside is not None:
             return _tenth(replace(self, set_aside=None).load(), self.set_aside)
         for folder in self.beside if self.path is None else ():
@@ -118,6 +122,16 @@ class Selection:
         return load_problems(
             self.task, self.split, path=self.path, count=self.count, seed=self.seed, revision=self.revision
         )
+
+
+def _mixed(sets: Sequence[Selection]) -> list[Problem]:
+    mixed: dict[str, Problem] = {}
+    for one in sets:
+        for problem in one.load():
+            if problem.id in mixed:
+                raise ValueError(f"{one.place}: the id {problem.id!r} is in another set of the mixture too; rename one")
+            mixed[problem.id] = problem
+    return list(mixed.values())
 
 
 def splits_of(task: str) -> tuple[str, ...]:

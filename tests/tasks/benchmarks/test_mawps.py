@@ -384,3 +384,20 @@ def test_real_problems_are_right_and_different(data_dir: Path):
     assert len({one.prompt for one in found}) == len({one.id for one in found}) == 2000
     assert all(one.solution and grade("mawpsvaried", one.solution, one.answer).correct for one in found)
     assert not any(re.search(r"number[0-9]", one.prompt) for one in found)
+
+
+def test_chains_are_computed_exactly_and_begin_a_longer_draw():
+    found = load_problems("chains", count=300, seed=3)
+    assert load_problems("chains", count=30, seed=3) == found[:30] != load_problems("chains", count=30, seed=4)
+    assert len({one.prompt for one in found}) == len({one.id for one in found}) == 300
+    for one in found:
+        start, *orders = re.findall(r"(Start with|Add|Subtract|Multiply by|Divide by) ([0-9]+)\.", one.prompt)
+        value, operations = int(start[1]), {"Add": "+", "Subtract": "-", "Multiply by": "*", "Divide by": "/"}
+        for number, (order, operand) in enumerate(orders, start=1):
+            results = {"+": value + int(operand), "-": value - int(operand), "*": value * int(operand)}
+            result = results.get(operations[order], value // int(operand))
+            assert one.solution and f"Step {number}: ${value}{operations[order]}{operand}={result}$" in one.solution
+            assert 0 < result < 10_000 and (operations[order] != "/" or result * int(operand) == value)
+            value = result
+        assert one.level == len(orders) in range(5, 10) and one.answer == str(value)
+        assert one.solution and grade("chains", one.solution, one.answer).correct
