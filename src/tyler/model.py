@@ -12,8 +12,8 @@ from typing import overload
 import torch
 
 from tyler.boundaries.rules import check_rules
+from tyler.config.engine_choice import NATIVE, EngineChoice, EngineName
 from tyler.engine.checks import check_whole
-from tyler.engine.choice import NATIVE, EngineChoice, EngineName
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import A_SAMPLING, Event, PromptTooLong, Request
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router, router_named

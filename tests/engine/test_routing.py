@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests import tiny
 
+from tyler.boundaries.detokenizer import IncrementalDetokenizer
 from tyler.boundaries.placement import RULES, BoundaryScanner, candidates, find_boundaries, piece_offsets
-from tyler.engine.detokenizer import IncrementalDetokenizer
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
 from tyler.engine.sampling import Sampling

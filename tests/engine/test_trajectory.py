@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tyler.engine.request import FinishEvent
 from tyler.engine.sampling import Sampling
-from tyler.engine.trajectory import Invocation, Trajectory, pack, replay_context
+from tyler.engine.trajectory import Invocation, Trajectory
+from tyler.training.replay import pack, replay_context
 
 VOCAB, DIM = 11, 4
 NAMES, LENGTHS = ("global", "state"), (3, 2)

@@ -16,11 +16,12 @@ from tests.reasoners.soft import Answer
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned, Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.trajectory import Trajectory, pack
+from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.pass_at_1 import Clock, answer_of
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem
+from tyler.training.replay import pack
 
 PROMPTS = ("Find 2y:", tiny.MEDIUM, tiny.LONG, tiny.ODD)
 """Texts whose tokens differ: over one repeated token all entropies are equal, and nothing decides between them."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from allocations import Allocations
-from tyler.engine.sizes import positions_at_once
+from tyler.config.sizes import positions_at_once
 from tyler.training.objectives import (
     chosen_logprobs,
     stage1_loss,

@@ -4,4 +4,5 @@ rules.py      what a boundary rule proposes, by name
 patterns.py   what the scanner looks for
 scanner.py    reads a text character by character and says where boundaries are
 placement.py  boundaries of a text as positions of its tokens
+detokenizer.py  text from tokens, as they come
 """

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from tyler.engine.presentation import escaped, sign
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.trajectory import Trajectory
+from tyler.presentation import escaped, sign
 
 
 def print_answer(events: Iterable[Event]) -> Trajectory | None:

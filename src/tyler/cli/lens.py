@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeDevice, SomeFolder, memory_of, router_of
-from tyler.engine.presentation import as_text
+from tyler.presentation import as_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

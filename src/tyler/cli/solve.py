@@ -203,8 +203,8 @@ def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tyler.engine.presentation import escaped, pieces, sign
     from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
+    from tyler.presentation import escaped, pieces, sign
 
     console = Console(highlight=False, soft_wrap=True)
 

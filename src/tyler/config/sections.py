@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tyler.engine.choice import EngineName
-from tyler.engine.sizes import bytes_of
+from tyler.config.engine_choice import EngineName
+from tyler.config.sizes import bytes_of
 from tyler.tasks.decontamination import OnOverlap
 from tyler.tasks.grading import task_name
 

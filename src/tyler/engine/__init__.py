@@ -2,20 +2,16 @@
 
 request.py        what is asked, and the events that answer
 trajectory.py     what came of it: actions, log-probabilities, latents, timings
-presentation.py   how an answer with silent operators is shown, and the colours of operators
 routing.py        who decides when an operator is invoked: the policy or a schedule
 sampling.py       how an action is drawn from p
-logits.py         what a request changes before that: penalties, biases, min_p; grammar.py: structured answers
+logits.py         what a request changes before that: penalties, biases, min_p, a grammar
 soft_sampling.py  choosing mixtures of tokens, for reasoners that do
-detokenizer.py    text from tokens, as they come
 request_state.py  a request in flight
 base.py           what an engine is
 shared_engine.py  one engine for many callers, in a thread of its own
 weight_watch.py   whether the weights have changed since
 timings.py        where the time goes
 checks.py         what settings may be
-sizes.py          how much is held or computed at once
-choice.py         which engine decodes, and with which arguments
 native/           the exact reference, on any device
 vllm/             the same on vLLM, for scale
 """

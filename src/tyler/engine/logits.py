@@ -42,7 +42,7 @@ class Matcher(Protocol):
 
 
 class Grammar(Protocol):
-    """A compiled grammar (`grammar.py`), which many answers share."""
+    """A compiled grammar (`tyler.serving.grammar`), which many answers share."""
 
     def start(self) -> Matcher:
         """The beginning of an answer."""

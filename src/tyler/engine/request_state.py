@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tyler.engine.detokenizer import IncrementalDetokenizer
+from tyler.boundaries.detokenizer import IncrementalDetokenizer
 from tyler.engine.logits import LogitState
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import Call, Schedule

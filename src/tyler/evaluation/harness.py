@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
+from tyler.config.sizes import bytes_of
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling, seed_of
-from tyler.engine.sizes import bytes_of
 from tyler.evaluation.command import LONGEST_WAIT
 from tyler.evaluation.options import Answering
 from tyler.model import Tyler

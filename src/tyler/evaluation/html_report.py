@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tyler.engine.presentation import counted
 from tyler.evaluation.reports import Report, is_over_tasks, markdown, warnings
 from tyler.evaluation.samples import Estimate, majority_at_k, pass_at_k
 from tyler.evaluation.store import ANSWERS, shown, write_answers, write_verdicts
 from tyler.evaluation.views import render, view
+from tyler.presentation import counted
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.environment import environment
 from tyler.tasks import Outcome

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction, arg
 
-from tyler.engine.choice import EngineChoice, EngineName
+from tyler.config.engine_choice import EngineChoice, EngineName
 from tyler.tasks.task import GradeOptions
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Asked:
 
 def memory_of(text: str | None) -> int | None:
     """The bytes that `--memory` names; None without one. Raises ValueError for an invalid size."""
-    from tyler.engine.sizes import bytes_of
+    from tyler.config.sizes import bytes_of
 
     try:
         return None if text is None else bytes_of(text)

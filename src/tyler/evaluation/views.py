@@ -12,7 +12,6 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from tyler.engine.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import (
     CAPTION,
@@ -28,6 +27,7 @@ from tyler.evaluation.reports import (
     sample_rows,
     warnings,
 )
+from tyler.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.tasks import Outcome, find_task
 
 FOLDER = files("tyler") / "assets" / "pages"

@@ -16,10 +16,10 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.config.files import load_config
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.config.schema import Config
-from tyler.engine.choice import NATIVE, EngineChoice
 from tyler.modeling.architectures import FETCHABLE, MINI, fetched_folder
 from tyler.reasoners.trainers import TRAINERS
 from tyler.tasks import Problem, load_problems

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from tyler.engine.presentation import counted
 from tyler.evaluation.statistics import PairedShares
 from tyler.experiments.cells import Cell, is_at_hand, name_of
 from tyler.experiments.estimates import UNMADE, Estimate, Estimator
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
 from tyler.planning.hardware import GB, THIS, device_named
+from tyler.presentation import counted
 from tyler.runs.progress import clock_time
 
 WIDE = 200

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tyler.engine.routing import AtBoundaries
-from tyler.engine.trajectory import Trajectory, replay_context
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.interventions import fix, remove, share, swap, zero
 from tyler.modeling.synthesis import Head, Heads, LatentHead, start_head
+from tyler.training.replay import replay_context
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the bytes of a number. (Widened first, half of the bits of a narrow one are zeros, and draw few entries.)"""

@@ -19,10 +19,11 @@ from transformers import Cache
 
 from tyler.engine.routing import Never, Router
 from tyler.engine.shared_engine import Turn
-from tyler.engine.trajectory import Trajectory, pack, replay_context
+from tyler.engine.trajectory import Trajectory
 from tyler.lens.interventions import NAMED, blocks_of
 from tyler.model import Tyler
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
+from tyler.training.replay import pack, replay_context
 
 Part = TypeVar("Part")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tyler.engine.presentation import as_html, colour_of, counted
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.views import render
 from tyler.lens.block import Reading, Scored
 from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.survey import STATEMENTS, Estimate, OperatorSurvey, Survey
+from tyler.presentation import as_html, colour_of, counted
 
 NOTHING = "–"
 CAUTION = (

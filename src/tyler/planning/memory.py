@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.engine.sizes import positions_at_once
+from tyler.config.sizes import positions_at_once
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.engine.sizes import positions_at_once
+from tyler.config.sizes import positions_at_once
 from tyler.planning.hardware import REPLAY, Device
 from tyler.planning.memory import CHOICE, FLOAT32, LOGIT_COPIES, Read, Shape, kept_by_layer
 from tyler.training.micro_batches import MicroBatches

@@ -15,8 +15,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from tyler import reasoners
+from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.config.files import read_value
-from tyler.engine.choice import NATIVE, EngineChoice
 from tyler.engine.request import Event, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tyler.engine.presentation import SERIES, colour_of
+from tyler.presentation import SERIES, colour_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tyler.engine.presentation import counted
+from tyler.presentation import counted
 
 logger = logging.getLogger(__name__)
 

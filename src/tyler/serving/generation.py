@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tyler.engine.grammar import TextGrammar
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.serving.dispatcher import Answering
 from tyler.serving.errors import engine_failed
+from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Stopwatch
 from tyler.serving.settings import InvocationStyle
 

@@ -18,7 +18,6 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 import tyler
-from tyler.engine.presentation import colour_of
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.routing import Learned
 from tyler.engine.shared_engine import DecodingError
@@ -26,6 +25,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.lens.block import read_block
 from tyler.lens.interventions import blocks_of
 from tyler.model import Tyler
+from tyler.presentation import colour_of
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving import page
 from tyler.serving.bodies import read

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from tyler.engine.detokenizer import IncrementalDetokenizer
+from tyler.boundaries.detokenizer import IncrementalDetokenizer
+from tyler.config.sizes import positions_at_once
 from tyler.engine.native.engine import Engine
 from tyler.engine.request import TokenEvent
-from tyler.engine.sizes import positions_at_once
 
 BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 """The bytes that letters of a byte-level token stand for."""

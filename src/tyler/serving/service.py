@@ -12,7 +12,6 @@ from typing import Any
 
 from fastapi import Request as HttpRequest
 
-from tyler.engine.grammar import TextGrammar, Vocabulary, words_of
 from tyler.engine.logits import LogitSettings
 from tyler.engine.request import PromptTooLong, Request
 from tyler.engine.routing import Router, router_named
@@ -23,6 +22,7 @@ from tyler.serving.conversation import ChatTemplate, Conversation
 from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError, unsupported
 from tyler.serving.generation import Answer, Generation
+from tyler.serving.grammar import TextGrammar, Vocabulary, words_of
 from tyler.serving.metrics import Metrics
 from tyler.serving.schema import EFFORTS, Effort, Format, Generating
 from tyler.serving.settings import ServerSettings

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tyler.engine.sizes import positions_at_once
+from tyler.config.sizes import positions_at_once
 from tyler.modeling.products import wide_product
 
 # ---------------------------------------------------------------------------------------------------------- Stage 1

@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from tyler.engine.trajectory import Packed, Trajectory, pack
+from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.training.objectives import chosen_logprobs
 from tyler.training.packing import read_packed
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Trajectories as right-padded tensors. `decided_at` is the position whose hidden state chose each action."""
+
+    embeds: Float[Tensor, "batch seq dim"]
+    actions: Int[Tensor, "batch actions"]
+    decided_at: Int[Tensor, "batch actions"]
+    mask: Bool[Tensor, "batch actions"]
+    is_operator: Bool[Tensor, "batch actions"]
+    allowed: Bool[Tensor, "batch actions operators"]
+    logprobs: Float[Tensor, "batch actions"]
+    temperature: Float[Tensor, "batch"]
+
+
+def replay_context(
+    trajectory: Trajectory, embed: Callable[[Tensor], Tensor], device: torch.device
+) -> tuple[Float[Tensor, "seq dim"], list[int]]:
+    """x_t of the whole trajectory, with its stored latents, and for each action the position that decided it.
+
+    Raises ValueError for one with soft steps or a soft prompt: their vectors are not kept.
+    """
+    if trajectory.num_soft:
+        raise ValueError(f"a trajectory with {trajectory.num_soft} soft positions cannot be replayed from its tokens")
+    pieces, decided_at = [], []
+    tokens = list(trajectory.prompt_ids)
+    latents = iter(trajectory.latents)
+    length = len(tokens)
+    for action, is_operator in zip(trajectory.actions, trajectory.is_operator, strict=True):
+        decided_at.append(length - 1)
+        if not is_operator:
+            tokens.append(action)
+            length += 1
+            continue
+        if tokens:
+            pieces.append(embed(torch.tensor(tokens, device=device)))
+            tokens = []
+        pieces.append(next(latents).to(device))
+        length += len(pieces[-1])
+    if tokens:
+        pieces.append(embed(torch.tensor(tokens, device=device)))
+    return torch.cat([piece.to(pieces[0].dtype) for piece in pieces]), decided_at
+
+
+def pack(trajectories: Sequence[Trajectory], embed: Callable[[Tensor], Tensor], device: torch.device) -> Packed:
+    """Pack trajectories for one pass of the learner. Padding is on the right, so a causal pass needs no mask."""
+    contexts, decided = zip(*(replay_context(trajectory, embed, device) for trajectory in trajectories), strict=True)
+
+    def pad(rows: list[Tensor], value: float) -> Tensor:
+        return pad_sequence(rows, batch_first=True, padding_value=value).to(device)
+
+    return Packed(
+        embeds=pad(list(contexts), 0.0),
+        actions=pad([torch.tensor(t.actions) for t in trajectories], 0),
+        decided_at=pad([torch.tensor(d) for d in decided], 0),
+        mask=pad([torch.tensor(t.drawn(), dtype=torch.bool) for t in trajectories], False),
+        is_operator=pad([torch.tensor(t.is_operator, dtype=torch.bool) for t in trajectories], False),
+        allowed=pad([t.allowed() for t in trajectories], False),
+        logprobs=pad([torch.tensor(t.logprobs, dtype=torch.float32) for t in trajectories], 0.0),
+        temperature=torch.tensor([t.sampling.scale for t in trajectories], device=device),
+    )
 
 
 def decision_states(

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tyler.boundaries.detokenizer import token_spans
 from tyler.boundaries.placement import candidates
 from tyler.config.schema import Config
-from tyler.engine.detokenizer import token_spans
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.tasks.decontamination import load_training

@@ -9,8 +9,9 @@ from tests import tiny
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
 from tyler.engine.routing import AtBoundaries, Learned
 from tyler.engine.sampling import Sampling, masked_logits
-from tyler.engine.trajectory import Trajectory, replay_context
+from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
+from tyler.training.replay import replay_context
 
 
 @pytest.fixture(scope="module")

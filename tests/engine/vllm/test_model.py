@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests import tiny
 
-from tyler.engine.choice import NATIVE, EngineChoice
+from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tyler.engine.choice import NATIVE, EngineChoice, EngineName
+from tyler.config.engine_choice import NATIVE, EngineChoice, EngineName
 from tyler.engine.request import Event, Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import Build, SharedEngine

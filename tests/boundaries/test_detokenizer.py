@@ -10,7 +10,7 @@ from tests import tiny
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tyler.engine.detokenizer import IncrementalDetokenizer, is_partition, token_spans
+from tyler.boundaries.detokenizer import IncrementalDetokenizer, is_partition, token_spans
 
 
 def transcript(tokens: list[int]) -> IncrementalDetokenizer:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import tiny
-from tyler.engine.grammar import TextGrammar, Vocabulary
 from tyler.engine.logits import GrammarError, LogitSettings
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling
+from tyler.serving.grammar import TextGrammar, Vocabulary
 
 pytest.importorskip("llguidance")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tyler.engine.sizes import bytes_of
+from tyler.config.sizes import bytes_of
 
 
 @pytest.mark.parametrize(

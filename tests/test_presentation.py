@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tyler.engine.presentation import (
+from tyler.engine.trajectory import Invocation
+from tyler.modeling.operators import PAPER_OPERATORS
+from tyler.presentation import (
     COLOURS,
     MORE_COLOURS,
     SERIES,
@@ -13,8 +15,6 @@ from tyler.engine.presentation import (
     counted,
     pieces,
 )
-from tyler.engine.trajectory import Invocation
-from tyler.modeling.operators import PAPER_OPERATORS
 
 CALLS = (
     Invocation("global", position=0, num_latents=8, action=0),
