@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import tiny
+from tyler.config import sizes
 from tyler.config.loops import CalibrationConfig
-from tyler.engine import sizes
 from tyler.model import Tyler
 from tyler.training import calibration
 from tyler.training.calibration import (

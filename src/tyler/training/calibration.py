@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from tyler.config import sizes
 from tyler.config.loops import CalibrationConfig
-from tyler.engine import sizes
 from tyler.engine.routing import AtBoundaries
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
