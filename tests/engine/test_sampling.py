@@ -78,7 +78,7 @@ def plain_draw(logits: torch.Tensor, sampling: Sampling, uniform: float) -> int:
 def test_a_search_in_two_levels_draws_what_the_plain_way_draws(
     size: int, flat: float, settings: dict[str, float]
 ) -> None:
-    """`flat` logits are filtered among all actions, others among the likeliest."""
+    """The filters' edge is beyond the likeliest actions for `flat` logits, among them for others."""
     generator = torch.Generator().manual_seed(size)
     logits = torch.randn(30, size, generator=generator) * flat
     sampling = Sampling(1.0, **settings)  # type: ignore[arg-type]

@@ -155,6 +155,8 @@ BLOCK = 512
 """Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
 TOP = 1024
 """The likeliest actions, among which a filter looks first: sorting all takes longer than everything else."""
+BINS, RANGE = 4096, 16.0
+"""Where these do not settle it, logits are counted by their distance from the largest, up to RANGE."""
 
 
 def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
@@ -190,42 +192,61 @@ def filter_logits(
     logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
 ) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < logits.shape[-1] or one.top_p < 1]
+    count, device = logits.shape[-1], logits.device
+    rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < count or one.top_p < 1]
     if not rows:
         return logits
-    own, among = logits[rows], [samplings[row] for row in rows]
-    found, enough = filtered(own, among, min(TOP, logits.shape[-1]))
-    if not all(enough):
-        left = [place for place, one in enumerate(enough) if not one]
-        found[left], _ = filtered(own[left], [among[place] for place in left], logits.shape[-1])
-    if len(rows) == len(samplings):
+    own = logits if len(rows) == len(samplings) else logits[rows]
+    top_k = torch.tensor([min(samplings[row].top_k or count, count) for row in rows], device=device)[:, None]
+    top_p = torch.tensor([samplings[row].top_p for row in rows], dtype=torch.float32, device=device)[:, None]
+    found, enough = _filtered_among_top(own, top_k, top_p)
+    if left := [place for place, one in enumerate(enough) if not one]:
+        kept = own[left]
+        if bool((top_k[left] < count).any()):
+            kept = likeliest(kept, torch.ones_like(kept), top_k[left])
+        found[left] = likeliest(kept, kept.softmax(dim=-1), top_p[left]) if bool((top_p[left] < 1).any()) else kept
+    if own is logits:
         return found
-    kept = logits.clone()
-    kept[rows] = found
-    return kept
+    whole = logits.clone()
+    whole[rows] = found
+    return whole
 
 
-def filtered(
-    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling], size: int
+def _filtered_among_top(
+    logits: Float[Tensor, "batch actions"], top_k: Int[Tensor, "batch 1"], top_p: Float[Tensor, "batch 1"]
 ) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
-    """What top_k and top_p of each row leave, the rest -inf, found among the `size` likeliest actions; and for which
-    rows these were enough: where all of them are kept, or the last one ties, others might be."""
-    count, device = logits.shape[-1], logits.device
-    ordered, order = logits.topk(size, dim=-1) if size < count else logits.sort(dim=-1, descending=True, stable=True)
-    top_k = torch.tensor([min(one.top_k or count, count) for one in samplings], device=device)[:, None]
-    top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float32, device=device)[:, None]
-    rank = torch.arange(size, device=device)
+    """What the filters leave of each row, found among its TOP likeliest actions; and for which rows these were enough:
+    where all of them are kept, or the last one ties, others might be."""
+    count = logits.shape[-1]
+    ordered, order = logits.topk(min(TOP, count), dim=-1)
+    rank = torch.arange(ordered.shape[-1], device=logits.device)
     kept = ordered.masked_fill(rank >= top_k, NEVER)
     whole = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
     probabilities = (kept - whole).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
-    beyond = (before >= top_p) & (rank > 0) & (top_p < 1)  # rounding lets the sum reach 1 early
-    kept = kept.masked_fill_(beyond, NEVER)
+    kept = kept.masked_fill_((before >= top_p) & (rank > 0) & (top_p < 1), NEVER)  # by rounding the sum is 1 early
     number = (kept > NEVER).sum(dim=-1, keepdim=True)
-    following = ordered.gather(-1, number.clamp_max(size - 1))
-    enough = (
-        ((top_k <= size) | (top_k >= count))
-        & (number < size)
-        & (following < ordered.gather(-1, (number - 1).clamp_min(0)))
-    )
+    last, following = (ordered.gather(-1, place.clamp(0, len(rank) - 1)) for place in (number - 1, number))
+    enough = ((top_k <= len(rank)) | (top_k >= count)) & (number < len(rank)) & (following < last)
     return torch.full_like(logits, NEVER).scatter_(-1, order, kept), enough.squeeze(-1).tolist()
+
+
+def likeliest(
+    logits: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"], most: Tensor
+) -> Float[Tensor, "batch actions"]:
+    """Of each row the likeliest, as long as those before weigh less than `most` [batch, 1]; the rest is -inf.
+
+    Only the bin in which that much is reached is sorted; of equal logits the first come first.
+    """
+    distance = logits.amax(dim=-1, keepdim=True) - logits
+    bins = distance.mul_(BINS / RANGE).clamp_(max=BINS - 1).nan_to_num_().long()
+    sums = weights.new_zeros(len(logits), BINS).scatter_add_(-1, bins, weights)
+    before = sums.cumsum(dim=-1) - sums
+    edge = (before < most).sum(dim=-1, keepdim=True) - 1
+    kept = logits.masked_fill(bins > edge, NEVER)
+    rows, columns = (bins == edge).nonzero(as_tuple=True)
+    for row, own in enumerate(columns.split(torch.bincount(rows, minlength=len(logits)).tolist())):
+        own = own[logits[row, own].argsort(descending=True, stable=True)]
+        weight = weights[row, own]
+        kept[row, own[before[row, edge[row]] + weight.cumsum(dim=0) - weight >= most[row]]] = NEVER
+    return kept
