@@ -1,6 +1,6 @@
 """Answers graded in a second: GSM8K and MATH-500, on one thread and on two.
 
-    python benchmarks/grading.py --data-dir DATA [--quick] [--json out.json]
+    python benchmarks/grading.py --data DATA [--quick] [--json out.json]
 
 GSM8K: every gold answer, as `$N$` and with a unit, against itself. MATH-500: the box of every solution against the gold
 answer, the gold answer in other dress, and `0 + answer`, which sends every formula to the algebra. Both also as
@@ -68,16 +68,14 @@ def contest(name: str, equal: Equal, pairs: list[Pair]) -> Contest:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument(
-        "--data-dir", type=Path, required=True, help="folder with gsm8k_test.jsonl and math500_test.jsonl"
-    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with gsm8k_test.jsonl and math500_test.jsonl")
     arguments = read(parser)
     report = Report("grading", arguments)
     contests = [
-        contest("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data_dir)),
-        contest("GSM8K, and math-verify", with_math_verify(gsm8k.equal), gsm8k_pairs(arguments.data_dir)),
-        contest("MATH-500", mathematics.equal, math500_pairs(arguments.data_dir)),
-        contest("MATH-500, and math-verify", with_math_verify(mathematics.equal), math500_pairs(arguments.data_dir)),
+        contest("GSM8K", gsm8k.equal, gsm8k_pairs(arguments.data)),
+        contest("GSM8K, and math-verify", with_math_verify(gsm8k.equal), gsm8k_pairs(arguments.data)),
+        contest("MATH-500", mathematics.equal, math500_pairs(arguments.data)),
+        contest("MATH-500, and math-verify", with_math_verify(mathematics.equal), math500_pairs(arguments.data)),
     ]
     report.add(compete(contests, arguments.rounds))
     report.publish(arguments.json)

@@ -1,6 +1,6 @@
 """A training step on a real model and real traces: SFT beside transformers + peft, and what Stage 1 costs beside both.
 
-    OMP_NUM_THREADS=1 python benchmarks/real_training.py --data-dir DIR [--config NAME] [--batch 16] [--json out.json]
+    OMP_NUM_THREADS=1 python benchmarks/real_training.py --data DIR [--config NAME] [--batch 16] [--json out.json]
 
 Needs `tyler fetch smollm2` and the files of MAWPS and ASDiv-A under DIR. All ways read the first batch of the config's
 training problems, without dropout. The ways of SFT must find the same gradient, which is checked first. Stage 1 has as
@@ -90,11 +90,11 @@ def padding(lengths: Sequence[int], pieces: MicroBatches) -> float:
 
 def main() -> None:
     parser = options(__doc__, rounds=3)
-    parser.add_argument("--data-dir", type=Path, required=True, help="the folder with the files of MAWPS and ASDiv-A")
+    parser.add_argument("--data", type=Path, required=True, help="the folder with the files of MAWPS and ASDiv-A")
     parser.add_argument("--config", default="smollm2-135m", help="a preset or a YAML file")
     parser.add_argument("--batch", type=int, default=16)
     arguments = read(parser)
-    report, config = Report("real_training", arguments), settings(arguments.config, arguments.data_dir)
+    report, config = Report("real_training", arguments), settings(arguments.config, arguments.data)
     torch.manual_seed(0)
     backbone = load_backbone(config)
     traces = load_traces(config, backbone)

@@ -1,10 +1,10 @@
 """Every CPU benchmark in its quick form, one after the other: one JSON file and one page of tables.
 
-    python benchmarks/run.py [--only NAME ...] [--data-dir DATA] [--output benchmarks/results]
+    python benchmarks/run.py [--only NAME ...] [--data DATA] [--output benchmarks/results]
 
 A benchmark is a file beside this one that takes `--quick` and `--json`; a new one joins by being there. Each runs in a
 process of its own, with the threads of OMP_NUM_THREADS, by default one for each core. The grading benchmark needs the
-official files and is left out without `--data-dir`. Exit status 1 when a benchmark failed; the others are still kept.
+official files and is left out without `--data`. Exit status 1 when a benchmark failed; the others are still kept.
 """
 
 from __future__ import annotations
@@ -81,20 +81,20 @@ def machine_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=benchmarks(), metavar="NAME", help=", ".join(benchmarks()))
-    parser.add_argument("--data-dir", type=Path, help="folder with gsm8k_test.jsonl and math500_test.jsonl")
+    parser.add_argument("--data", type=Path, help="folder with gsm8k_test.jsonl and math500_test.jsonl")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="where cpu.json and cpu.md go")
     parser.add_argument("--timeout", type=float, default=60 * MINUTES, help="seconds that one benchmark may take")
     arguments = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
     results = []
     for name in arguments.only or benchmarks():
-        if name in NEED_DATA and arguments.data_dir is None:
-            note(f"{name}: left out, give --data-dir")
+        if name in NEED_DATA and arguments.data is None:
+            note(f"{name}: left out, give --data")
             continue
         if name in ON_REQUEST and not arguments.only:
             note(f"{name}: left out, give --only {name}")
             continue
-        options = ["--data-dir", str(arguments.data_dir)] if name in NEED_DATA else []
+        options = ["--data", str(arguments.data)] if name in NEED_DATA else []
         note(f"{name} ...")
         result = run_one(name, options, arguments.timeout)
         note(f"{name}: " + (result.get("error") or f"{result['process_seconds']:.0f} s"))

@@ -2,7 +2,7 @@
 
     python scripts/compare_losses.py runs/losses [--rows grpo dapo ...] [--seeds 42 43 44]
 
-Every training is a run of `tyler stage1` or `tyler stage2`: a killed one resumes with the same command, and a finished
+Every training is a run of `tyler train stage1` or `stage2`: a killed one resumes with the same command, and a finished
 one is not made again. `results.jsonl` has a line for each: the 600 problems right, the reward at the beginning, the
 middle and the end, and how far engine and learner are apart.
 """
@@ -35,7 +35,7 @@ ROWS = {
     "bfloat16, by answer": [*HALF, "--grpo.correction", "sequence"],
     "bfloat16, no correction": [*HALF, "--grpo.correction", "none"],
 }
-"""What each row changes of `tyler stage2 mini`."""
+"""What each row changes of `tyler train stage2 mini`."""
 
 
 def tyler(stage: str, output: Path, *arguments: str) -> None:

@@ -2,7 +2,7 @@
 
     python scripts/random_backbone.py --tokenizer PATH --output runs/random-qwen2
 
-It has a real model's tokenizer and chat template and a real architecture, and knows nothing. `tyler stage1` and
+It has a real model's tokenizer and chat template and a real architecture, and knows nothing. `tyler train stage1` and
 `tyler solve` take the folder where they would take a Hub id.
 """
 

@@ -14,8 +14,8 @@ from tyler.cli.main import main
 from tyler.config.files import presets
 
 SHORT = {
-    "stage1 mini": "--stage1.steps 2 --stage1.batch_size 4 --stage1.eval_every null",
-    "stage2 mini": "--stage2.steps 1 --stage2.batch_size 2 --stage2.max_new_tokens 48 --stage2.eval_every null "
+    "train stage1 mini": "--stage1.steps 2 --stage1.batch_size 4 --stage1.eval_every null",
+    "train stage2 mini": "--stage2.steps 1 --stage2.batch_size 2 --stage2.max_new_tokens 48 --stage2.eval_every null "
     "--stage2.calibration.num_problems 8 --grpo.group_size 2",
     "train sft mini": "--sft.steps 2 --sft.batch_size 4 --sft.eval_every null",
     "solve": "--max-new-tokens 48",
@@ -48,7 +48,8 @@ def test_the_first_answer_is_the_one_that_readme_shows(readme: str, capsys: pyte
     ).groups()
     (arguments,) = commands(block)
     assert main(arguments) == 0
-    assert capsys.readouterr().out == shown
+    printed = capsys.readouterr()
+    assert printed.out + printed.err == shown
 
 
 def test_what_readme_does_not_run_has_a_reason_and_is_parsed(readme: str) -> None:

@@ -19,6 +19,7 @@ import torch
 import tyler
 from tyler.cli import doctor, main
 from tyler.cli.options import last_part
+from tyler.cli.train import METHODS
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
@@ -83,22 +84,41 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
     assert "heavy: []" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
 
 
-def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main.main([])
-    assert stop.value.code == 0
+def test_the_help_has_every_command_once_in_its_group_with_its_first_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.main([]) == 0
     shown = capsys.readouterr().out
-    assert all(command in shown for command in main.COMMANDS)
+    assert re.findall(r"^([a-z ]+):$", shown, re.MULTILINE) == list(main.GROUPS)
+    assert re.findall(r"^  (\w+)  ", shown, re.MULTILINE) == list(main.COMMANDS)
+    assert "  runs        List the training runs and evaluations below a folder" in shown
+    assert max(map(len, shown.splitlines())) <= main.HELP_WIDTH
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--version"]) == 0
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_is_the_packages(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([flag]) == 0
     assert capsys.readouterr().out == f"tyler {tyler.__version__}\n"
 
 
-def test_an_unknown_command_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["stag1", "mini"]) == 2
-    assert "did you mean 'stage1'? commands: quickstart, stage1" in capsys.readouterr().err
+@pytest.mark.parametrize(("typed", "meant"), [("stag1", "stage1"), ("slove", "solve"), ("--hlep", None)])
+def test_an_unknown_command_is_answered_with_the_one_that_was_meant(
+    typed: str, meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([typed, "mini"]) == 2
+    hint = f"; did you mean {meant!r}? commands: quickstart, fetch" if meant else "; commands: quickstart"
+    assert f"there is no command {typed!r}{hint}" in capsys.readouterr().err
+
+
+def test_the_completion_of_bash_offers_commands_and_their_flags(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    with script.open("w") as file:
+        subprocess.run([sys.executable, "-m", "tyler", "completion", "bash"], stdout=file, check=True)
+    for words, expected in (("tyler be", "bench"), ("tyler bench --slo", "--slots")):
+        typed = words.split()
+        ask = f"source {script}; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _tyro_tyler; echo ${{COMPREPLY[@]}}"
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True)
+        assert done.stdout.split() == [expected], done.stderr
 
 
 def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +137,30 @@ def test_stage1_loads_the_config_with_overrides_and_makes_one_call(called) -> No
     assert stage1.settings == {"output": Path("runs/mini-stage1"), "resume": False}
 
 
-@pytest.mark.parametrize("command", [main.stage1, main.stage2])
-def test_the_help_of_both_stages_names_every_preset(command) -> None:
-    assert all(f" {name}" in command.__doc__ for name in presets())
+def test_the_help_of_training_names_every_preset_and_method() -> None:
+    assert all(f" {name}" in (main.train.__doc__ or "") for name in presets())
+    assert [name for name in ("stage1", "stage2", "sft", "grpo", "softcot", "memgen") if name not in METHODS] == []
+
+
+def test_a_stage_is_trained_by_train_and_by_its_own_name(called) -> None:
+    for stage in ("stage1", "stage2"):
+        training = called(f"training.{stage}")
+        assert main.main(["train", stage, "mini", "--output", "a"]) == 0
+        kept = training.arguments, training.settings
+        assert main.main([stage, "mini", "--output", "a"]) == 0
+        assert (training.arguments, training.settings) == kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "sft", "mini", "--dry-run"], "--dry-run is for stage1 and stage2, not for sft"),
+        (["train", "grpo", "mini", "--start", "a"], "tyler train grpo starts from the backbone"),
+    ],
+)
+def test_options_of_other_methods_are_refused(arguments: list[str], words: str, capsys) -> None:
+    assert main.main(arguments) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_stage2_starts_from_where_stage1_wrote_unless_told_otherwise(called) -> None:
@@ -164,9 +205,9 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     benchmarking = called("evaluation.command")
     options = ["--router", text] if text else []
     command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
-    assert main.main([*command, "--data-dir", "d", "--allow-code-execution", *options]) == 0
+    assert main.main([*command, "--data", "d", "--allow-code-execution", *options]) == 0
     asked = Asked(
-        Questions(("gsm8k", "MATH-500"), data_dir=Path("d"), count=7),
+        Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
         Answering(router=text, budget=2),
         GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),
     )
@@ -197,10 +238,20 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
         assert "'much'; write it as a number of bytes, such as 4GB or 512MiB" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["solve mini-tyler 2+2?", "chat mini-tyler", "lens mini-tyler", "serve mini-tyler"])
+@pytest.mark.parametrize(
+    "command", ["solve mini-tyler 2+2?", "chat mini-tyler", "lens mini-tyler", "serve mini-tyler", "doctor mini-tyler"]
+)
 def test_the_device_that_is_named_is_where_the_model_goes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([*command.split(), "--device", "banana"]) == 2
     assert "device 'banana' is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["solve mini ?", "chat mini", "lens mini", "serve mini", "eval mini", "bench mini"])
+def test_every_command_that_loads_a_model_takes_a_dtype(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main.main([*command.split(), "--dtype", "float8"])
+    assert stop.value.code == 2
+    assert "float8" in capsys.readouterr().err
 
 
 def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
@@ -212,10 +263,10 @@ def test_eval_asks_math_verify_unless_told_not_to(called) -> None:
 
 def test_eval_passes_on_what_is_to_be_matched(called) -> None:
     benchmarking = called("evaluation.command")
-    assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d"]) == 0
+    assert main.main(["eval", "model", "--match", "runs/x", "--data", "d"]) == 0
     assert benchmarking.arguments[1].matching == Matching(Path("runs/x"), "dev", None)
     more = ["--match-split", "train", "--match-data", "e"]
-    assert main.main(["eval", "model", "--match", "runs/x", "--data-dir", "d", *more]) == 0
+    assert main.main(["eval", "model", "--match", "runs/x", "--data", "d", *more]) == 0
     assert benchmarking.arguments[1].matching == Matching(Path("runs/x"), "train", Path("e"))
 
 
@@ -265,10 +316,10 @@ def test_running_out_of_memory_says_which_command_and_what_to_lower(
     def fail() -> None:
         raise error
 
-    monkeypatch.setitem(main.COMMANDS, "stage2", fail)
-    assert main.main(["stage2"]) == 2
+    monkeypatch.setitem(main.COMMANDS, "train", fail)
+    assert main.main(["train"]) == 2
     told = capsys.readouterr().err
-    assert "tyler stage2 ran out of memory" in told and "more" not in told.splitlines()[0]
+    assert "tyler train ran out of memory" in told and "more" not in told.splitlines()[0]
     for word in ("decoding.slots", "decoding.memory", "micro_batch_size", "micro_batch_tokens", "`tyler plan CONFIG`"):
         assert word in told
 
@@ -322,7 +373,8 @@ def test_running_out_of_memory_says_in_which_phase(
         argv = [*argv, "--data.count", "8", "--data.development", "null", f"--{section}.steps", "1"]
     assert main.main(argv) == 2
     told = capsys.readouterr().err
-    assert f"tyler {argv[0]} ran out of memory {phase}: CUDA out of memory." in told
+    command = "train" if argv[0] == "stage1" else argv[0]
+    assert f"tyler {command} ran out of memory {phase}: CUDA out of memory." in told
     assert advice in told
     assert ("tyler plan" in told) == (argv[0] in ("stage1", "train"))
 
@@ -410,7 +462,7 @@ def test_an_interrupted_training_names_the_whole_command_that_goes_on(called, re
     assert capsys.readouterr().err == (
         "Stage 1 of mini, in my runs/a: loading ...\n"
         "tyler: stopped after step 3 of 9\n"
-        "the command is: tyler stage1 mini --output 'my runs/a' --lora.rank=2 --resume\n"
+        "the command is: tyler train stage1 mini --output 'my runs/a' --lora.rank=2 --resume\n"
     )
 
 

@@ -31,14 +31,14 @@ def test_a_trained_stage_says_what_it_does_what_is_kept_what_was_best_and_what_t
         "Stage 1 of mini, in my runs/a: loading ...",
         "Stage 1 of mini is trained: my runs/a/checkpoints/step-3",
         "best on the development problems: step 2, stage1/development_loss 0.25: my runs/a/checkpoints/best",
-        "next: tyler stage2 mini --start 'my runs/a' --data.count 9",
+        "next: tyler train stage2 mini --start 'my runs/a' --data.count 9",
         "      tyler solve 'my runs/a' QUESTION",
     ]
 
 
 def test_a_stage_in_its_own_place_is_found_by_the_next_one_without_being_named(training, capsys) -> None:
     assert main.main(["stage1", "mini"]) == 0
-    assert "next: tyler stage2 mini\n" in capsys.readouterr().err
+    assert "next: tyler train stage2 mini\n" in capsys.readouterr().err
     assert main.main(["stage2", "mini"]) == 0
     assert "next: tyler eval runs/mini-stage2 --task mini --split eval\n" in capsys.readouterr().err
 
@@ -46,10 +46,11 @@ def test_a_stage_in_its_own_place_is_found_by_the_next_one_without_being_named(t
 def test_a_trained_weaver_names_the_two_methods_that_continue_from_it(training, capsys) -> None:
     assert main.main(["train", "memgen", "mini"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-3:] == [
-        "next: tyler train memgen-weaver-grpo mini --start runs/mini-memgen",
-        "      tyler train memgen-trigger mini --start runs/mini-memgen",
+    assert lines[-4:] == [
+        "next: tyler train memgen-weaver-grpo mini",
+        "      tyler train memgen-trigger mini",
         "      tyler eval runs/mini-memgen --task mini --split eval",
+        "      tyler solve runs/mini-memgen QUESTION",
     ]
 
 

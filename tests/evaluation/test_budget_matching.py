@@ -121,7 +121,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(place: Path, name: str, matching: Matching = Matching(), **answering: Any) -> Any:  # noqa: B008
-    questions = Questions(("jsonl",), data_dir=place / "test.jsonl")
+    questions = Questions(("jsonl",), data=place / "test.jsonl")
     asked = Asked(questions, Answering(**answering), matching=matching)
     return command.run(str(place / "backbone"), asked, output=place / name)
 

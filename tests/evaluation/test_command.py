@@ -61,14 +61,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(place: Path, output: Path, *more: str) -> list[str]:
     return [
-        *("eval", str(place / "model"), "--task", "jsonl", "--data-dir", str(place / "test.jsonl")),
+        *("eval", str(place / "model"), "--task", "jsonl", "--data", str(place / "test.jsonl")),
         *("--max-new-tokens", "200", "--slots", "2", "--output", str(output), *more),
     ]
 
 
 def asked(place: Path, count: int | None = None, **answering: Any) -> Asked:
     """The problems of `place`, or the first of them, answered under some options."""
-    return Asked(Questions(("jsonl",), data_dir=place / "test.jsonl", count=count), Answering(**answering))
+    return Asked(Questions(("jsonl",), data=place / "test.jsonl", count=count), Answering(**answering))
 
 
 def answers(records: list[Record]) -> list[Record]:
@@ -122,7 +122,7 @@ def test_a_plain_backbone_is_not_evaluated_as_tyler(capsys: pytest.CaptureFixtur
 def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str, tmp_path: Path) -> None:
     folder = tmp_path / "backbone"
     shutil.copytree(place / "backbone", folder)
-    evaluate = ["eval", str(folder), "--task", "jsonl", "--data-dir", str(place / "test.jsonl"), "--count", "2"]
+    evaluate = ["eval", str(folder), "--task", "jsonl", "--data", str(place / "test.jsonl"), "--count", "2"]
     evaluate += ["--max-new-tokens", "4", "--output", str(tmp_path / "out")]
     assert main(evaluate) == 0
     tokenizer = load_tokenizer(str(folder))
@@ -224,7 +224,7 @@ def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> N
     (tmp_path / "gsm8k_test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in gsm8k))
     reports = evaluation.run(
         str(place / "backbone"),
-        Asked(Questions(("GSM8K", "gsm8k"), data_dir=tmp_path, count=3), Answering(max_new_tokens=4, router="never")),
+        Asked(Questions(("GSM8K", "gsm8k"), data=tmp_path, count=3), Answering(max_new_tokens=4, router="never")),
         output=tmp_path / "out",
     )
     assert [(report.name, len(report.records)) for report in reports] == [("GSM8K", 3)]
@@ -248,7 +248,7 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
     (tmp_path / "HumanEval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.setattr(sandbox, "probe", lambda: sandbox.Availability(False, "this test has none"))
     monkeypatch.setattr(registry, "load", lambda *_, **__: pytest.fail("the model was loaded first"))
-    line = ["eval", "mini", "--task", "humaneval", "--data-dir", str(tmp_path), "--allow-code-execution"]
+    line = ["eval", "mini", "--task", "humaneval", "--data", str(tmp_path), "--allow-code-execution"]
     assert main([*line, "--output", str(tmp_path / "out")]) == 2
     assert "tyler: programs of the model cannot run safely: this test has none" in capsys.readouterr().err
 
@@ -265,7 +265,7 @@ def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pyt
         default_folder(stage2, Asked()),
         default_folder(stage2, Asked(Questions(split="harder"))),
         default_folder(stage2, Asked(Questions(count=7))),
-        *(default_folder(stage2, Asked(Questions(("jsonl",), data_dir=file))) for file in files),
+        *(default_folder(stage2, Asked(Questions(("jsonl",), data=file))) for file in files),
         default_folder(stage2, Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256))),
         default_folder(stage2, Asked(mini, Answering(method="soft-thinking"))),
         default_folder(stage2, Asked(mini, Answering(method="soft-thinking", method_set=("min_p=0.01",)))),
@@ -328,7 +328,7 @@ def test_evaluations_of_other_questions_run_one_after_another(
     """As the README's lines do, in one folder and without --output."""
     monkeypatch.chdir(tmp_path)
     for more in (["--task", "mini"], ["--task", "mini", "--split", "harder"], ["--task", "jsonl"]):
-        data = ["--data-dir", str(place / "test.jsonl")] if "jsonl" in more else []
+        data = ["--data", str(place / "test.jsonl")] if "jsonl" in more else []
         assert main(["eval", str(place / "model"), *more, *data, "--count", "2", "--max-new-tokens", "4"]) == 0
     found = sorted(path.parent.name for path in tmp_path.glob("runs/*/*/report.md"))
     assert found == ["jsonl-test-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]

@@ -65,7 +65,7 @@ def command(folder: Path, url: str, *more: str) -> list[str]:
     rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(4)]
     (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return [
-        *("eval", "--endpoint", url, "--model", "m", "--task", "jsonl", "--data-dir", str(folder / "test.jsonl")),
+        *("eval", "--endpoint", url, "--model", "m", "--task", "jsonl", "--data", str(folder / "test.jsonl")),
         *("--output", str(folder / "out"), "--retries", "0", "--concurrency", "1", "--quiet", *more),
     ]
 

@@ -272,7 +272,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, name: str, **answering: object) -> list[Record]:
-    asked = Asked(Questions(("jsonl",), data_dir=place / "test.jsonl"), Answering(max_new_tokens=8, **answering))  # type: ignore[arg-type]
+    asked = Asked(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=8, **answering))  # type: ignore[arg-type]
     asked.check()
     command.run(str(place / "backbone"), asked, output=place / name)
     return read_records(place / name)

@@ -238,7 +238,7 @@ def test_an_experiment_is_one_file() -> None:
             "--data no/such is not a folder; give the folder with the tasks' official files",
         ),
         (["main", "--trace", "CTO"], "no number is of 'CTO'; rows: 'CoT'"),
-        (["main", "--dry-run", "--device", "H300"], "there is no device 'H300'; known are RTX-4090"),
+        (["main", "--dry-run", "--hardware", "H300"], "there is no device 'H300'; known are RTX-4090"),
         (["continual", "--scale", "smollm2"], "scale 'smollm2' has no continual; it has the others"),
         (["continual", "--scale", "paper"], "humaneval runs the programs of the model; give --allow-code-execution"),
     ],
@@ -299,12 +299,12 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "main", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    assert main(["reproduce", "main", "--scale", "paper", "--dry-run", "--hardware", "H100-80GB"]) == 0
     told = capsys.readouterr().out
     assert f"paper: {3 * 4 * len(FEW)} cells, 0 of them finished; the others need 6 trainings" in told
     assert told.count("not here") == 3 * 4 * len(FEW)
     assert list(tmp_path.iterdir()) == []
-    assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--device", "H100-80GB"]) == 0
+    assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--hardware", "H100-80GB"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
     assert len(rows) == 4 + 4 * 4 * 4 and all(line.rstrip()[-1].isdigit() for line in rows), "a cell is one line"
 

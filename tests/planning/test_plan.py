@@ -347,9 +347,9 @@ def test_the_command_makes_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [
         "plan",
         "qwen3-4b",
-        "--device",
+        "--hardware",
         "H200",
-        "--device",
+        "--hardware",
         "1,2,3",
         "--examples",
         "9",
@@ -377,7 +377,7 @@ def test_a_plan_shows_parts_times_and_what_to_change(
     shown = capsys.readouterr().out
     for part in (*KNOWN, "4,022,468,096", "policy's KV", "synthesizer's KV", "optimizer", "3,750 steps", "in all"):
         assert part in shown
-    assert main.main(["plan", "mini", "--device", "this", "--prompt", "20", "--trace", "60", "--answer", "60"]) == 0
+    assert main.main(["plan", "mini", "--hardware", "this", "--prompt", "20", "--trace", "60", "--answer", "60"]) == 0
     shown = capsys.readouterr().out
     assert all(part in shown for part in ("measured in float32", "log-probabilities", "start of psi", "250 steps"))
 

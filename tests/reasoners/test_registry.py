@@ -108,7 +108,7 @@ def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsy
     command.run(
         str(place / "backbone"),
         Asked(
-            Questions(("jsonl",), data_dir=place / "test.jsonl"),
+            Questions(("jsonl",), data=place / "test.jsonl"),
             Answering(method="soft-thinking", method_set=("soft_steps=3",), max_new_tokens=8),
         ),
         output=output,
@@ -126,7 +126,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
-    asked = Asked(Questions(("jsonl",), data_dir=place / "test.jsonl"), Answering(max_new_tokens=6))
+    asked = Asked(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
     (report,) = command.run(str(place / "memgen"), asked, output=place / "memgen-out")
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.text for one in report.records] == [answer.text for answer in expected]
@@ -193,7 +193,7 @@ def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, t
         model.save_pretrained(folder)
     at.rename(tmp_path / "after")
     there = ["--backbone", str(tmp_path / "after")]
-    evaluation = ["--task", "jsonl", "--data-dir", str(place / "test.jsonl"), "--count", "1", "--max-new-tokens", "2"]
+    evaluation = ["--task", "jsonl", "--data", str(place / "test.jsonl"), "--count", "1", "--max-new-tokens", "2"]
     commands = [["solve", str(folder), "x?", "--max-new-tokens", "2"], ["eval", str(folder), *evaluation]]
     commands[1] += ["--output", str(tmp_path / "out")]
     commands += [["merge", str(folder), str(tmp_path / "merged")]] if kind == "sft" else []

@@ -133,7 +133,7 @@ def test_a_path_that_leads_nowhere_is_refused_with_what_was_looked_for(tmp_path,
 
 
 def test_one_s_own_file_must_be_given_and_be_a_file(tmp_path):
-    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name it with --data-dir"):
+    with pytest.raises(ValueError, match=r"task 'jsonl' reads a file; name it with --data"):
         load_problems("jsonl")
     with pytest.raises(ValueError, match="is not a file"):
         load_problems("jsonl", path=tmp_path)
@@ -152,7 +152,7 @@ def test_generated_problems_need_no_file(tmp_path):
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown task 'nope'; known tasks are gpqa, gsm8k, humaneval"):
+    with pytest.raises(ValueError, match="unknown task 'nope'; known tasks are chains, gpqa, gsm8k"):
         load_problems("nope")
 
 
@@ -262,7 +262,7 @@ def test_a_hub_that_does_not_answer_says_what_came_and_what_to_do(monkeypatch, u
     with pytest.raises(ValueError, match=r"cannot load Toy from the Hub \(someone/toy/main/test\)") as refused:
         load_problems("toy")
     assert f"{type(error).__name__}: {str(error)[:20]}" in str(refused.value)
-    assert "give path (--data-dir, of a config data.path) a folder with toy_test.jsonl" in str(refused.value)
+    assert "give path (--data, of a config data.path) a folder with toy_test.jsonl" in str(refused.value)
     assert ("check the connection" in str(refused.value)) == isinstance(error, ConnectionError)
     assert "accept its terms" not in str(refused.value)
 

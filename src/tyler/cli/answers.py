@@ -27,6 +27,8 @@ def print_answer(events: Iterable[Event]) -> Trajectory | None:
             case InvocationEvent(invocation=invocation):
                 console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):
-                console.print(Text(f"\n{trajectory.summary()}", style="dim"))
+                console.print()
+                counts = console if console.is_terminal else Console(stderr=True, soft_wrap=True)
+                counts.print(Text(trajectory.summary(), style="dim"))
                 return trajectory
     return None

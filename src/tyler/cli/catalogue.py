@@ -38,7 +38,7 @@ def runs(
             print(json.dumps(line, ensure_ascii=False))
         return
     if not lines:
-        print(f"no runs below {folder}; `tyler quickstart` or `tyler stage1 mini` makes one")
+        print(f"no runs below {folder}; `tyler quickstart` or `tyler train stage1 mini` makes one")
         return
     _show(folder, lines)
 
@@ -88,7 +88,7 @@ def _show(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 def report(
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")],
-    output: SomeFile = None,
+    page: SomeFile = None,
 ) -> None:
     """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
 
@@ -98,11 +98,11 @@ def report(
 
     Args:
         runs: Run directories, folders of evaluations, or folders that hold some.
-        output: The page; by default report.html in the folder, or for several runs/report.html.
+        page: The file; by default report.html in the folder, or for several runs/report.html.
     """
     from tyler.lens import run_report
 
-    print(f"the report is {run_report.write(runs, output)}")
+    print(f"the report is {run_report.write(runs, page)}")
 
 
 def config(

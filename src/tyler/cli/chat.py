@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from tyler.cli.options import ModelName, SomeDevice, last_part
+from tyler.cli.options import ModelName, last_part
 from tyler.evaluation.options import Decoding, Loading
 
 DEFAULT, LOADED = Decoding(), Loading()
@@ -17,14 +17,12 @@ def chat(
     model: ModelName,
     decoding: Annotated[Decoding, arg(name="")] = DEFAULT,
     loading: Annotated[Loading, arg(name="")] = LOADED,
-    device: SomeDevice = None,
 ) -> None:
     """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
 
     Args:
         model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
             fetch), a folder, a GGUF file or a Hub id.
-        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
     """
     router, bound, sampling = decoding.routed, loading.bytes, decoding.sampling
     engine = loading.engine_choice
@@ -41,7 +39,8 @@ def chat(
         loading.method_set,
         name=last_part(model),
         backbone=loading.backbone,
-        device=device,
+        device=loading.device,
+        dtype=loading.dtype,
         router=router,
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,

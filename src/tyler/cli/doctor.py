@@ -19,13 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from tyler.cli.fetch import provenance
+from tyler.engine.native.cache import bytes_of_position, free_bytes
 from tyler.modeling.architectures import FETCHABLE
-from tyler.modeling.backbone import Backbone
+from tyler.modeling.backbone import Backbone, dtype_name
 from tyler.runs.environment import environment
 from tyler.tasks.prompts import Prompt, prompt_ids, thought_is_open, turn_end
 from tyler.tasks.sandbox.sandbox import probe
 
 HUB_TIMEOUT_SECONDS = 3.0
+EXAMPLE_POSITIONS = 2048
+"""Of an answer whose memory is shown."""
 GIB = 2**30
 
 
@@ -44,11 +47,31 @@ def run() -> None:
     _show("tyler doctor", inspect())
 
 
-def describe(model: str) -> None:
-    """Print how a model is asked and where its answers end. Raises what loading it raises."""
+def describe(model: str, device: str | None = None, dtype: str = "auto") -> None:
+    """Print what a model needs and whether this machine has it. Raises what loading it raises."""
     from tyler.reasoners.registry import checkpoint_class
 
-    _show(f"tyler doctor {model}", of_model(checkpoint_class(model).from_pretrained(model).backbone))
+    backbone = checkpoint_class(model).from_pretrained(model, device=device, dtype=dtype).backbone
+    _show(f"tyler doctor {model}", [*needs_of(backbone), *of_model(backbone)])
+
+
+def needs_of(backbone: Backbone) -> list[Finding]:
+    """What a loaded model takes on its device, and what is left there."""
+    weights = sum(tensor.nbytes for tensor in backbone.model.parameters())
+    position, free = bytes_of_position(backbone), free_bytes(backbone.device)
+    answer = position * EXAMPLE_POSITIONS
+    return [
+        Finding("computes", f"in {dtype_name(backbone.dtype)} on {backbone.device}", "speed; --dtype and --device"),
+        Finding("weights", f"{weights / 2**20:,.0f} MiB, loaded", "memory; a trained method adds its adapters"),
+        Finding(
+            "answers",
+            f"{position / 2**10:.1f} KiB a position, {answer / 2**20:.0f} MiB for {EXAMPLE_POSITIONS:,}; "
+            f"{free / GIB:.1f} GiB are free, enough for {free // answer} at once",
+            "--slots, --memory and --max-new-tokens",
+            ok=free > answer,
+        ),
+        Finding("positions", f"{backbone.max_positions:,} at most", "prompt, tokens and latents together"),
+    ]
 
 
 def of_model(backbone: Backbone) -> list[Finding]:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeBytes, SomeDevice, SomeFolder, memory_of, router_of
+from tyler.cli.options import (
+    Dtype,
+    ModelName,
+    RouterName,
+    SomeBackbone,
+    SomeBytes,
+    SomeDevice,
+    SomeFolder,
+    memory_of,
+    router_of,
+)
 from tyler.presentation import as_text
 
 if TYPE_CHECKING:
@@ -28,12 +38,14 @@ def lens(
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
     task: Annotated[str, arg(metavar="TASK")] = "mini",
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None,
-    data_dir: SomeFolder = None,
+    data: SomeFolder = None,
     count: int = 16,
     router: RouterName = None,
     max_new_tokens: int = 256,
     memory: SomeBytes = None,
     device: SomeDevice = None,
+    dtype: Dtype = "auto",
+    backbone: SomeBackbone = None,
     seed: int = 0,
     json_: Annotated[bool, arg(name="json")] = False,
     page: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None,
@@ -49,13 +61,15 @@ def lens(
         question: The question whose answer is looked at.
         task: Whose problems the controls come from, and are counted without a QUESTION.
         split: Which split; by default the one that is reported.
-        data_dir: A file, or the folder with the task's official files.
+        data: A file, or the folder with the task's official files.
         count: How many problems of the task.
         router: learned, never, boundaries or boundaries:0.25 (a share); by default what its last stage trained for.
         max_new_tokens: At most this many actions an answer.
         memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room. By default half of what is
             free.
         device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
+        dtype: What the model computes in; auto is bfloat16 on a GPU that has it, else float32.
+        backbone: Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id.
         seed: Of the noise and of the choice of other problems.
         json_: Print JSON instead of tables.
         page: Also write all of it as a page of HTML that needs nothing else.
@@ -67,10 +81,10 @@ def lens(
     from tyler.runs.atomic_files import atomic_write
     from tyler.tasks import load_problems
 
-    loaded = Tyler.from_pretrained(model, device=device)
+    loaded = Tyler.from_pretrained(model, device=device, dtype=dtype, backbone=backbone)
     if not loaded.operators or loaded.stage == "backbone":
         raise ValueError(f"{model} has no trained operators; give a model of Stage 1 or 2, or mini-tyler")
-    problems = [problem.prompt for problem in load_problems(task, split, path=data_dir, count=count)]
+    problems = [problem.prompt for problem in load_problems(task, split, path=data, count=count)]
     if question:
         seen = seen_in(loaded, model, question, problems, seed, asking)
     else:

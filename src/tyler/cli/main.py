@@ -1,7 +1,7 @@
 """The command line. A command parses its arguments and makes one call; the work is in the module it names.
 
 Help must come at once, so nothing heavy is imported up here: a command imports what it runs, after it has read its
-settings. tyro keeps to that (0.06 s to import, the whole help in about 0.15 s) and makes the commands plain functions.
+settings. tyro keeps to that, and makes the commands plain functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -21,6 +22,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 import tyler
+from tyler.cli.bench import bench
 from tyler.cli.catalogue import config, report, runs
 from tyler.cli.chat import chat
 from tyler.cli.evaluate import evaluate, grade
@@ -28,10 +30,12 @@ from tyler.cli.lens import lens
 from tyler.cli.logs import plain_lines, quietly
 from tyler.cli.options import (
     ConfigName,
+    Dtype,
     Folder,
     ModelName,
     Overrides,
     SomeBackbone,
+    SomeDevice,
     SomeFile,
     SomeNumber,
     load_settings,
@@ -39,27 +43,21 @@ from tyler.cli.options import (
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
-from tyler.cli.train import stage1, stage2, train
+from tyler.cli.train import STAGES, train
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
 USAGE_ERROR = 2
-RESUMABLE = ("stage1", "stage2", "train")
-"""Commands that resume with --resume."""
-OVERRIDABLE = (*RESUMABLE, "plan", "config")
+OVERRIDABLE = ("train", "plan", "config")
 """Commands that take dotted settings."""
 OVERRIDE = re.compile(r"--([a-z_]\w*(?:\.[\w-]+)+)(?:=(.*))?", re.IGNORECASE | re.DOTALL)
-
-DESCRIPTION = (
-    "Typed latent reasoning for language models. `tyler COMMAND --help` explains a command, `tyler --version` prints "
-    "the version."
-)
+HELP_WIDTH = 80
 
 
 def quickstart(
     output: Folder = Path("runs/quickstart"), seed: int = 42, scale: float = 1.0, quiet: bool = False
 ) -> None:
-    """Take the shipped mini model through both stages and an evaluation, on a CPU, in minutes.
+    """Show an answer of the shipped mini-tyler, then train such a model and evaluate it, on a CPU in minutes.
 
     Args:
         output: Where everything is written; what an earlier quickstart left there is replaced.
@@ -75,7 +73,7 @@ def quickstart(
 
 def plan(
     config: ConfigName,
-    device: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")] = (),
+    hardware: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")] = (),
     prompt: int = 128,
     trace: int = 600,
     answer: int = 600,
@@ -86,7 +84,7 @@ def plan(
 
     Args:
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
-        device: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" measures this machine; or GB of
+        hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" measures this machine; or GB of
             memory, GB/s of bandwidth and bf16 TFLOP/s as "96,1792,250". May be repeated; by default all of them.
         prompt: Tokens of a mean prompt.
         trace: Tokens of a mean solution in Stage 1.
@@ -97,12 +95,12 @@ def plan(
     settings = load_settings(config, overrides)
     from tyler.planning import plan
 
-    plan.run(settings, devices=device, prompt=prompt, target=trace, answer=answer, examples=examples)
+    plan.run(settings, devices=hardware, prompt=prompt, target=trace, answer=answer, examples=examples)
 
 
 def merge(
     model: ModelName,
-    output: Annotated[Positional[Path], arg(metavar="OUTPUT")],
+    output: Folder,
     backbone: SomeBackbone = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     force: bool = False,
@@ -177,41 +175,78 @@ def fetch(
     fetch.run(name, origin, wheel)
 
 
-def doctor(model: Annotated[Positional[str | None], arg(metavar="[MODEL]", help_behavior_hint="")] = None) -> None:
-    """Print what this machine offers: device, dtypes, versions, cores, memory, disk, Hub; and what each limits.
+def info(
+    model: ModelName,
+    json_: Annotated[bool, arg(name="json")] = False,
+) -> None:
+    """Print what a model is: its method, its operators, its backbone and the backbone's size. Loads no weights.
 
     Args:
-        model: A run, a checkpoint, a model's folder or a Hub id: then print how it is asked and where its answers end.
+        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
+            Hub id.
+        json_: One JSON object instead of a table.
+    """
+    from tyler.cli import info
+
+    info.run(model, as_json=json_)
+
+
+def doctor(
+    model: Annotated[Positional[str | None], arg(metavar="[MODEL]", help_behavior_hint="")] = None,
+    device: SomeDevice = None,
+    dtype: Dtype = "auto",
+) -> None:
+    """Print what this machine offers, or what MODEL needs and whether this machine has it.
+
+    Args:
+        model: A saved model, a run, a plain backbone's name or folder, a GGUF file or a Hub id. It is loaded.
+        device: cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one.
+        dtype: What the model computes in; auto is bfloat16 on a GPU that has it, else float32.
     """
     from tyler.cli import doctor
 
     if model is None:
         doctor.run()
     else:
-        doctor.describe(model)
+        doctor.describe(model, device, dtype)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "quickstart": quickstart,
-    "stage1": stage1,
-    "stage2": stage2,
-    "train": train,
-    "plan": plan,
-    "config": config,
-    "runs": runs,
-    "report": report,
-    "solve": solve,
-    "chat": chat,
-    "lens": lens,
-    "eval": evaluate,
-    "grade": grade,
-    "reproduce": reproduce,
-    "serve": serve,
-    "merge": merge,
-    "push": push,
-    "fetch": fetch,
-    "doctor": doctor,
+def completion(shell: Annotated[Positional[Literal["bash", "zsh", "tcsh"]], arg(metavar="SHELL")]) -> None:
+    """Print the completion script of a shell, as in `source <(tyler completion bash)`.
+
+    Args:
+        shell: bash, zsh or tcsh.
+    """
+    sys.argv[1:] = []  # tyro looks for its own flags there too
+    tyro.extras.subcommand_cli_from_dict(
+        COMMANDS, prog="tyler", args=["--tyro-print-completion", shell], config=(tyro.conf.FlagCreatePairsOff,)
+    )
+
+
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "first steps": {"quickstart": quickstart, "fetch": fetch, "doctor": doctor, "completion": completion},
+    "answer": {"solve": solve, "chat": chat, "serve": serve, "lens": lens},
+    "train": {"plan": plan, "config": config, "train": train, "runs": runs, "report": report},
+    "measure": {"eval": evaluate, "grade": grade, "bench": bench, "reproduce": reproduce},
+    "share": {"info": info, "merge": merge, "push": push},
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+def overview() -> str:
+    """The help without a command: the first sentence of each, in groups."""
+    lines = ["usage: tyler COMMAND ...", "", "Typed latent reasoning for language models."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:"]
+        for name, command in group.items():
+            about = (command.__doc__ or "").strip().partition("\n\n")[0]
+            lines += textwrap.wrap(
+                " ".join(about.split()),
+                HELP_WIDTH,
+                initial_indent=f"  {name:12}",
+                subsequent_indent=" " * 14,
+            )
+    return "\n".join([*lines, "", "`tyler COMMAND --help` explains a command; -V or --version prints the version."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -219,11 +254,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A user's error is one line on stderr; `TYLER_DEBUG=1` shows its traceback.
     """
+    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    argv = ["train", *argv] if argv[0] in STAGES else argv  # `tyler train stage1` is short for `tyler train stage1`
     try:
         with unwinding(), plain_lines():
-            return _dispatch(list(sys.argv[1:] if argv is None else argv) or ["--help"])
+            return _dispatch(argv)
     except KeyboardInterrupt as interrupt:
-        return _after_interrupt(interrupt, list(sys.argv[1:] if argv is None else argv))
+        return _after_interrupt(interrupt, argv)
     except BrokenPipeError:  # `tyler ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -237,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if not is_out_of_memory(first_cause(error)) or os.environ.get("TYLER_DEBUG"):
             raise
-        return _refuse(out_of_memory((sys.argv[1:] if argv is None else argv)[0], error))
+        return _refuse(out_of_memory(argv[0], error))
 
 
 def _said(error: Exception) -> str:
@@ -252,22 +289,26 @@ def _said(error: Exception) -> str:
 
 def _dispatch(argv: list[str]) -> int:
     command = argv[0]
-    if command == "--version":
+    if command in ("-V", "--version"):
         print(f"tyler {tyler.__version__}")
         return 0
-    if not command.startswith("-") and command not in COMMANDS:
-        close = get_close_matches(command, COMMANDS, n=1)
+    if command in ("-h", "--help"):
+        print(overview())
+        return 0
+    if command not in COMMANDS:
+        close = get_close_matches(command, [*COMMANDS, *STAGES], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ";"
         return _refuse(f"there is no command {command!r}{hint} commands: {', '.join(COMMANDS)}")
-    one_way = (tyro.conf.FlagCreatePairsOff,)
-    if command.startswith("-"):
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="tyler", description=DESCRIPTION, args=argv, config=one_way)
-        return 0
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()
     with threads.watched():
-        tyro.cli(COMMANDS[command], prog=f"tyler {command}", args=arguments, config=one_way)
+        tyro.cli(
+            COMMANDS[command],
+            prog=f"tyler {command}",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
     return 0
 
 
@@ -296,7 +337,7 @@ def _refuse(message: str) -> int:
 def _after_interrupt(interrupt: KeyboardInterrupt, argv: Sequence[str]) -> int:
     if isinstance(interrupt, Interrupted):
         print(f"tyler: {interrupt}", file=sys.stderr)
-        if argv[0] in RESUMABLE and interrupt.resumes:
+        if argv[0] == "train" and interrupt.resumes:
             flags = [argument for argument in argv if argument != "--resume"]
             print(f"the command is: tyler {shlex.join([*flags, '--resume'])}", file=sys.stderr)
         elif argv[0] == "quickstart":

@@ -51,7 +51,7 @@ PHASES = (
 )
 """The first whose code was at work."""
 
-WITH_CONFIG = ("quickstart", "stage1", "stage2", "train", "plan")
+WITH_CONFIG = ("quickstart", "train", "plan")
 
 
 def out_of_memory(command: str, error: BaseException) -> str:

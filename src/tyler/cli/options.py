@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.evaluation.options import (
+    Dtype,
     RouterName,
     SomeBackbone,
     SomeBytes,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigName",
+    "Dtype",
     "Folder",
     "ModelName",
     "Overrides",

@@ -135,6 +135,6 @@ def say_where(console: Console, output: Path, seconds: float) -> None:
         f'  tyler solve {output}/stage2 "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?"',
         f"  tyler eval {output}/stage2 --task mini --split harder",
         f"  tyler eval --compare {output}/evaluation/cot {output}/evaluation/tyler-stage-2",
-        "  tyler stage1 mini --output runs/mine --stage1.steps 500",
+        "  tyler train stage1 mini --output runs/mine --stage1.steps 500",
     ]
     console.print("\n".join(lines), soft_wrap=True, highlight=False)

@@ -63,7 +63,7 @@ def reproduce(
     earlier: Annotated[Path, arg(metavar="DIR", help_behavior_hint="")] = RESULTS,
     processes: int = 1,
     memory: SomeBytes = None,
-    device: Annotated[str, arg(metavar="NAME")] = "this",
+    hardware: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
     engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,
     instead: Annotated[Instead, arg(name="")] = EVERYTHING,
@@ -84,7 +84,7 @@ def reproduce(
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
             half of what is free.
-        device: For estimates: this machine, which is measured, or a device as of `tyler plan`.
+        hardware: For estimates: this machine, which is measured, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
             the native one.
@@ -107,8 +107,8 @@ def reproduce(
 
         rehearse(made, instead.tokenizers or tokenizers_in(data), options)
         return
-    if not show_instead(instead, made, device):
-        carry_out(made, device, options, processes, bound)
+    if not show_instead(instead, made, hardware):
+        carry_out(made, hardware, options, processes, bound)
 
 
 def reproduction_of(
@@ -125,7 +125,7 @@ def reproduction_of(
     return Reproduction(possible(declared.chosen(names), "all" in names, scale), scale, output, sources, libraries)
 
 
-def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:
+def show_instead(instead: Instead, made: Reproduction, hardware: str) -> bool:
     """Show what was asked for in place of running the cells; whether anything was."""
     if instead.render:
         for part in (made, *studies_beside(made)):
@@ -134,7 +134,7 @@ def show_instead(instead: Instead, made: Reproduction, device: str) -> bool:
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells
 
-        show_cells(made, device)
+        show_cells(made, hardware)
     elif instead.trace:
         from tyler.experiments.listing import show_trace
 
@@ -177,7 +177,7 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
 
 
 def carry_out(
-    made: Reproduction, device: str, options: GradeOptions, processes: int, memory: int | None = None
+    made: Reproduction, hardware: str, options: GradeOptions, processes: int, memory: int | None = None
 ) -> None:
     """Run and report."""
     from tyler.experiments.cells import check_weights
@@ -191,7 +191,7 @@ def carry_out(
             f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
     check_weights(made.scale.name, cells, made.sources)
-    estimates = estimator_of(made, device).in_order(cells)
+    estimates = estimator_of(made, hardware).in_order(cells)
     costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
     made.run(options, costs.__getitem__, processes, memory)
     say_where(made)

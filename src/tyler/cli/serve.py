@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeDevice, SomeFile, SomeNumber, last_part, router_of
+from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, last_part, router_of
 from tyler.evaluation.options import Loading
 
 if TYPE_CHECKING:
@@ -61,10 +61,6 @@ class Decoding(Loading):
     """The most actions a request may ask for, and what it gets when it does not say."""
     slots: int = 32
     """Answers decoded at once."""
-    device: SomeDevice = None
-    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What the model computes in; auto is bfloat16 on a GPU that has it, else float32."""
     max_queue: int = 128
     """Answers that may wait; more are refused with 429."""
     invocations: Literal["inline", "first", "hidden"] = "inline"

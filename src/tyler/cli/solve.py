@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, SomeBackbone, SomeBytes, SomeDevice, SomeFile, memory_of
+from tyler.cli.options import ModelName, SomeFile
 from tyler.evaluation import options
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+PLACEMENT = options.Placement()
+
+
 @dataclass(frozen=True)
 class Decoding(options.Decoding):
     """How the model answers."""
 
-    num_samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
+    samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
     """Answers to each question; their random streams follow from the seed."""
     stop: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="TEXT")] = ()
     """Text before which an answer ends; may be repeated."""
@@ -43,7 +46,8 @@ class Telling:
     stream: bool = False
     """With --json: one line for each token, invocation and end, as it happens."""
     show: Literal["always", "never"] = "always"
-    """Whether operators stand in the text, with a line of counts below; never prints the text alone."""
+    """Whether operators stand in the text, with a line of counts below; never prints the text alone. In a pipe the
+    counts go to standard error."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,10 @@ class Files:
 
     input: SomeFile = None
     """Questions, in .jsonl, .json, .csv or .parquet: `problem` or `messages` as in a chat, and `id` if there is one."""
-    output: SomeFile = None
-    """Where their answers go, a line of JSON each; the same command resumes it."""
+    answers: SomeFile = None
+    """The file for their answers, a line of JSON each; the same command resumes it."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
-
-
-@dataclass(frozen=True)
-class Placing(options.EngineOptions):
-    """Where the model computes."""
-
-    device: SomeDevice = None
-    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
-    dtype: Annotated[str, arg(metavar="DTYPE")] = "auto"
-    """float32, bfloat16 or float16; auto is bfloat16 on a GPU that has it, else float32."""
-    memory: SomeBytes = None
-    """At most so much context and caches, as 4GB or 512MiB; an answer that does not fit is refused."""
-    backbone: SomeBackbone = None
-    """Where the backbone of a checkpoint is, if it is not where it was: a folder, a GGUF file or a Hub id."""
 
 
 def solve(
@@ -78,7 +68,7 @@ def solve(
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
     telling: Annotated[Telling, arg(name="")] = Telling(),
     files: Annotated[Files, arg(name="")] = Files(),
-    placing: Annotated[Placing, arg(name="")] = Placing(),
+    placement: Annotated[options.Placement, arg(name="")] = PLACEMENT,
 ) -> None:
     """Answer one question, printing tokens and operators as they come, or a file of questions.
 
@@ -88,7 +78,7 @@ def solve(
         question: The question; "-" reads it from standard input.
     """
     _check(question, decoding, telling, files)
-    router, bound, engine = decoding.routed, memory_of(placing.memory), placing.engine_choice
+    router, bound, engine = decoding.routed, placement.bytes, placement.engine_choice
     with loading(model):
         from tyler.reasoners import registry
 
@@ -99,28 +89,28 @@ def solve(
             budget=decoding.budget,
             max_new_tokens=decoding.max_new_tokens,
             stop=decoding.stop,
-            backbone=placing.backbone,
-            device=placing.device,
-            dtype=placing.dtype,
+            backbone=placement.backbone,
+            device=placement.device,
+            dtype=placement.dtype,
             memory=bound,
             engine=engine,
         )
-    if files.input is not None and files.output is not None:
-        _answer_file(answerer, files.input, files.output, decoding, sampling, files.slots)
+    if files.input is not None and files.answers is not None:
+        _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
         return
     asked = sys.stdin.read() if question == "-" else question
-    events = _events(answerer, asked, sampling, decoding.num_samples)
+    events = _events(answerer, asked, sampling, decoding.samples)
     if telling.json:
         _tell_json(events, {"model": model, "problem": asked}, telling.stream)
     else:
-        _tell(events, operators=telling.show == "always", alone=decoding.num_samples == 1)
+        _tell(events, operators=telling.show == "always", alone=decoding.samples == 1)
 
 
 def _check(question: str, decoding: Decoding, telling: Telling, files: Files) -> None:
-    if (files.input is None) != (files.output is None):
-        raise ValueError("--input and --output go together: a file of questions, and a file for their answers")
+    if (files.input is None) != (files.answers is None):
+        raise ValueError("--input and --answers go together: a file of questions, and a file for their answers")
     if bool(question) == (files.input is not None):
-        raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --output FILE; one, not both")
+        raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --answers FILE; one, not both")
     if files.input is not None and (telling.json or telling.stream):
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
     if telling.show != "always" and (telling.json or files.input is not None):
@@ -129,11 +119,11 @@ def _check(question: str, decoding: Decoding, telling: Telling, files: Files) ->
         raise ValueError(f"--slots {files.slots}: at least 1 is needed")
     if telling.stream and not telling.json:
         raise ValueError("--stream is for --json; text is always printed as it is decoded")
-    if decoding.num_samples < 1:
-        raise ValueError(f"-n {decoding.num_samples}: at least 1 answer is needed")
-    if decoding.num_samples > 1 and decoding.temperature == 0:
+    if decoding.samples < 1:
+        raise ValueError(f"--samples {decoding.samples}: at least 1 answer is needed")
+    if decoding.samples > 1 and decoding.temperature == 0:
         raise ValueError(
-            f"-n {decoding.num_samples} greedy answers would all be the same; give a --temperature above 0"
+            f"--samples {decoding.samples} greedy answers would all be the same; give a --temperature above 0"
         )
 
 
@@ -162,7 +152,7 @@ def _answer_file(
         output,
         sampling=sampling,
         settings=settings,
-        num_samples=decoding.num_samples,
+        num_samples=decoding.samples,
         slots=slots,
     )
     if failed := [line for line in lines if "error" in line]:
@@ -198,7 +188,7 @@ def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
     """Print text: of one answer as it is decoded, of several one after the other.
 
     On a terminal control characters that a model wrote are shown and not obeyed; `operators` stand where they were
-    invoked, in their colours, with a line of counts below.
+    invoked, in their colours, with a line of counts below, which goes to standard error in a pipe.
     """
     from rich.console import Console
     from rich.text import Text
@@ -224,4 +214,5 @@ def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
                         write(piece) if isinstance(piece, str) else console.print(sign(piece), end="")
                 write("\n")
                 if operators:
-                    console.print(Text(trajectory.summary(), style="dim"))
+                    counts = console if console.is_terminal else Console(stderr=True, soft_wrap=True)
+                    counts.print(Text(trajectory.summary(), style="dim"))

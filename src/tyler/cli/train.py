@@ -1,10 +1,11 @@
-"""`tyler stage1`, `tyler stage2` and `tyler train`: from their arguments to the loop that trains."""
+"""`tyler train`: from its arguments to the loop that trains."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,135 +18,94 @@ from tyler.reasoners.trainers import TRAINERS
 if TYPE_CHECKING:
     from tyler.config.schema import Config
 
-    TrainerName = str
+    MethodName = str
 else:
-    TrainerName = Literal[tuple(TRAINERS)]
+    MethodName = Literal["stage1", "stage2", *TRAINERS]
 
 logger = logging.getLogger(__name__)
 
 
-CONTINUING = [name for name, trainer in TRAINERS.items() if trainer.needs_start]
-"""Those that start from a trained weaver."""
+STAGES = {
+    "stage1": "Stage 1 of Tyler: the operators, on solution traces, with the backbone frozen",
+    "stage2": "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
+}
+WEAVER = "memgen"
+FROM_WEAVER = [name for name, trainer in TRAINERS.items() if trainer.needs_start]
+STARTS = {"stage2": "stage1"} | dict.fromkeys(FROM_WEAVER, WEAVER)
+"""By method: the one whose run it starts from."""
 
-METHOD = "One of " + ", ".join(f"{name} ({trainer.about})" for name, trainer in TRAINERS.items()) + "."
-
-
-def stage1(
-    config: ConfigName,
-    output: SomeFolder = None,
-    resume: bool = False,
-    dry_run: bool = False,
-    tokenizer: SomeFolder = None,
-    length: SomeNumber = None,
-    lock: bool = True,
-    quiet: bool = False,
-    overrides: Overrides = (),
-) -> None:
-    """Stage 1: train the operators; the backbone stays frozen.
-
-    Args:
-        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
-        output: Run directory; by default runs/CONFIG-stage1.
-        resume: Continue the run in the output directory from its newest checkpoint.
-        dry_run: Train nothing: build the architecture with random weights, take one step of both stages, decode one
-            answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
-        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
-        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
-        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
-        quiet: Say nothing but warnings: neither progress nor what came of it.
-        overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
-    """
-    settings = _settings(config, overrides, lock)
-    if _rehearsed(settings, dry_run, tokenizer, length):
-        return
-    output = output or run_directory(config, "stage1")
-
-    def train() -> None:
-        from tyler.training import stage1
-
-        stage1.run(settings, output=output, resume=resume)
-
-    start = [] if output == run_directory(config, "stage1") else ["--start", str(output)]
-    following = ["tyler stage2", config, *start, *_dotted(overrides, "stage1")]
-    _carry_out(train, f"Stage 1 of {config}", output, [following, _asking(output)], quiet)
-
-
-def stage2(
-    config: ConfigName,
-    start: SomeFolder = None,
-    output: SomeFolder = None,
-    resume: bool = False,
-    dry_run: bool = False,
-    tokenizer: SomeFolder = None,
-    length: SomeNumber = None,
-    lock: bool = True,
-    quiet: bool = False,
-    overrides: Overrides = (),
-) -> None:
-    """Stage 2: train when to invoke which operator; the operators stay frozen.
-
-    Args:
-        config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
-        start: The Stage 1 run, or a saved model, to start from; by default runs/CONFIG-stage1.
-        output: Run directory; by default runs/CONFIG-stage2.
-        resume: Continue the run in the output directory from its newest checkpoint.
-        dry_run: Train nothing: the same dry run of both stages as `tyler stage1 CONFIG --dry-run`.
-        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
-        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
-        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
-        quiet: Say nothing but warnings: neither progress nor what came of it.
-        overrides: Change one setting. `--grpo.kl_weight 0.01` is short for `--set grpo.kl_weight=0.01`.
-    """
-    settings = _settings(config, overrides, lock)
-    if _rehearsed(settings, dry_run, tokenizer, length):
-        return
-    output = output or run_directory(config, "stage2")
-
-    def train() -> None:
-        from tyler.training import stage2
-
-        stage2.run(settings, start=start or run_directory(config, "stage1"), output=output, resume=resume)
-
-    _carry_out(train, f"Stage 2 of {config}", output, [_evaluating(output, settings), _asking(output)], quiet)
+METHODS = STAGES | {name: trainer.about for name, trainer in TRAINERS.items()}
+METHOD = "One of " + ", ".join(f"{name} ({about})" for name, about in METHODS.items()) + "."
 
 
 def train(
-    method: Annotated[Positional[TrainerName], arg(metavar="METHOD", help=METHOD)],
+    method: Annotated[Positional[MethodName], arg(metavar="METHOD", help=METHOD)],
     config: ConfigName,
     start: SomeFolder = None,
     output: SomeFolder = None,
     resume: bool = False,
+    dry_run: bool = False,
+    tokenizer: SomeFolder = None,
+    length: SomeNumber = None,
     lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),
 ) -> None:
-    """Train a baseline, on the same problems and by the same loops.
+    """Train a stage of Tyler, or a baseline on the same problems and by the same loops.
 
     Args:
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
-        start: The MemGen to start from, for the two methods that do; by default runs/CONFIG-memgen.
+        start: The run or saved model to start from: for stage2 by default runs/CONFIG-stage1, for the methods that
+            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
-        lock: With --no-lock, on a file system without locks: see to it that one process writes the directory.
-        quiet: Say nothing but warnings: neither progress nor what came of it.
-        overrides: Change one setting. `--sft.learning_rate 1e-4` is short for `--set sft.learning_rate=1e-4`.
+        dry_run: Of stage1 and stage2: train nothing, but take one step of both stages with random weights, decode one
+            answer, and print parameters, memory and seconds. Needs no weights and writes nothing.
+        tokenizer: Of a dry run: the folder of the real tokenizer; by default the backbone's own folder.
+        length: Of a dry run: tokens of a Stage 1 trace; by default 256.
+        lock: With --no-lock, on a file system without locks: make sure that only one process writes the directory.
+        quiet: Print warnings only, no progress and no summary.
+        overrides: Change one setting. `--stage1.learning_rate 1e-4` is short for `--set stage1.learning_rate=1e-4`.
     """
+    if dry_run and method not in STAGES:
+        raise ValueError(f"--dry-run is for stage1 and stage2, not for {method}; `tyler plan {config}` has its memory")
+    if start is not None and method not in ("stage1", *STARTS):
+        wanted = ", ".join(("stage1", *STARTS))
+        raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
     settings = _settings(config, overrides, lock)
-    if method not in CONTINUING and start is not None:
-        raise ValueError(f"tyler train {method} starts from the backbone; --start is for {' and '.join(CONTINUING)}")
-    more = {"start": start or run_directory(config, "memgen")} if method in CONTINUING else {}
+    if _rehearsed(settings, dry_run, tokenizer, length):
+        return
     output = output or run_directory(config, method)
+    start = start or (run_directory(config, STARTS[method]) if method in STARTS else None)
+    more = {} if start is None else {"start": start}
 
-    def train() -> None:
-        TRAINERS[method].load()(settings, output=output, resume=resume, **more)
+    def run() -> None:
+        _loop(method)(settings, output=output, resume=resume, **more)
 
-    next_methods = CONTINUING[CONTINUING.index(method) + 1 :] if method in CONTINUING else CONTINUING
-    following = [
-        ["tyler train", next_method, config, "--start", str(output), *_dotted(overrides)]
-        for next_method in next_methods
-        if method.startswith("memgen")
-    ]
-    _carry_out(train, f"{method} of {config}", output, [*following, _evaluating(output, settings)], quiet)
+    title = f"Stage {method[-1]} of {config}" if method in STAGES else f"{method} of {config}"
+    _carry_out(run, title, output, _following(method, config, output, settings, overrides), quiet)
+
+
+def _loop(method: str) -> Callable[..., object]:
+    if method in STAGES:
+        loop: Callable[..., object] = import_module(f"tyler.training.{method}").run
+        return loop
+    return TRAINERS[method].load()
+
+
+def _following(
+    method: str, config: str, output: Path, settings: Config, overrides: Sequence[str]
+) -> list[Sequence[str]]:
+    """The commands to run after a training: the methods that start from it, its evaluation, and a question to it."""
+    start = [] if output == run_directory(config, method) else ["--start", str(output)]
+    dotted = _dotted(overrides, "stage1" if method == "stage1" else None)
+    later = [name for name, first in STARTS.items() if first == method]
+    if method in FROM_WEAVER:  # each may also continue the one before it
+        later, start = FROM_WEAVER[FROM_WEAVER.index(method) + 1 :], ["--start", str(output)]
+    following: list[Sequence[str]] = [["tyler train", name, config, *start, *dotted] for name in later]
+    if method != "stage1":
+        following.append(_evaluating(output, settings))
+    return [*following, _asking(output)]
 
 
 def _carry_out(
@@ -193,7 +153,7 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
 
 def _evaluating(output: Path, settings: Config) -> list[str]:
     asked = settings.evaluation
-    data = [] if asked.path is None else ["--data-dir", asked.path]
+    data = [] if asked.path is None else ["--data", asked.path]
     return ["tyler eval", str(output), "--task", asked.task, "--split", asked.split, *data]
 
 

@@ -21,7 +21,7 @@ from tyler.config.sections import suggest
 from tyler.modeling.operators import Operator
 
 PRESETS = Path(str(files("tyler") / "configs"))
-"""The folder of the configs that ship in the package; each is known by its file's stem, as in `tyler stage1 mini`."""
+"""The folder of the configs that ship in the package; each is named by its file's stem, as in `tyler config mini`."""
 
 CHANGEABLE = (
     "checkpoints.*", "devices.*", "tracking.*", "decoding.slots", "decoding.memory",

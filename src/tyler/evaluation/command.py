@@ -63,7 +63,7 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     for problems in sets.values():
         _check_grader(problems[0], asked.grading)
     loaded = load(model, asked.answering, device=str(state.device) if state.num_processes > 1 else None)
-    found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data_dir)
+    found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data)
     loaded = loaded if found is None else budget_matching.with_setting(loaded, found)
     settings = settings_of(model, loaded, sets, asked)
     if found is not None:
@@ -124,6 +124,7 @@ def load(model: str, answering: Answering, device: str | None = None) -> Loaded:
         name=Path(model).name,
         backbone=answering.backbone,
         device=device or answering.device,
+        dtype=answering.dtype,
         router=answering.routed,
         budget=answering.budget,
         sampling=answering.sampling,
@@ -148,12 +149,13 @@ def default_folder(model: str, asked: Asked) -> Path:
     longest = answering.max_new_tokens
     named = (
         "+".join(map(task_name, questions.task)),
-        questions.data_dir.stem if questions.data_dir is not None and questions.data_dir.is_file() else None,
+        questions.data.stem if questions.data is not None and questions.data.is_file() else None,
         questions.split,
         questions.count,
         questions.revision,
         answering.method,
         "-".join(answering.method_set) or None,
+        None if answering.dtype == Answering.dtype else answering.dtype,
         None if answering.routed is None else _named(answering.routed),
         None if answering.budget is None else f"budget{answering.budget}",
         *_sampling_named(answering),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
@@ -29,6 +29,7 @@ SomeCount = Annotated[int, arg(metavar="N")]
 SomeBytes = Annotated[str | None, arg(metavar="BYTES", help_behavior_hint="")]
 SomeBackbone = Annotated[str | None, arg(metavar="MODEL", help_behavior_hint="")]
 SomeDevice = Annotated[str | None, arg(metavar="DEVICE", help_behavior_hint="")]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 RouterName = Annotated[str | None, arg(metavar="ROUTER", help_behavior_hint="")]
 
 
@@ -41,7 +42,7 @@ class Questions:
     of the model's run says under `evaluation`, or mini."""
     split: Annotated[str | None, arg(metavar="SPLIT", help_behavior_hint="")] = None
     """Which split; by default the one that is reported."""
-    data_dir: SomeFolder = None
+    data: SomeFolder = None
     """A file, or the folder with the tasks' official files; by default they come from the Hub."""
     count: SomeNumber = None
     """How many problems of each task, drawn from the split; by default all."""
@@ -77,7 +78,7 @@ class Questions:
         """The problems of a task, `count` of them or all."""
         from tyler.tasks import load_problems
 
-        return load_problems(task, self.split, path=self.data_dir, count=count, revision=self.revision)
+        return load_problems(task, self.split, path=self.data, count=count, revision=self.revision)
 
     def chosen(self, problems: list[Problem]) -> list[Problem]:
         """The problems of the ids that are asked, with the instruction. Raises ValueError for an id that no problem
@@ -180,13 +181,13 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Loading(EngineOptions):
-    """Under which method a model answers, and what it may hold."""
+class Placement(EngineOptions):
+    """Where a model computes, in what, and what it may hold."""
 
-    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
-    """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
-    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Change one setting of the method: `--method-set min_p=0.01`."""
+    device: SomeDevice = None
+    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
+    dtype: Dtype = "auto"
+    """What the model computes in; auto is bfloat16 on a GPU that has it, else float32."""
     memory: SomeBytes = None
     """At most so much context and caches, as 4GB or 512MiB; answers wait for room, and what never fits is refused."""
     backbone: SomeBackbone = None
@@ -199,15 +200,23 @@ class Loading(EngineOptions):
 
 
 @dataclass(frozen=True)
+class Loading(Placement):
+    """Under which method a model answers, and where."""
+
+    method: Annotated[str | None, arg(metavar="METHOD", help_behavior_hint="")] = None
+    """tyler (with its operators), cot, or another baseline, as softcot; by default what the model was trained for."""
+    method_set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Change one setting of the method: `--method-set min_p=0.01`."""
+
+
+@dataclass(frozen=True)
 class Answering(Loading, Decoding):
     """How the model answers."""
 
-    samples: SomeCount = 1
+    samples: Annotated[int, arg(aliases=["-n"], metavar="N")] = 1
     """Answers to each problem, each with a random stream of its own; from 2 on pass@k and a majority vote are told."""
     slots: int = 32
     """Answers decoded at once; changes speed and memory, not the answers."""
-    device: SomeDevice = None
-    """cpu, cuda, cuda:1 or mps; by default a CUDA device where there is one."""
 
     @classmethod
     def of(cls, config: DecodingConfig) -> Answering:

@@ -1,4 +1,4 @@
-"""`tyler stage1 CONFIG --dry-run`: will this backbone train here, how fast, in how much memory? Without its weights.
+"""`tyler train stage1 CONFIG --dry-run`: whether a backbone trains here, how fast, and in how much memory.
 
 The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
 answer, at the config's micro-batches but on few and short texts. Every phase is timed, and its peak of memory is

@@ -91,6 +91,6 @@ def device_named(name: str) -> Device:
     if not all(0 < number < math.inf for number in (memory, bandwidth, rate)):
         raise ValueError(
             f"there is no device {name!r}; known are {', '.join(KNOWN)}; {THIS!r} measures this machine, and any other "
-            "is three numbers above 0, its memory in GB, bandwidth in GB/s and bf16 TFLOP/s: --device 96,1792,250"
+            "is three numbers above 0, its memory in GB, bandwidth in GB/s and bf16 TFLOP/s: --hardware 96,1792,250"
         )
     return gpu(name, memory, bandwidth, rate, rate, "as given; float32 taken as fast as bf16")

@@ -63,7 +63,7 @@ def _generated(task: Generated, split: str | None, path: Path | None, count: int
     if task.source is None and path is not None:
         raise ValueError(
             f"task {task.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
-            "your own give --task jsonl (task='jsonl') beside --data-dir (path=), or omit the file"
+            "your own give --task jsonl (task='jsonl') beside --data (path=), or omit the file"
         )
     split = split or task.splits[0]
     if split not in task.splits:
@@ -114,7 +114,7 @@ def _rows(task: Task | Generated, source: Source, path: Path | None, revision: s
     if source.hub_id is None:
         raise ValueError(
             f"{task.title} is not on the Hub; download {source.url} as {source.files[0]} and give path "
-            "(--data-dir, of a config data.path) its folder, or that file"
+            "(--data, of a config data.path) its folder, or that file"
         )
     return _hub_rows(task, source, revision)
 
@@ -149,7 +149,7 @@ def _sample(problems: Iterator[Problem], count: int, seed: int) -> list[Problem]
 def _given_file(task: Task, path: str | Path | None) -> Path:
     if path is None:
         raise ValueError(
-            f"task {task.name!r} reads a file; name it with --data-dir (path= in Python, data.path in a config): "
+            f"task {task.name!r} reads a file; name it with --data (path= in Python, data.path in a config): "
             f"{', '.join(ENDINGS)}"
         )
     if not Path(path).is_file():
@@ -235,6 +235,6 @@ def _hub_refusal(task: Task | Generated, source: Source, error: Exception) -> st
     if source.gated:
         page = f"https://huggingface.co/datasets/{source.hub_id}"
         advice.append(f"accept its terms at {page} and log in (`hf auth login`, once `huggingface-cli login`)")
-    advice.append(f"or give path (--data-dir, of a config data.path) a folder with {source.files[0]}, or that file")
+    advice.append(f"or give path (--data, of a config data.path) a folder with {source.files[0]}, or that file")
     where = "/".join(filter(None, (source.hub_id, source.hub_subset, source.hub_split)))
     return f"cannot load {task.title} from the Hub ({where}): {type(error).__name__}: {came:.200}; {', '.join(advice)}"

@@ -175,7 +175,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int, device: torc
 
 @training_command
 def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
-    """`tyler stage1`: the operators learn on the backbone of the config; with `start`, those of another Stage 1 go on.
+    """`tyler train stage1`: train operators on the backbone of the config; `start` continues those of another Stage 1.
 
     Raises ValueError where `start` is no Stage 1 model, or one of other settings than the config's.
     """

@@ -216,7 +216,7 @@ def train(
 
 @training_command
 def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
-    """`tyler stage2`: the policy of a Stage 1 model learns.
+    """`tyler train stage2`: the policy of a Stage 1 model learns.
 
     Raises ValueError where `start` is no Stage 1 model, one whose run is not finished, or one of other settings than
     the config's.
@@ -224,15 +224,15 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     config = with_sources(config)
     if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
         raise ValueError(
-            f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first, or name its "
-            "run with --start"
+            f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler train stage1 CONFIG` first, or "
+            "name its run with --start"
         )
     model = Tyler.from_pretrained(
         str(start), backbone=config.backbone.id, dtype=config.backbone.dtype, device=config.devices.device
     )
     if model.stage != "stage1":
         raise ValueError(
-            f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler stage1 CONFIG`)"
+            f"{start} is a {model.stage} model; Stage 2 starts from a Stage 1 model (`tyler train stage1 CONFIG`)"
         )
     recorded = {"operators": model.operators, **prompt_settings(model.prompt)}
     check_inherited(config, start, model.backbone, recorded)

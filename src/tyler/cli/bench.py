@@ -1,0 +1,95 @@
+"""`tyler bench`: how fast a model answers on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
+
+from tyler.cli.logs import loading
+from tyler.cli.options import ModelName, SomeFolder
+from tyler.evaluation.options import Decoding, Placement
+
+if TYPE_CHECKING:
+    from tyler.engine.request import Request
+    from tyler.engine.trajectory import Trajectory
+    from tyler.reasoners.registry import Answerer
+    from tyler.tasks import Problem
+
+DECODING, PLACEMENT = Decoding(max_new_tokens=256), Placement()
+
+
+def bench(
+    model: ModelName,
+    task: Annotated[str, arg(metavar="TASK")] = "mini",
+    data: SomeFolder = None,
+    count: int = 32,
+    slots: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (1, 8, 32),
+    decoding: Annotated[Decoding, arg(name="")] = DECODING,
+    placement: Annotated[Placement, arg(name="")] = PLACEMENT,
+) -> None:
+    """Measure how fast a model answers here: answers and tokens a second, by how many are decoded at once.
+
+    Every line is one run over the same problems, after a first answer that does not count. Other programs on this
+    machine slow it.
+
+    Args:
+        model: A saved model, a run, or a plain backbone: mini, smollm2 (see tyler fetch), a folder, a GGUF file or a
+            Hub id.
+        task: Whose problems are asked.
+        data: A file, or the folder with the task's official files.
+        count: How many problems.
+        slots: Answers decoded at once, a line of the table for each.
+    """
+    if count < 1 or min(slots, default=0) < 1:
+        raise ValueError(f"--count {count} and --slots {' '.join(map(str, slots))}: each must be at least 1")
+    router, memory, engine = decoding.routed, placement.bytes, placement.engine_choice
+    sampling = decoding.sampling
+    from tyler.tasks import load_problems
+
+    problems = load_problems(task, path=data, count=count)
+    with loading(model):
+        from tyler.reasoners import registry
+
+        answerer = registry.answerer(
+            model,
+            router=router,
+            budget=decoding.budget,
+            max_new_tokens=decoding.max_new_tokens,
+            backbone=placement.backbone,
+            device=placement.device,
+            dtype=placement.dtype,
+            memory=memory,
+            engine=engine,
+        )
+    requests = [answerer.request(problem.prompt, sampling) for problem in problems]
+    _answers(answerer, requests[:1], 1)
+    _print_header(model, answerer, task, problems)
+    for at_once in slots:
+        started = time.perf_counter()
+        answers = _answers(answerer, requests, at_once)
+        _print_line(at_once, answers, time.perf_counter() - started)
+
+
+def _answers(answerer: Answerer, requests: Sequence[Request], slots: int) -> list[Trajectory]:
+    answers: list[Trajectory] = []
+    answerer.run(requests, slots=slots, finished=lambda _, answer: answers.append(answer))
+    return answers
+
+
+def _print_header(model: str, answerer: Answerer, task: str, problems: list[Problem]) -> None:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+    print(f"{model}, {answerer.dtype}, {len(problems)} problems of {task}, {device}")
+    print(f"{'slots':>6}{'seconds':>10}{'answers/s':>12}{'tokens/s':>12}{'latents/s':>12}{'invocations':>13}")
+
+
+def _print_line(slots: int, answers: list[Trajectory], seconds: float) -> None:
+    tokens = sum(answer.num_visible for answer in answers)
+    latents = sum(answer.num_latents for answer in answers)
+    calls = sum(answer.num_invocations for answer in answers)
+    rates = "".join(f"{amount / seconds:>12.1f}" for amount in (len(answers), tokens, latents))
+    print(f"{slots:>6}{seconds:>10.2f}{rates}{calls:>13}", flush=True)
