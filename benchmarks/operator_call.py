@@ -32,8 +32,9 @@ def call_seconds(model: Tyler, length: int, calls: int) -> float:
     spent, seconds = 0.0, []
     for event in engine.stream([Request([5] * length, router, max_new_tokens=SPACING * (calls + 2) + calls)]):
         if isinstance(event, InvocationEvent):
-            seconds.append(engine.timings.synthesis - spent)
-            spent = engine.timings.synthesis
+            (row,) = engine.running
+            seconds.append(row.synthesis_seconds - spent)
+            spent = row.synthesis_seconds
     assert len(seconds) == calls + 1
     return statistics.median(seconds[1:])
 

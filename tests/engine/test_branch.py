@@ -11,8 +11,9 @@ import pytest
 import torch
 from tests import tiny
 
+from tyler.boundaries.schedule import Call, Schedule
 from tyler.engine.request import Request
-from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Router, Schedule
+from tyler.engine.routing import AtBoundaries, Forced, Learned, Router
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler

@@ -38,6 +38,8 @@ class BaseEngine(ABC):
         self.backbone, self.operators = backbone, tuple(operators)
         self.max_positions = max_positions
         self.vocab_size = backbone.vocab_size
+        self.longest_action = max((operator.num_latents for operator in self.operators), default=1)
+        """Positions that one action may take: a token has one, a call as many as its operator has latents."""
         self.waiting: deque[RequestState] = deque()
         self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
@@ -80,11 +82,6 @@ class BaseEngine(ABC):
     @abstractmethod
     def close(self) -> None:
         """End it for good."""
-
-    @property
-    def longest_action(self) -> int:
-        """Positions that one action may take: a token has one, a call as many as its operator has latents."""
-        return max((operator.num_latents for operator in self.operators), default=1)
 
     @property
     def busy(self) -> bool:
@@ -147,9 +144,8 @@ class BaseEngine(ABC):
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
-        rows = [self.prepare(request, streamed=False) for request in requests]
-        finished = {event.index: event.trajectory for event in self._finished(rows)}
-        return [finished[row.index] for row in rows]
+        finished = sorted(self.as_completed(requests), key=lambda event: event.index)
+        return [event.trajectory for event in finished]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
@@ -157,9 +153,7 @@ class BaseEngine(ABC):
 
     def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
         """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        return self._finished([self.prepare(request, streamed=False) for request in requests])
-
-    def _finished(self, rows: Sequence[RequestState]) -> Iterator[FinishEvent]:
+        rows = [self.prepare(request, streamed=False) for request in requests]
         return (event for event in self._decoded(rows) if isinstance(event, FinishEvent))
 
     def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:

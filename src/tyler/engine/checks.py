@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from numbers import Integral, Real
 
 
@@ -23,20 +22,3 @@ def check_sizes(slots: object, memory: object) -> None:
     check_whole("slots", slots, 1, "at least 1 is needed, a whole number")
     if memory is not None:
         check_whole("memory", memory, 1, "it is a number of bytes, or None for half of what is free")
-
-
-class SoleUser:
-    """A guard around what only one thread at a time may do: a second one gets a RuntimeError instead of a mixture."""
-
-    def __init__(self) -> None:
-        self._taken = threading.Lock()
-
-    def __enter__(self) -> None:
-        if not self._taken.acquire(blocking=False):
-            raise RuntimeError(
-                "this Engine is taking a step in another thread; give each thread an engine of its own, or call "
-                "`solve` and `stream` of the model, which threads may share"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._taken.release()

@@ -10,9 +10,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer
+from tyler.boundaries.schedule import Call, Schedule
 from tyler.engine.logits import LogitState
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, Request, TokenEvent
-from tyler.engine.routing import Call, Schedule
 from tyler.engine.sampling import Uniforms
 from tyler.engine.trajectory import Invocation, Trajectory
 from tyler.modeling.backbone import Backbone

@@ -34,6 +34,15 @@ def wide_product(x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outpu
     return _in_float32(x, weight)
 
 
+def rounded_product(
+    x: Float[Tensor, "rows inputs"], weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"] | None
+) -> Float[Tensor, "rows outputs"]:
+    """x W^T + b in the dtype of both; widened where a CPU would emulate it slower."""
+    if len(x) < WIDE or not lacks_instructions(weight):
+        return nn.functional.linear(x, weight, bias)
+    return nn.functional.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+
+
 class _WideProduct(torch.autograd.Function):
     """`wide_product`, whose gradient is computed as that of any product in half precision."""
 

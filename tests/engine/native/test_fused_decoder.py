@@ -8,7 +8,6 @@ from tests import tiny
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
-from tyler.engine.native import fused_decoder
 from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.fused_decoder import FusedDecoder, FusedLinear, Norm, adjoin, are_neighbours
@@ -143,16 +142,16 @@ def test_bfloat16_is_as_near_to_float32_as_with_transformers(family: str, monkey
     half = model.to(torch.bfloat16).base_model
     theirs = (by_transformers(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
     for wide in (1, LENGTH + 1):  # every product widened, none
-        monkeypatch.setattr(fused_decoder, "WIDE", wide)
-        monkeypatch.setattr(fused_decoder, "lacks_instructions", lambda weight: True)
+        monkeypatch.setattr(products, "WIDE", wide)
+        monkeypatch.setattr(products, "lacks_instructions", lambda weight: True)
         ours = (by_reader(half, embeds(dtype=torch.bfloat16)).float() - exact).abs().mean()
         assert ours < 1.2 * theirs
 
 
 def test_a_widened_product_keeps_type_and_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_decoder, "lacks_instructions", lambda weight: True)
+    monkeypatch.setattr(products, "lacks_instructions", lambda weight: True)
     weight, bias = torch.randn(6, 5).bfloat16(), torch.randn(6).bfloat16()
-    x = torch.randn(fused_decoder.WIDE, 5).bfloat16()
+    x = torch.randn(products.WIDE, 5).bfloat16()
     wide = FusedLinear((), weight, weight.t(), bias)(x)
     assert wide.dtype == torch.bfloat16
     exact = x.double() @ weight.double().t() + bias.double()

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -41,12 +40,6 @@ class Span:
         return self.end - self.start
 
 
-class Sees(Protocol):
-    """How the queries of a pass see the caches."""
-
-    def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor: ...
-
-
 class PackedAttention:
     """Attention of one pass over spans, in the order of their slots."""
 
@@ -61,7 +54,9 @@ class PackedAttention:
         self.places: Int[Tensor, " positions"] = self.positions + torch.tensor(first, device=device)
         """The positions among those of all slots."""
         whole = takes_lengths() and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
-        self._sees: Sees = OfAnyLength(cache, spans) if whole else ByRuns(cache, spans)
+        runs = [spans] if whole else list(runs_of(spans))
+        self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
+        self._counts = [sum(map(len, run)) for run in runs]
 
     def attend(
         self,
@@ -73,27 +68,18 @@ class PackedAttention:
         """Write keys and values of the new positions, then let the queries see their slots."""
         for states, new in ((self._cache.flat_keys[layer], keys), (self._cache.flat_values[layer], values)):
             states.index_copy_(0, self.places, new if new.dtype == states.dtype else new.to(states.dtype))
-        return self._sees.attend(layer, queries)
+        if len(self._runs) == 1:
+            return self._runs[0].attend(layer, queries)
+        parts = zip(self._runs, queries.split(self._counts), strict=True)
+        return torch.cat([run.attend(layer, part) for run, part in parts])
 
 
 # ---------------------------------------------------------------------------------------------- rows of like length
 
 
-class ByRuns:
-    """Run by run: neighbouring slots with equally many new positions, or a longer span by itself."""
-
-    def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
-        self._runs = [Run(cache, part) for part in runs_of(spans)]
-
-    def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
-        if len(self._runs) == 1:
-            return self._runs[0].attend(layer, queries)
-        parts = queries.split([run.count for run in self._runs])
-        return torch.cat([run.attend(layer, part) for run, part in zip(self._runs, parts, strict=True)])
-
-
 def runs_of(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """The spans in parts that are one product each."""
+    """The spans in parts that are one product each: neighbouring slots with equally many new positions, up to TOGETHER,
+    or a longer span by itself."""
     run: list[Span] = []
     for span in spans:
         if run and not (span.slot == run[-1].slot + 1 and len(span) == len(run[-1]) <= TOGETHER):
@@ -108,7 +94,6 @@ class Run:
 
     def __init__(self, cache: KeyValueCache, spans: Sequence[Span]) -> None:
         self._rows, self._seq = len(spans), len(spans[0])
-        self.count = self._rows * self._seq
         end, slots = max(span.end for span in spans), slice(spans[0].slot, spans[-1].slot + 1)
         self._keys, self._values = (
             states[:, slots, :end].transpose(2, 3).unbind(0) for states in (cache.keys, cache.values)
@@ -129,24 +114,19 @@ class Run:
             return self._fold(queries, keys, values)
         rows = queries.view(self._rows, self._seq, *queries.shape[1:]).transpose(1, 2)
         attended = attend(rows, keys, values, mask=self._mask, is_causal=self._whole, enable_gqa=True)
-        return attended.transpose(1, 2).reshape(self.count, -1)
+        return attended.transpose(1, 2).reshape(len(queries), -1)
 
     def _fold(
         self, queries: Tensor, keys: Float[Tensor, "rows kv_heads end head_dim"], values: Tensor
     ) -> Float[Tensor, "count attention"]:
         """The query heads of a key-value head take the place of further positions: its keys are read once."""
-        rows, seq, kv_heads = self._rows, self._seq, keys.shape[1]
-        _, heads, dim = queries.shape
-        groups = heads // kv_heads
-        if seq == 1:
-            folded = queries.reshape(rows, kv_heads, groups, dim)
-            return attend(folded, keys, values, mask=self._mask).reshape(rows, heads * dim)
-        if self._mask is not None and self._mask.shape[2] == seq:
+        rows, seq, kv_heads, dim = self._rows, self._seq, keys.shape[1], keys.shape[3]
+        groups = queries.shape[1] // kv_heads
+        if seq > 1 and self._mask is not None and self._mask.shape[2] == seq:
             self._mask = self._mask.repeat(1, 1, groups, 1)
         folded = queries.reshape(rows, seq, kv_heads, groups, dim).permute(0, 2, 3, 1, 4)
         attended = attend(folded.reshape(rows, kv_heads, groups * seq, dim), keys, values, mask=self._mask)
-        unfolded = attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4)
-        return unfolded.reshape(self.count, heads * dim)
+        return attended.view(rows, kv_heads, groups, seq, dim).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
 
 
 # --------------------------------------------------------------------------------------- sequences of any lengths
@@ -161,14 +141,9 @@ class OfAnyLength:
         for span in spans:
             new[span.slot], used[span.slot] = len(span), span.end
 
-        def whole(numbers: Sequence[int]) -> Int[Tensor, " slots"]:
-            return torch.tensor(numbers, dtype=torch.int32, device=device)
-
-        self._new, self._kept = (
-            whole([0, *accumulate(new)]),
-            whole(range(0, (room.slots + 1) * room.capacity, room.capacity)),
-        )
-        self._used, self._max_new, self._max_used = whole(used), max(new), max(used)
+        bounds = [0, *accumulate(new)], range(0, (room.slots + 1) * room.capacity, room.capacity), used
+        self._new, self._kept, self._used = (torch.tensor(one, dtype=torch.int32, device=device) for one in bounds)
+        self._max_new, self._max_used = max(new), max(used)
 
     def attend(self, layer: int, queries: Float[Tensor, "positions heads head_dim"]) -> Tensor:
         attended = varlen.varlen_attn(

@@ -9,28 +9,28 @@ is known of a request in `row.py`, and the choice in `decisions.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from tyler.engine.base import BaseEngine, Load
-from tyler.engine.checks import SoleUser, check_sizes
+from tyler.engine.checks import check_sizes
 from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.decisions import LmHead, decide
 from tyler.engine.native.reader import CHUNK, Feed, Reader
-from tyler.engine.native.row import LATENT, Decision, Row
+from tyler.engine.native.row import LATENT, Charge, Decision, Row, charged
 from tyler.engine.request import Event, InvocationEvent, Request, check_branch
 from tyler.engine.request_state import RequestState
 from tyler.engine.soft_sampling import Choice
-from tyler.engine.timings import Charge, Timings
 from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import Heads, SynthesisModel
+from tyler.modeling.synthesis import Heads, LatentHead, SynthesisModel
 
 
 def longest_action(heads: Heads) -> int:
@@ -71,9 +71,8 @@ class Engine(BaseEngine):
         self.policy, self.synthesizer = policy, synthesizer
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
         self.asked, self.memory = slots, memory
-        self._longest_action = longest_action(self.heads)
+        self.longest_action = longest_action(self.heads)
         self.room = Room.of(backbone, slots, memory, None if positions is None else self._reach(positions))
-        self.timings = Timings()
         self._names = [operator.name for operator in self.operators]
         self._device = backbone.device  # transformers looks it up again, and a step asks for it often
         self.lm_head = LmHead(policy)
@@ -84,7 +83,7 @@ class Engine(BaseEngine):
         """Those in slots, in their order."""
         self._free = list(range(self.room.slots))
         self._kept: dict[int, list[int]] = {}  # what the contexts of free slots held last
-        self._sole_user = SoleUser()
+        self._stepping = threading.Lock()
         self._unembedded: list[tuple[int, int]] = []  # places of tokens in the context, and the tokens
 
     @cached_property
@@ -101,10 +100,6 @@ class Engine(BaseEngine):
     @property
     def running(self) -> Sequence[Row]:
         return self.rows
-
-    @property
-    def longest_action(self) -> int:
-        return longest_action(self.heads)
 
     def offered(self, request: Request) -> tuple[bool, ...]:
         """Which operators are actions of the policy: none under a fixed router, never a removed one."""
@@ -125,7 +120,7 @@ class Engine(BaseEngine):
 
     def _reach(self, positions: int) -> int:
         """Positions of a slot in which an answer may reach so many: any one action must fit after them."""
-        return min(positions + self._longest_action, self.max_positions)
+        return min(positions + self.longest_action, self.max_positions)
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -136,19 +131,24 @@ class Engine(BaseEngine):
 
         Raises RuntimeError while another thread takes a step.
         """
-        with self._sole_user:
-            self._embed_new()  # before others take the slots of those that are done
-            ended = self._admit()
-            self._schedule(self.rows)
-            served = self._synthesize()
-            self._choose(*self._read())
-            events: list[Event] = []
-            for row, before in served:
-                call = row.invocations[-1]
-                told = InvocationEvent(row.index, call, row.synthesis_seconds - before, row.reported_at(call.action))
-                (row.told_later if row.streamed else events).append(told)
-            events += [event for row in self.rows if row.streamed for event in row.emit()]
-            return events + [row.finished(self.vocab_size) for row in (*ended, *self._retire())]
+        if not self._stepping.acquire(blocking=False):
+            raise RuntimeError(
+                "this Engine is taking a step in another thread; give each thread an engine of its own, or call "
+                "`solve` and `stream` of the model, which threads may share"
+            )
+        try:
+            return self._step()
+        finally:
+            self._stepping.release()
+
+    def _step(self) -> list[Event]:
+        self._embed_new()  # before others take the slots of those that are done
+        ended = self._admit()
+        self._schedule(self.rows)
+        events = self._synthesize()
+        self._choose(*self._read())
+        events += [event for row in self.rows if row.streamed for event in row.emit()]
+        return events + [row.finished(self.vocab_size) for row in (*ended, *self._retire())]
 
     def _admit(self) -> list[RequestState]:
         """Fill free slots from the queue; those that were aborted while they waited."""
@@ -203,8 +203,8 @@ class Engine(BaseEngine):
 
     # -- synthesize ----------------------------------------------------------------------------------------------
 
-    def _synthesize(self) -> list[tuple[Row, float]]:
-        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows; those that were served, and when.
+    def _synthesize(self) -> list[Event]:
+        """z_t = O_k(x_t) and x_{t+1} = [x_t; z_t] for the parked rows; tells of what is not told of between tokens.
 
         Q_k is staged after x_t, both are read with the synthesizer, the query positions are projected and forgotten.
         """
@@ -215,20 +215,30 @@ class Engine(BaseEngine):
         self._embed_new()
         for row in parked:
             if self._borrow(reader, row, planned):
-                head = self.heads[row.call.operator]  # type: ignore[union-attr]
-                self.context.write(row.slot, row.length, head.queries)
+                queries = self._head(row).queries
+                self.context.write(row.slot, row.length, queries)
                 start = min(reader.read_to[row.slot], row.length)
-                planned.append((row, Span(row.slot, start, row.length + head.num_latents)))
-        served = [(row, row.synthesis_seconds) for row, _ in planned]
-        with self.timings.clock([("synthesis", row, len(span)) for row, span in planned]):
+                planned.append((row, Span(row.slot, start, row.length + len(queries))))
+        before = [row.synthesis_seconds for row, _ in planned]
+        with charged([(row, len(span), len(span)) for row, span in planned]):
             hidden = reader.read([span for _, span in planned])
             for (row, _), states in zip(planned, hidden.split([len(span) for _, span in planned]), strict=True):
-                head = self.heads[row.call.operator]  # type: ignore[union-attr]
+                head = self._head(row)
                 reader.forget(row.slot, row.length)
                 self._append_latents(row, head(states[-head.num_latents :]))
             self._wait_for_device()
         self._schedule([row for row, _ in planned])
-        return served
+        events = list[Event]()
+        for (row, _), seconds in zip(planned, before, strict=True):
+            call = row.invocations[-1]
+            told = InvocationEvent(row.index, call, row.synthesis_seconds - seconds, row.reported_at(call.action))
+            (row.told_later if row.streamed else events).append(told)
+        return events
+
+    def _head(self, row: Row) -> LatentHead:
+        """Of the operator that a row waits for."""
+        assert row.call is not None
+        return self.heads[row.call.operator]
 
     def _append_latents(self, row: Row, latents: Tensor) -> None:
         assert row.call is not None
@@ -259,7 +269,7 @@ class Engine(BaseEngine):
         if not planned:
             return torch.empty(0, device=self._device), []
         planned.sort(key=lambda one: one[1].slot)
-        with self.timings.clock([charge for row, span in planned for charge in charges(row, span)]):
+        with charged([share(row, span) for row, span in planned]):
             hidden = self.policy_reader.read([span for _, span in planned])
             self._wait_for_device()
         places, decisions, first = list[int](), list[Decision](), 0
@@ -311,7 +321,7 @@ class Engine(BaseEngine):
         """a_t ~ p(. | x_t): a token joins the context, an operator parks its row."""
         if not decisions:
             return
-        with self.timings.clock([("choice", decision.row, 1) for decision in decisions]):
+        with charged([(decision.row, 1, 0) for decision in decisions]):
             for decision, choice in zip(decisions, decide(self.lm_head, hidden, decisions), strict=True):
                 row = decision.row
                 if decision.taken is not None:
@@ -341,8 +351,8 @@ class Engine(BaseEngine):
         row.ids.append(token)
 
     def _finish_if_full(self, row: Row) -> None:
-        latents = 0 if row.call is None else self.heads[row.call.operator].num_latents
-        row.finish_if_full(self.counted(row), row.length, self.room.capacity - self._longest_action, latents=latents)
+        latents = 0 if row.call is None else self._head(row).num_latents
+        row.finish_if_full(self.counted(row), row.length, self.room.capacity - self.longest_action, latents=latents)
         if row.limited_by == "context" and self.room.capacity < self.max_positions:
             row.limited_by = "memory"
 
@@ -354,7 +364,7 @@ class Engine(BaseEngine):
             self._free.append(row.slot)
             self._kept[row.slot] = row.ids
             for reader in self.readers if row.error is not None else ():
-                reader.wipe(row.slot, min(row.length + self._longest_action, self.room.capacity))
+                reader.wipe(row.slot, min(row.length + self.longest_action, self.room.capacity))
         if done and not self.keeps_prefixes:
             self._free.sort()  # rows that are neighbours are one product
         return done
@@ -375,7 +385,6 @@ class Engine(BaseEngine):
         """Nothing outlives it."""
 
     def watch(self) -> WeightWatch:
-        """The weights it decodes with, as they are now."""
         return WeightWatch(self.backbone.model, self.adapted)
 
     @property
@@ -393,19 +402,11 @@ class Engine(BaseEngine):
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens both begin with."""
-    size = min(len(first), len(second))
-    if list(first[:size]) == list(second[:size]):
-        return size
-    return next(place for place in range(size) if first[place] != second[place])
+    differing = (place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    return next(differing, min(len(first), len(second)))
 
 
-def charges(row: Row, span: Span) -> Iterator[Charge]:
-    """Whose a span of a pass is: the prompt's, an operator call's, or decoding's."""
-    length, prompt = len(span), max(0, min(span.end, len(row.request.prompt_ids)) - span.start)
+def share(row: Row, span: Span) -> Charge:
+    """What of a span of a pass is for a row's operator calls: the latents in it."""
     latents = row.ids[span.start : span.end].count(LATENT) if row.request.sampler is None and row.invocations else 0
-    if prompt:
-        yield "prefill", row, prompt
-    if latents:
-        yield "synthesis", row, latents
-    if rest := length - prompt - latents:
-        yield "decode", row, rest
+    return row, len(span), latents

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, cast
 
 import torch
@@ -21,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from tyler.engine.native.packing import PackedWeight, fits_twice, packed_weight
 from tyler.modeling.lora import HALF, folded_weight, low_rank
-from tyler.modeling.products import WIDE, adapted_product, lacks_instructions
+from tyler.modeling.products import adapted_product, rounded_product
 
 
 def rms_norm(x: Float[Tensor, "*positions dim"], gain: Tensor, epsilon: float) -> Float[Tensor, "*positions dim"]:
@@ -68,16 +69,12 @@ class LowRank:
     @classmethod
     @torch.no_grad()
     def of(cls, modules: Sequence[nn.Module]) -> LowRank:
-        pairs = [low_rank(module) for module in modules if isinstance(module, LoraLinear)]
-        down = torch.cat([down for down, _ in pairs])
-        up, first, column = down.new_zeros(sum(len(frozen(module).weight) for module in modules), len(down)), 0, 0
-        for module in modules:
-            if isinstance(module, LoraLinear):
-                _, own = low_rank(module)
-                up[first : first + len(own), column : column + own.shape[1]] = own
-                column += own.shape[1]
-            first += len(frozen(module).weight)
-        return cls(down, up)
+        none = torch.empty(0, frozen(modules[0]).in_features, device=frozen(modules[0]).weight.device)
+        pairs = [
+            low_rank(one) if isinstance(one, LoraLinear) else (none, none.new_empty(frozen(one).out_features, 0))
+            for one in modules
+        ]
+        return cls(torch.cat([down for down, _ in pairs]), torch.block_diag(*[up for _, up in pairs]))
 
 
 @dataclass(frozen=True)
@@ -98,18 +95,15 @@ class FusedLinear:
     def of(cls, *modules: nn.Module, twice: bool = False) -> FusedLinear:
         """The product of maps that read the same input. `twice` says that a packed copy may be kept beside it."""
         theta = [frozen(module) for module in modules]
-        adapter = None
-        if not is_adapted(modules):
-            parts: Sequence[Tensor] = (own := [cast(nn.Parameter, module.weight) for module in theta])
-            weight = adjoin(own)
-        elif theta[0].weight.dtype in HALF:
-            parts = (own := [cast(nn.Parameter, module.weight) for module in theta])
-            weight, adapter = adjoin(own), LowRank.of(modules)
-        else:
+        parts: Sequence[Tensor] = [cast(nn.Parameter, module.weight) for module in theta]
+        adapter, adapted = None, is_adapted(modules)
+        if adapted and theta[0].weight.dtype not in HALF:
             parts = [weight := torch.cat([present_weight(module) for module in modules])]
-        biases = [module.bias for module in theta]
-        bias = None if biases[0] is None else torch.cat([cast(Tensor, one).detach() for one in biases])
-        return cls(modules, weight, weight.t(), bias, packed_weight(weight, parts) if twice else None, adapter)
+        else:
+            weight, adapter = adjoin(cast(Sequence[nn.Parameter], parts)), LowRank.of(modules) if adapted else None
+        biases = [cast(Tensor, module.bias).detach() for module in theta if module.bias is not None]
+        packed = packed_weight(weight, parts) if twice else None
+        return cls(modules, weight, weight.t(), torch.cat(biases) if biases else None, packed, adapter)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -126,12 +120,9 @@ class FusedLinear:
             return adapted_product(x, self.weight, self.bias, x, self.adapter.down, self.adapter.up)
         if self.packed is not None:
             return self.packed.product(x, self.bias)
-        if len(x) >= WIDE and lacks_instructions(self.weight):
-            bias = None if self.bias is None else self.bias.float()
-            return nn.functional.linear(x.float(), self.weight.float(), bias).to(x.dtype)
         if self.bias is None and x.dtype == torch.float32:
             return torch.mm(x, self.transposed)  # what `linear` comes to, on a shorter way
-        return nn.functional.linear(x, self.weight, self.bias)
+        return rounded_product(x, self.weight, self.bias)
 
     def add_to(self, residual: Float[Tensor, "positions outputs"], x: Float[Tensor, "positions inputs"]) -> None:
         """residual += x W^T + b, in one operation where that loses nothing."""
@@ -279,24 +270,19 @@ def adjoin(weights: Sequence[nn.Parameter]) -> Float[Tensor, "outputs inputs"]:
     """One matrix whose parts are the weights, in their order. Where they lie apart they are moved together, in place:
     every module that holds them keeps the same values, and no memory is spent twice.
     """
-    first = weights[0]
-    if len(weights) == 1:
-        return first.detach()
+    first, outputs = weights[0], sum(map(len, weights))
     if not are_neighbours(weights):
         together = torch.cat([weight.detach() for weight in weights])
-        for weight, part in zip(weights, together.split([len(weight) for weight in weights]), strict=True):
+        for weight, part in zip(weights, together.split(list(map(len, weights))), strict=True):
             weight.data = part
-    outputs = sum(len(weight) for weight in weights)
     return first.detach().as_strided((outputs, first.shape[1]), (first.shape[1], 1))
 
 
 def are_neighbours(weights: Sequence[nn.Parameter]) -> bool:
     """Whether the weights follow each other without a gap in one storage."""
-    storages = {weight.untyped_storage().data_ptr() for weight in weights}
-    offsets = [weight.storage_offset() for weight in weights]
-    sizes = [weight.numel() for weight in weights]
-    follows = all(a + size == b for a, size, b in zip(offsets, sizes, offsets[1:], strict=False))
-    return len(storages) == 1 and follows and all(weight.is_contiguous() for weight in weights)
+    one_storage = len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    follow = all(a.data_ptr() + a.nbytes == b.data_ptr() for a, b in pairwise(weights))
+    return one_storage and follow and all(weight.is_contiguous() for weight in weights)
 
 
 def is_adapted(modules: Sequence[nn.Module]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tyler.engine.native.attention import Span
@@ -103,3 +105,21 @@ class Row(RequestState):
     def emit(self) -> list[Event]:
         """Events as of any request, once all of its actions are scored."""
         return [] if self.scoring else super().emit()
+
+
+Charge = tuple[RequestState, int, int]
+"""A row, how many of the positions of a pass are for it, and how many of these for its operator calls."""
+
+
+@contextmanager
+def charged(charges: Sequence[Charge]) -> Iterator[None]:
+    """Charge what happens inside to rows by their positions.
+
+    So an answer's share of all passes means the same at any number of slots. Nothing is charged inside another.
+    """
+    started = time.perf_counter()
+    yield
+    each = (time.perf_counter() - started) / sum(positions for _, positions, _ in charges)
+    for row, positions, calls in charges:
+        row.engine_seconds += each * positions
+        row.synthesis_seconds += each * calls

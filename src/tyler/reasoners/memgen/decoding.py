@@ -19,7 +19,7 @@ from tyler.engine.native.attention import Span
 from tyler.engine.native.cache import Context
 from tyler.engine.native.engine import Engine
 from tyler.engine.native.reader import Reader
-from tyler.engine.native.row import Row
+from tyler.engine.native.row import Row, charged
 from tyler.engine.request_state import RequestState
 from tyler.engine.weight_watch import Adaptable
 from tyler.modeling.backbone import Backbone
@@ -74,7 +74,7 @@ class MemGenEngine(Engine):
     def _consult(self, asked: Sequence[Row]) -> None:
         """Let the trigger read the asked rows' visible tokens up to the present, and answer."""
         assert self.trigger is not None and self.trigger_context is not None, "only an active trigger is asked"
-        with self.timings.clock([("choice", row, 1) for row in asked]):
+        with charged([(row, 1, 0) for row in asked]):
             for row, choice in zip(asked, self.trigger.logits(self.trigger_context.read(asked)), strict=True):
                 schedule = schedule_of(row)
                 decision, logprob = decide(choice, schedule.router.temperature, schedule.random)
