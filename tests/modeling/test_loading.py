@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import tiny
 from tyler.model import Tyler
@@ -114,3 +116,36 @@ def test_an_adapter_outside_the_checkpoint_is_refused(
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="give the path of a folder inside the checkpoint"):
         Tyler.from_pretrained(str(tmp_path / "kept"))
+
+
+JOIN = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "join_adapters.py"))
+
+
+def random_adapter(folder: Path, seed: int, rank: int, alpha: int) -> Path:
+    draw = torch.Generator().manual_seed(seed)
+    folder.mkdir()
+    shapes = {"q.lora_A.weight": (rank, 12), "q.lora_B.weight": (10, rank)}
+    save_file({name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}, folder / JOIN["TENSORS"])
+    (folder / JOIN["CONFIG"]).write_text(json.dumps({"r": rank, "lora_alpha": alpha}))
+    return folder
+
+
+def change(folder: Path) -> torch.Tensor:
+    config, tensors = json.loads((folder / JOIN["CONFIG"]).read_text()), load_file(folder / JOIN["TENSORS"])
+    scale: float = config["lora_alpha"] / config["r"]
+    return tensors["q.lora_B.weight"].double() @ tensors["q.lora_A.weight"].double() * scale
+
+
+@pytest.mark.parametrize("rank", [2, 5])
+def test_joined_adapters_are_the_best_of_their_rank(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [random_adapter(tmp_path / "one", 1, 3, 6), random_adapter(tmp_path / "two", 2, 2, 8)]
+    joined = tmp_path / "joined"
+    monkeypatch.setattr("sys.argv", ["join", *map(str, folders), "--rank", str(rank), "--output", str(joined)])
+    JOIN["main"]()
+    u, values, vh = torch.linalg.svd(change(folders[0]) + change(folders[1]))
+    best = (u[:, :rank] * values[:rank]) @ vh[:rank]
+    torch.testing.assert_close(change(joined), best, rtol=0, atol=0.02)  # float16
+    kept = float(values[:rank].square().sum() / values.square().sum())
+    assert f"rank {rank}: {kept:.1%} of the squares" in capsys.readouterr().out
