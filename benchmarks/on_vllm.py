@@ -1,9 +1,10 @@
 """Tyler on vLLM against plain vLLM, on the same weights: tokens a second, the price of calls, memory of a token.
 
-    VLLM_CPU_OMP_THREADS_BIND=nobind python benchmarks/on_vllm.py [--batches 1 8 32] [--runs 5] [--json out.json]
+    VLLM_CPU_OMP_THREADS_BIND=nobind python benchmarks/on_vllm.py [--quick] [--batches 1 8 32] [--json out.json]
 
-Needs `tyler fetch smollm2` and an environment with vLLM (`make test-vllm` builds one). Prompts are random tokens; no
-answer ends early. Each engine runs in a process of its own, in turn, and a figure is the median of the runs.
+Needs an environment with vLLM (`make test-vllm` builds one) and, but for `--quick`, `tyler fetch smollm2`. Prompts are
+random tokens; no answer ends early. Each engine runs in a process of its own, in turn, and a figure is the median of
+the runs.
 
 plain    vLLM's own class of the backbone
 without  Tyler under Never: adapters beside the weights, our decisions
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import random
 import statistics
 import subprocess
@@ -22,9 +24,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-PROMPT, NEW, LONG = 64, 64, 300
+if TYPE_CHECKING:
+    from tyler import Trajectory, Tyler
+    from tyler.engine.vllm.engine import VllmEngine
+
+PROMPT, NEW, LONG, CALLS, CALLING = 64, 64, 300, 5, 8
 KV = 2**30
+KINDS = ("plain", "without", "calls")
 
 
 def prompts(batch: int, vocabulary: int, run: int) -> list[list[int]]:
@@ -44,54 +52,113 @@ def seconds(work: Callable[[int], object], runs: int) -> float:
     return statistics.median(taken)
 
 
-def measure(kind: str, model: str, batches: list[int], runs: int, eager: bool) -> dict[str, float]:
-    """Tokens a second by batch, in this process."""
-    from tyler import Forced, Never, Request, Tyler
+def of_plain(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) -> dict[str, float]:
+    """Tokens a second of plain vLLM by batch."""
+    from vllm import LLM, SamplingParams, TokensPrompt
 
-    tyler = Tyler.from_pretrained(model, dtype="float32")
-    vocabulary, settings = tyler.backbone.vocab_size, {"enforce_eager": eager, "max_model_len": 1024}
+    folder, most = tyler.backbone.exported(), max(given.batches)
+    llm = LLM(folder, dtype="float32", max_num_seqs=most, kv_cache_memory_bytes=KV, **settings)
+    params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
+
+    def answer(run: int) -> object:
+        asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts(batch, tyler.backbone.vocab_size, run)]
+        return llm.generate(asked, params, use_tqdm=False)
+
     figures = {}
-    if kind == "plain":
-        from vllm import LLM, SamplingParams, TokensPrompt
+    for batch in given.batches:
+        figures[str(batch)] = batch * NEW / seconds(answer, given.runs)
+    return figures | {"KV of a position": position_bytes(llm.llm_engine)}
 
-        folder = tyler.backbone.exported()
-        llm = LLM(folder, dtype="float32", max_num_seqs=max(batches), kv_cache_memory_bytes=KV, **settings)
-        params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True, detokenize=False)
-        for batch in batches:
 
-            def answer(run: int, batch: int = batch) -> object:
-                asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts(batch, vocabulary, run)]
-                return llm.generate(asked, params, use_tqdm=False)
-
-            figures[str(batch)] = batch * NEW / seconds(answer, runs)
-        return figures
+def of_tyler(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) -> dict[str, float]:
+    """Tokens a second of Tyler by batch, or with calls and without; the bytes that a token takes, and what is fixed."""
+    from tyler import Forced, Never, Request
     from tyler.engine import request_state
     from tyler.engine.vllm.engine import VllmEngine
 
     parts = (tyler.backbone, tyler.operators, tyler.policy, tyler.synthesizer)
-    engine = VllmEngine(*parts, slots=max(batches), memory=KV, arguments=settings)
+    engine = VllmEngine(*parts, slots=max(*given.batches, CALLING), memory=KV, arguments=settings)
     request_state.end_ids = lambda *_: frozenset()  # no answer ends early, as plain vLLM's
     names = [operator.name for operator in tyler.operators]
-    five = Forced({at: (names[place % len(names)],) for place, at in enumerate(range(30, LONG, 60))})
-    cases = [("without", batch, Never(), NEW) for batch in batches]
-    if kind == "calls":
-        cases = [("none", 8, Never(), LONG), ("five", 8, five, LONG + 5)]
-    for name, batch, router, actions in cases:
+    places = range(30, LONG, LONG // CALLS)
+    calls = Forced({at: (names[number % len(names)],) for number, at in enumerate(places)})
+    cases = [(str(batch), batch, Never(), NEW, NEW) for batch in given.batches]
+    if given.kind == "calls":
+        cases = [("none", CALLING, Never(), LONG, LONG), ("calls", CALLING, calls, LONG + len(places), LONG)]
+    figures: dict[str, float] = {}
+    answers: list[Trajectory] = []
+    for name, batch, router, actions, tokens in cases:
 
-        def decode(run: int, batch: int = batch, router: object = router, actions: int = actions) -> object:
-            asked = [Request(ids, router, max_new_tokens=actions) for ids in prompts(batch, vocabulary, run)]
-            return engine.run(asked)
+        def decode(run: int, batch: int = batch, router: Any = router, actions: int = actions) -> None:
+            asked = [Request(ids, router, max_new_tokens=actions) for ids in prompts(batch, engine.vocab_size, run)]
+            answers[:] = engine.run(asked)
 
-        tokens = batch * (NEW if kind == "without" else LONG)
-        figures[str(batch) if kind == "without" else name] = tokens / seconds(decode, runs)
-    figures["bytes of KV a position"] = float(sum(block_bytes(engine)))
-    return figures
+        figures[name] = batch * tokens / seconds(decode, given.runs)
+        assert all(answer.num_visible == tokens for answer in answers), "an answer ended early"
+    one = position_bytes(engine._llm)
+    return figures | {"KV of a position": one, "KV of a token": one * positions_of_a_token(answers), **fixed(engine)}
 
 
-def block_bytes(engine: object) -> list[float]:
-    """Bytes of KV that a position takes, by layer."""
-    specs = engine._llm.model_executor.get_kv_cache_specs()[0]  # type: ignore[attr-defined]
-    return [spec.page_size_bytes / spec.block_size for spec in specs.values()]
+def position_bytes(llm: Any) -> float:
+    """Bytes of KV that one position of one reader takes in all layers."""
+    specs = llm.model_executor.get_kv_cache_specs()[0].values()
+    return float(sum(spec.page_size_bytes / spec.block_size for spec in specs))
+
+
+def positions_of_a_token(answers: list[Trajectory]) -> float:
+    """Positions of both readers for each token of prompt and answer: tokens and latents for the policy, and for the
+    synthesizer what its last call has read."""
+    positions = tokens = 0
+    for answer in answers:
+        before = len(answer.prompt_ids)
+        positions += before + answer.num_visible + answer.num_latents
+        if answer.invocations:
+            positions += before + answer.invocations[-1].position + answer.num_latents
+        tokens += before + answer.num_visible
+    return positions / tokens
+
+
+def fixed(engine: VllmEngine) -> dict[str, float]:
+    """Bytes beside backbone and KV, whatever is answered: adapters, operators and the table of latents."""
+    (held,) = engine._llm.apply_model(added_bytes)
+    return {"table of latents": held.pop("latents.table"), "adapters and operators": sum(held.values())}
+
+
+def added_bytes(model: Any) -> dict[str, float]:
+    """Of each buffer that a Tyler adds to the model of a worker."""
+    return {
+        name: float(buffer.nbytes)
+        for name, buffer in model.named_buffers()
+        if name.startswith("latents.") or name.endswith((".a", ".b"))
+    }
+
+
+def measure(given: argparse.Namespace) -> dict[str, float]:
+    """What one kind of engine does, in this process."""
+    from tyler import Tyler
+
+    tyler = Tyler.from_pretrained(given.model, dtype="float32")
+    settings = {"enforce_eager": given.eager, "max_model_len": min(1024, tyler.backbone.max_positions)}
+    return (of_plain if given.kind == "plain" else of_tyler)(tyler, given, settings)
+
+
+def report(found: dict[str, dict[str, float]], batches: list[int]) -> None:
+    """Print figures and ratios."""
+    plain, without, calls = (found[kind] for kind in KINDS)
+    for batch in map(str, batches):
+        ratio = without[batch] / plain[batch]
+        print(f"batch {batch:>3}: plain {plain[batch]:.1f} tokens/s, Tyler {without[batch]:.1f}: {ratio:.2f}")
+    ratio = calls["calls"] / calls["none"]
+    told = f"{CALLS} calls in {LONG} tokens"
+    print(f"{told} at batch {CALLING}: {calls['calls']:.1f} against {calls['none']:.1f} tokens/s: {ratio:.2f}")
+    print(
+        f"KV of a token: plain {plain['KV of a position']:,.0f} bytes, without calls {without['KV of a token']:,.0f}, "
+        f"with {told} {calls['KV of a token']:,.0f}"
+    )
+    print(
+        f"fixed: adapters and operators {calls['adapters and operators'] / 2**20:,.1f} MiB, table of latents "
+        f"{calls['table of latents'] / 2**20:,.1f} MiB"
+    )
 
 
 def main() -> None:
@@ -101,28 +168,28 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--quick", action="store_true", help="a rehearsal: mini-tyler, one run, batch 1 and 8, eager")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--kind", choices=["plain", "without", "calls"], help=argparse.SUPPRESS)
+    parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.quick:
+        given.model, given.batches, given.runs, given.eager = "mini-tyler", [1, 8], 1, True
     if given.kind:
-        print(json.dumps(measure(given.kind, given.model, given.batches, given.runs, given.eager)))
+        print(json.dumps(measure(given)))
         return
-    found = {}
-    for kind in ("plain", "without", "calls"):
+    found: dict[str, Any] = {}
+    for kind in KINDS:
         command = [sys.executable, *sys.argv, "--kind", kind]
         told = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout
         (line,) = [line for line in told.splitlines() if line.startswith("{")]  # vLLM prints there too
         found[kind] = json.loads(line)
-    for batch in map(str, given.batches):
-        plain, ours = found["plain"][batch], found["without"][batch]
-        print(
-            f"batch {batch:>3}: plain {plain:7.1f} tokens/s, Tyler without calls {ours:7.1f}, ratio {ours / plain:.2f}"
-        )
-    none, five = found["calls"]["none"], found["calls"]["five"]
-    print(f"5 calls in {LONG} tokens at batch 8: {five:.1f} against {none:.1f} tokens/s, ratio {five / none:.2f}")
-    print(f"KV of a position: {found['calls']['bytes of KV a position']:.0f} bytes for each reader, as in plain vLLM")
+    report(found, given.batches)
     if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+        import vllm
+
+        machine = {"machine": platform.platform(), "cores": os.cpu_count(), "vllm": vllm.__version__}
+        asked = {name: getattr(given, name) for name in ("model", "batches", "runs", "eager")}
+        given.json.write_text(json.dumps({**machine, **asked, **found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from tyler.engine.request import Event, FinishEvent, PromptTooLong, Request, checked
 from tyler.engine.request_state import RequestState
 from tyler.engine.trajectory import Trajectory
-from tyler.engine.weight_watch import WeightWatch
+from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
+from tyler.modeling.policy import Policy
+from tyler.modeling.synthesis import SynthesisModel
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,25 @@ class Load:
 class BaseEngine(ABC):
     """Decodes requests with continuous batching. One thread at a time uses it.
 
-    A subclass decodes in `step`, and says with `running` which rows it has begun.
+    A subclass decodes in `step`, and has in `running` the rows that it has begun.
     """
 
-    def __init__(self, backbone: Backbone, operators: Sequence[Operator], max_positions: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        operators: Sequence[Operator],
+        policy: Policy,
+        synthesizer: SynthesisModel,
+        max_positions: int,
+    ) -> None:
         self.backbone, self.operators = backbone, tuple(operators)
+        self.policy, self.synthesizer = policy, synthesizer
         self.max_positions = max_positions
         self.vocab_size = backbone.vocab_size
-        self.longest_action = max((operator.num_latents for operator in self.operators), default=1)
+        self.num_latents = {operator.name: operator.num_latents for operator in self.operators}
+        self.longest_action = max(self.num_latents.values(), default=1)
         """Positions that one action may take: a token has one, a call as many as its operator has latents."""
+        self._names = list(self.num_latents)
         self.waiting: deque[RequestState] = deque()
         self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
@@ -47,29 +59,33 @@ class BaseEngine(ABC):
     keeps_prefixes = False
     """Whether what was read of a prompt is kept for one that begins with it."""
 
+    running: Sequence[RequestState]
+    """The rows that are being decoded."""
     row_type = RequestState
     """What is known of a request; a subclass may know more."""
-
-    @property
-    @abstractmethod
-    def running(self) -> Sequence[RequestState]:
-        """The rows that are being decoded."""
+    refused: tuple[str, ...] = ()
+    """Settings of a request that only the native engine follows."""
 
     @abstractmethod
     def step(self) -> list[Event]:
         """Let every running answer go on; what happened."""
 
-    @abstractmethod
     def load(self) -> Load:
-        """What it is doing."""
+        """What it is doing, as seen in passing."""
+        return Load(len(self.running), len(self.waiting))
 
     @abstractmethod
     def fits(self, slots: int, memory: int | None, positions: int) -> bool:
         """Whether it can serve so many answers that may take so many positions, or another one has to be built."""
 
-    @abstractmethod
+    @property
+    def adapted(self) -> list[Adaptable]:
+        """The modules whose LoRAs it decodes with."""
+        return [self.policy, self.synthesizer]
+
     def watch(self) -> WeightWatch:
         """The weights it decodes with, as they are now."""
+        return WeightWatch(self.backbone.model, self.adapted)
 
     @abstractmethod
     def refresh(self) -> bool:
@@ -98,8 +114,11 @@ class BaseEngine(ABC):
         """What a request starts as; `waiting` takes it whenever it is to begin.
 
         `streamed` says whether tokens are reported as they come, or only the end. Raises PromptTooLong (a ValueError)
-        when the prompt does not fit the model's context, and ValueError for tokens that the model does not have.
+        when the prompt does not fit the model's context, and ValueError for tokens that the model does not have and for
+        settings that this engine does not follow.
         """
+        if name := next((name for name in self.refused if getattr(request, name) not in (None, 0)), None):
+            raise ValueError(f"a request with a {name} runs on the native engine alone; use engine 'native'")
         first, last = min(request.prompt_ids), max(request.prompt_ids)
         if len(request.prompt_ids) > (limit := self.max_positions - self.longest_action):
             raise PromptTooLong(
@@ -122,6 +141,16 @@ class BaseEngine(ABC):
     def counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""
         return len(row.actions)
+
+    def _operator(self, row: RequestState) -> int:
+        """The number of the operator that a row waits for."""
+        assert row.call is not None
+        return self._names.index(row.call.operator)
+
+    def _finish_if_full(self, row: RequestState, capacity: int) -> None:
+        """End a row where a limit is reached; any one action must fit after its context of at most `capacity`."""
+        latents = 0 if row.call is None else self.num_latents[row.call.operator]
+        row.finish_if_full(self.counted(row), capacity - self.longest_action, latents=latents)
 
     def abort(self, index: int) -> None:
         """End a waiting or running request; the next step tells of its end, with the reason "abort".

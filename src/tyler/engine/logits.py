@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tyler.engine.checks import check_real, check_whole
-from tyler.engine.sampling import NEVER
+from tyler.engine.sampling import NEVER, Sampling, choose, logprobs_of
 
 BITS = 32
 """Tokens in one number of a grammar's mask."""
@@ -192,6 +192,27 @@ def adjusted(
     found = logits.clone()
     found[rows] = own
     return found
+
+
+def drawn(
+    logits: Float[Tensor, "rows actions"],
+    states: Sequence[LogitState | None],
+    samplings: list[Sampling],
+    uniforms: list[float],
+    taken: Sequence[int | None],
+) -> tuple[Int[Tensor, "rows"], Float[Tensor, "rows"]]:
+    """a_t and log p(a_t | x_t) of each row, given logits at its temperature; an action that is `taken` is not drawn.
+
+    What a request adjusts decides which is drawn; log-probabilities are of the policy itself.
+    """
+    chosen_by = adjusted(logits, states)
+    actions, logprobs = choose(chosen_by, samplings, uniforms)
+    if any(one is not None for one in taken):
+        chosen = zip(actions.tolist(), taken, strict=True)
+        actions = torch.tensor([action if one is None else one for action, one in chosen], device=logits.device)
+    elif chosen_by is logits:
+        return actions, logprobs
+    return actions, logprobs_of(logits, actions)
 
 
 def _places(ids: Sequence[array[int]], device: torch.device) -> tuple[Tensor, Tensor] | None:

@@ -44,6 +44,8 @@ class RequestState:
         self.logit_state = logit_state(request, self.visible.tokens, backbone)
         self.top: tuple[tuple[int, float], ...] = ()  # the most probable tokens at the latest decision
         self.tops: list[tuple[tuple[int, float], ...]] = []  # where each visible token was chosen
+        self.ids = list(request.prompt_ids)  # of its context's positions
+        self.held: list[int] = []  # tokens behind a call's place, which come again after its latents
         self.starts: list[int] = []  # context length before each visible token
         self.actions: list[int] = []
         self.logprobs: list[float] = []
@@ -73,6 +75,11 @@ class RequestState:
     def start(self) -> None:
         """Note when it was admitted."""
         self.started = time.perf_counter()
+
+    @property
+    def length(self) -> int:
+        """T_t: positions of its context."""
+        return len(self.ids)
 
     def has_prompt_of(self, other: RequestState) -> bool:
         """Whether the two start from the same context."""
@@ -106,16 +113,13 @@ class RequestState:
         """p(operator) of the decision about an action, where it is told."""
         return self.operator_probs[action] if action < len(self.operator_probs) else ()
 
-    def exceeds(self, latents: int = 0, held: int = 0) -> bool:
-        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left.
-
-        `held` visible tokens are certain, and not yet shown again.
-        """
+    def exceeds(self, latents: int = 0) -> bool:
+        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left."""
         most = self.request.max_generated
         if most is None:
             return False
         thoughts = 0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions)
-        used = len(self.visible) + held + sum(call.num_latents for call in self.invocations) + thoughts
+        used = len(self.visible) + len(self.held) + sum(call.num_latents for call in self.invocations) + thoughts
         return used + latents > most if latents else used >= most
 
     def park(self, call: Call, logprob: float) -> None:
@@ -162,33 +166,40 @@ class RequestState:
         self.call = None
         return made
 
-    def finish_if_full(self, actions: int, length: int, longest: int, *, latents: int = 0, held: int = 0) -> None:
+    def finish_if_full(self, actions: int, longest: int, *, latents: int = 0) -> None:
         """End it where a limit is reached: `actions` used, what is generated with the `latents` of the call that it
-        waits for, or a context over `longest`, after which no other action would fit. All count the `held` tokens, too.
+        waits for, or a context over `longest`, after which no other action would fit. All count the held tokens, too.
         """
         if self.finish_reason:
             return
-        if actions + held >= self.request.max_new_tokens:
+        if actions + len(self.held) >= self.request.max_new_tokens:
             self.limited_by = "max_new_tokens"
-        elif self.exceeds(latents, held):
+        elif self.exceeds(latents):
             self.limited_by = "max_generated"
-        elif length + held > longest:
+        elif self.length + len(self.held) > longest:
             self.limited_by = "context"
         else:
             return
         self.finish_reason, self.call = "length", None
 
-    def hold_back(self) -> tuple[list[int], int]:
-        """Take back the visible tokens after the call's position, to be committed again after the latents.
-
-        Returns them and the context length before them (0 without any).
-        """
+    def hold_back(self) -> None:
+        """Take back the visible tokens after the call's position, to be committed again after the latents."""
         assert self.call is not None
-        held = self.visible.tokens[self.call.position :]
-        start = self.starts[self.call.position] if held else 0
+        position = self.call.position
+        if held := self.visible.tokens[position:]:
+            self.held[:0] = held
+            del self.ids[self.starts[position] :]
         for history in (self.visible.tokens, self.tops, self.starts, self.actions, self.logprobs):
             del history[len(history) - len(held) :]
-        return held, start
+
+    def tell_of_call(self, seconds: float) -> list[InvocationEvent]:
+        """That its latest call was served; of an answer that is streamed once the tokens before it are told of."""
+        call = self.invocations[-1]
+        event = InvocationEvent(self.index, call, seconds, self.reported_at(call.action))
+        if not self.streamed:
+            return [event]
+        self.told_later.append(event)
+        return []
 
     def fail(self, error: str) -> None:
         """End the answer here, because of an error."""

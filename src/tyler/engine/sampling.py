@@ -69,6 +69,13 @@ class Uniforms:
 
     def __init__(self, stream: np.random.Generator) -> None:
         self._stream = stream
+        self._kept: list[float] = []
+
+    def at(self, place: int) -> float:
+        """The number of a place, however often it is asked for."""
+        while len(self._kept) <= place:
+            self._kept.append(self.take())
+        return self._kept[place]
 
     def take(self) -> float:
         return self._stream.random()

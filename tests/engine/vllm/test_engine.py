@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,8 +120,8 @@ def test_latents_are_bit_for_bit_what_the_policy_read(engine: VllmEngine) -> Non
     latents = engine._llm.apply_model(lambda worker: worker.latents)[0]
     embed = latents.embed
 
-    def noted(ids: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        embeds = embed(ids, tokens)
+    def noted(ids: torch.Tensor, embed_tokens: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        embeds = embed(ids, embed_tokens)
         for place in ((ids >= latents.ids.first_latent) & (ids < latents.ids.shift)).nonzero().flatten().tolist():
             vector = read.setdefault(int(ids[place]), embeds[place].clone())
             assert torch.equal(vector, embeds[place])
@@ -253,6 +254,28 @@ def test_new_weights_reach_the_next_answer_and_not_a_running_one(engine: VllmEng
         engine.step()
     engine.refresh()
     check_equal(engine.run(asked), before)
+
+
+def test_memory_is_lent_where_vllm_can_sleep_and_only_there(
+    engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU cannot: vLLM's own calls are noted instead."""
+    told = list[str]()
+    for name in ("sleep", "wake_up"):
+        monkeypatch.setattr(engine._llm, name, partial(told.append, name))
+    monkeypatch.setattr(engine._llm, "is_sleeping", lambda: told[-1:] == ["sleep"])
+    asked = [Request(ids, max_new_tokens=8) for ids in prompts((40,))]
+    assert engine.release()
+    before = engine.run(asked)
+    assert not told
+    monkeypatch.setattr(engine, "_sleeps", True)
+    assert engine.release() and engine.release()
+    assert told == ["sleep"]
+    check_equal(engine.run(asked), before)
+    assert told == ["sleep", "wake_up"]
+    engine.release()
+    engine.refresh()
+    assert told == ["sleep", "wake_up"] * 2
 
 
 class Sampler:

@@ -15,7 +15,7 @@ USED = {
     "vllm.v1.engine.llm_engine": {
         "LLMEngine": [
             "add_request", "abort_request", "step", "apply_model", "reset_prefix_cache", "sleep", "wake_up",
-            "get_num_unfinished_requests",
+            "is_sleeping", "get_num_unfinished_requests",
         ]
     },
     "vllm.v1.executor": {"Executor": ["get_class"]},
@@ -60,9 +60,9 @@ def test_arguments_are_what_they_were() -> None:
     from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
     ours = {
-        "model", "dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes", "seed", "hf_overrides", "revision",
+        "model", "dtype", "max_num_seqs", "max_model_len", "kv_cache_memory_bytes", "hf_overrides", "revision",
         "additional_config", "logits_processors", "logprobs_mode", "skip_tokenizer_init", "async_scheduling",
-        "disable_log_stats", "use_tqdm_on_load", "enable_sleep_mode", "tensor_parallel_size", "quantization",
+        "use_tqdm_on_load", "compilation_config", "enable_sleep_mode", "tensor_parallel_size", "quantization",
     }  # fmt: skip
     assert ours <= {field.name for field in fields(EngineArgs)}
     asked = {"extra_args", "logprob_token_ids", "stop_token_ids", "output_kind", "detokenize", "ignore_eos"}
@@ -82,10 +82,24 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
     assert plugin.load().__module__ == "tyler.engine.vllm"
 
 
-def test_full_cuda_graphs_which_would_skip_operator_calls_are_refused() -> None:
-    from tyler.engine.vllm.settings import with_piecewise_graphs
+@pytest.mark.parametrize("mode", ["FULL_AND_PIECEWISE", "full"])
+def test_full_cuda_graphs_which_would_skip_operator_calls_are_refused(mode: str) -> None:
+    from tyler.engine.vllm.settings import check_arguments
 
-    assert with_piecewise_graphs({}) == {"cudagraph_mode": "PIECEWISE"}
-    assert with_piecewise_graphs({"compilation_config": {"level": 3}}) == {"level": 3, "cudagraph_mode": "PIECEWISE"}
-    with pytest.raises(ValueError, match="FULL_AND_PIECEWISE skips operator calls; allowed: PIECEWISE, NONE"):
-        with_piecewise_graphs({"compilation_config": {"cudagraph_mode": "FULL_AND_PIECEWISE"}})
+    check_arguments({"compilation_config": {"mode": 0}}, ())
+    with pytest.raises(ValueError, match=f"{mode.upper()} skips operator calls; allowed: PIECEWISE, NONE"):
+        check_arguments({"compilation_config": {"cudagraph_mode": mode}}, ())
+
+
+def test_the_settings_of_a_request_are_those_that_are_followed_or_refused() -> None:
+    """A new one is added to what this engine follows, or to what it refuses: none is ignored."""
+    from tyler.engine.request import Request
+    from tyler.engine.sampling import Sampling
+    from tyler.engine.vllm.engine import VllmEngine
+
+    followed = {
+        *("prompt_ids", "router", "sampling", "budget", "max_new_tokens", "max_generated", "stop", "stop_token_ids"),
+        *("logits", "operator_probs"),
+    }
+    assert {one.name for one in fields(Request)} == followed | set(VllmEngine.refused)
+    assert {one.name for one in fields(Sampling)} == {"temperature", "top_k", "top_p", "seed"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +81,7 @@ def learned(folder: Path, model: Tyler) -> tuple[list[dict[str, Any]], list[str]
 
 
 def told(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    records = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    records = read_jsonl(folder / "trajectories.jsonl.gz")
     return read_jsonl(folder / "metrics.jsonl"), [record["text"] for record in records]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.engine.logits import adjusted
+from tyler.engine.logits import drawn
 from tyler.engine.native.packing import fits_twice, packed_weight
 from tyler.engine.native.row import Decision
-from tyler.engine.sampling import choose, constants, logprobs_of, masked_logits, operator_probs
+from tyler.engine.sampling import constants, masked_logits, operator_probs
 from tyler.engine.soft_sampling import Choice, Sampler, Top
 from tyler.modeling.policy import Policy
 
@@ -42,7 +41,7 @@ def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
     for sampler, places in groups.items():
         own, states = [decisions[place] for place in places], hidden if len(groups) == 1 else hidden[places]
         if sampler is None:
-            choices = drawn(lm_head, states, own)
+            choices = chosen(lm_head, states, own)
         else:
             rows, logits = [one.row for one in own], lm_head.token_logits(states)
             memories, numbers = [row.sampler_state for row in rows], [row.uniforms.take() for row in rows]
@@ -51,22 +50,16 @@ def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
     return [found[place] for place in range(len(decisions))]
 
 
-def drawn(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> Iterator[Choice]:
+def chosen(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> Iterator[Choice]:
     """An action in V' each, greedy or sampled, from masked logits at the row's temperature.
 
-    What a request adjusts decides which is drawn; log-probabilities are of the policy itself. Among its alternatives an
-    action has the very number that it has alone, which may be rounded otherwise.
+    Among its alternatives an action has the very number that it has alone, which may be rounded otherwise.
     """
     logits, rows = logits_of(lm_head, hidden, decisions), [decision.row for decision in decisions]
-    draws = [decision.taken is None for decision in decisions]
-    chosen_by = adjusted(logits, [row.logit_state if own else None for row, own in zip(rows, draws, strict=True)])
-    numbers = [row.uniforms.take() if own else 0.0 for row, own in zip(rows, draws, strict=True)]
-    actions, logprobs = choose(chosen_by, [row.request.sampling for row in rows], numbers)
-    if not all(draws):
-        taken = zip(actions.tolist(), decisions, strict=True)
-        actions = torch.tensor([own if one.taken is None else one.taken for own, one in taken], device=logits.device)
-    if chosen_by is not logits or not all(draws):
-        logprobs = logprobs_of(logits, actions)
+    taken = [decision.taken for decision in decisions]
+    states = [row.logit_state if one is None else None for row, one in zip(rows, taken, strict=True)]
+    numbers = [row.uniforms.take() if one is None else 0.0 for row, one in zip(rows, taken, strict=True)]
+    actions, logprobs = drawn(logits, states, [row.request.sampling for row in rows], numbers, taken)
     if any(row.reports for row in rows):
         table = operator_probs(logits, logits.shape[-1] - lm_head.vocab_size).tolist()
         for row, probs in zip(rows, table, strict=True):

@@ -23,10 +23,9 @@ from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.decisions import LmHead, decide
 from tyler.engine.native.reader import CHUNK, Feed, Reader
 from tyler.engine.native.row import LATENT, Charge, Decision, Row, charged
-from tyler.engine.request import Event, InvocationEvent, Request, check_branch
+from tyler.engine.request import Event, Request, check_branch
 from tyler.engine.request_state import RequestState
 from tyler.engine.soft_sampling import Choice
-from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
@@ -67,19 +66,18 @@ class Engine(BaseEngine):
         positions: int | None = None,
     ) -> None:
         check_sizes(slots, memory)
-        super().__init__(backbone, operators, backbone.max_positions)
-        self.policy, self.synthesizer = policy, synthesizer
+        super().__init__(backbone, operators, policy, synthesizer, backbone.max_positions)
         self.heads: Heads = synthesizer.mapping() if heads is None else heads
         self.asked, self.memory = slots, memory
+        self.num_latents = {name: head.num_latents for name, head in self.heads.items()}
         self.longest_action = longest_action(self.heads)
         self.room = Room.of(backbone, slots, memory, None if positions is None else self._reach(positions))
-        self._names = [operator.name for operator in self.operators]
         self._device = backbone.device  # transformers looks it up again, and a step asks for it often
         self.lm_head = LmHead(policy)
         self.context = Context(self.room, backbone.dim, backbone.dtype, backbone.device)
         self.policy_reader = Reader(policy.decoder(), self.context)
         self.readers = [self.policy_reader]
-        self.rows: list[Row] = []
+        self.running = self.rows = list[Row]()
         """Those in slots, in their order."""
         self._free = list(range(self.room.slots))
         self._kept: dict[int, list[int]] = {}  # what the contexts of free slots held last
@@ -96,10 +94,6 @@ class Engine(BaseEngine):
     """What the synthesizer is fed instead of x_t, for methods that map it."""
 
     # -- requests ------------------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> Sequence[Row]:
-        return self.rows
 
     def offered(self, request: Request) -> tuple[bool, ...]:
         """Which operators are actions of the policy: none under a fixed router, never a removed one."""
@@ -191,15 +185,15 @@ class Engine(BaseEngine):
                     row.left_out = None
                 elif row.may_call and call.operator in self.heads:
                     row.park(call, logprob=0.0)
-                    self._finish_if_full(row)
+                    self._finish(row)
                     self._put_back(row)
 
     def _put_back(self, row: Row) -> None:
         """Take the tokens after the call's position out of the context: a structure's opening token waits."""
         if row.call is not None:
-            length = row.put_back()
+            row.hold_back()
             for reader in self.readers:
-                reader.forget(row.slot, length)
+                reader.forget(row.slot, row.length)
 
     # -- synthesize ----------------------------------------------------------------------------------------------
 
@@ -230,9 +224,7 @@ class Engine(BaseEngine):
         self._schedule([row for row, _ in planned])
         events = list[Event]()
         for (row, _), seconds in zip(planned, before, strict=True):
-            call = row.invocations[-1]
-            told = InvocationEvent(row.index, call, row.synthesis_seconds - seconds, row.reported_at(call.action))
-            (row.told_later if row.streamed else events).append(told)
+            events += row.tell_of_call(row.synthesis_seconds - seconds)
         return events
 
     def _head(self, row: Row) -> LatentHead:
@@ -242,14 +234,14 @@ class Engine(BaseEngine):
 
     def _append_latents(self, row: Row, latents: Tensor) -> None:
         assert row.call is not None
-        row.invoke(latents, self.vocab_size + self._names.index(row.call.operator))
+        row.invoke(latents, self.vocab_size + self._operator(row))
         self.context.write(row.slot, row.length, latents)
         row.ids += [LATENT] * len(latents)
         for token in row.held:
             row.show(row.repeats(token), 0.0, row.length)
             self._place(row, token)
         row.held = []
-        self._finish_if_full(row)
+        self._finish(row)
 
     # -- read ----------------------------------------------------------------------------------------------------
 
@@ -343,16 +335,16 @@ class Engine(BaseEngine):
                 self.context.write(row.slot, start, choice.embed[None])
         if choice.ended and not row.finish_reason:
             row.finish_reason = "stop"
-        self._finish_if_full(row)
+        self._finish(row)
 
     def _place(self, row: Row, token: int) -> None:
         """Let a token be the next position of the context."""
         self._unembedded.append((row.slot * self.room.capacity + row.length, token))
         row.ids.append(token)
 
-    def _finish_if_full(self, row: Row) -> None:
-        latents = 0 if row.call is None else self._head(row).num_latents
-        row.finish_if_full(self.counted(row), row.length, self.room.capacity - self.longest_action, latents=latents)
+    def _finish(self, row: Row) -> None:
+        """End a row where a limit is reached."""
+        self._finish_if_full(row, self.room.capacity)
         if row.limited_by == "context" and self.room.capacity < self.max_positions:
             row.limited_by = "memory"
 
@@ -383,14 +375,6 @@ class Engine(BaseEngine):
 
     def close(self) -> None:
         """Nothing outlives it."""
-
-    def watch(self) -> WeightWatch:
-        return WeightWatch(self.backbone.model, self.adapted)
-
-    @property
-    def adapted(self) -> list[Adaptable]:
-        """The modules whose LoRAs it decodes with."""
-        return [self.policy, self.synthesizer]
 
     @torch.inference_mode(False)
     def refresh(self) -> bool:

@@ -30,32 +30,24 @@ class Decision:
 class Row(RequestState):
     """One request that is being answered. Parking clears nothing and moves nothing: it sets `call`.
 
-    `pending` are the actions of a branch that come next, whatever would be drawn; `held` the tokens that stood behind
-    the place of the call it waits for, and come again after its latents.
+    `pending` are the actions of a branch that come next, whatever would be drawn. Of the context's positions `ids` has
+    the token that is read there, or LATENT.
     """
 
     slot: int
-    ids: list[int]
-    """Of the context's positions: the token that is read there, or LATENT."""
 
     def begin(self, slot: int, vocab_size: int) -> None:
-        """Take a slot; the context begins with the prompt."""
+        """Take a slot."""
         request = self.request
-        self.slot, self.ids = slot, list(request.prompt_ids)
+        self.slot = slot
         learned, repeated = request.router.learned, request.branch or ()
         self.pending = deque(action for action in repeated if learned or action < vocab_size)
         self.uniforms.skip(len(self.pending))
-        self.held: list[int] = []
         self.scoring: list[tuple[int, Decision]] = []  # with the position whose hidden state decides
         # A branch leaves out the invocation after its actions: the policy cannot draw one there, a fixed router's call
         # after so many others is not made.
         self.barred = request.branch is not None and learned
         self.left_out = None if request.branch is None or learned else len(repeated) - len(self.pending)
-
-    @property
-    def length(self) -> int:
-        """T_t: positions of its context."""
-        return len(self.ids)
 
     @property
     def draws(self) -> Decision:
@@ -77,13 +69,10 @@ class Row(RequestState):
         self.scoring.append((self.length - 1, Decision(self, self.allowed, action, len(self.actions))))
         return action
 
-    def put_back(self) -> int:
-        """Let the tokens after the call's position wait for its latents; the context's length without them."""
-        self.held, start = self.hold_back()
-        if self.held:
-            del self.ids[start:]
-            self.scoring = [one for one in self.scoring if one[1].place < len(self.actions)]
-        return self.length
+    def hold_back(self) -> None:
+        """As `RequestState.hold_back`; they are scored when they come again."""
+        super().hold_back()
+        self.scoring = [one for one in self.scoring if one[1].place < len(self.actions)]
 
     def unread(self, read_to: int) -> int:
         """From where a pass has to read it: what is new, what is to be scored, and at least its last position."""

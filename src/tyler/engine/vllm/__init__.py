@@ -5,7 +5,6 @@ ids.py        how operators, latents and queries are written as token ids, and w
 model.py      the plugin: a decoder class of vLLM that knows operators
 low_rank.py   both adapters as a path beside a frozen, perhaps quantised, linear map
 decisions.py  the shared rule of choosing actions, as a logits processor of vLLM
-weights.py    what a Tyler adds to its backbone, and how it reaches vLLM's workers
 settings.py   what vLLM is started with
 """
 

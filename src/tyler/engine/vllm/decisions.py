@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 from vllm.config import VllmConfig
-from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from tyler.engine.logits import LogitState, adjusted
-from tyler.engine.sampling import NEVER, Sampling, choose, constants, logprobs_of, masked_logits
+from tyler.engine.logits import LogitState, drawn
+from tyler.engine.sampling import NEVER, Sampling, Uniforms, constants, masked_logits
 from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
@@ -44,20 +42,13 @@ class Turn:
     is_call: bool = False
 
 
-def ids_of(config: VllmConfig) -> Ids:
-    """The ids that the engine wrote into the config of its workers."""
-    given = config.additional_config[TURN]
-    return Ids(given["vocab_size"], given["num_latents"], given["rows"])
-
-
 class Row:
     """One row of the batch: its Turn, and the actions that it has chosen so far, which vLLM appends to."""
 
     def __init__(self, turn: Turn, chosen: Sequence[int]) -> None:
         self.turn, self._chosen = turn, chosen
-        self._stream = turn.sampling.stream(purpose=0)
-        self._stream.random(turn.taken)
-        self._uniforms: list[float] = []
+        self._uniforms = Uniforms(turn.sampling.stream(purpose=0))
+        self._uniforms.skip(turn.taken)
 
     @property
     def logit_state(self) -> LogitState | None:
@@ -75,16 +66,15 @@ class Row:
     def uniform(self) -> float:
         """The number of its stream that belongs to this decision, however often it is asked for."""
         place = len(self._chosen) - len(self.turn.forced)
-        while len(self._uniforms) <= place:
-            self._uniforms.append(self._stream.random())
-        return self._uniforms[place] if place >= 0 else 0.0
+        return self._uniforms.at(place) if place >= 0 else 0.0
 
 
 class Decisions(LogitsProcessor):
     """Chooses the action of every row; see above."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        self._ids, self._told = ids_of(vllm_config), vllm_config.additional_config[TURN]
+        self._told = vllm_config.additional_config[TURN]
+        self._ids = Ids(**self._told["ids"])
         self._rows: dict[int, Row] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -92,7 +82,7 @@ class Decisions(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow vLLM's batch; it calls this before every forward pass, so the host knows what the pass will hold."""
-        process_dict_updates(self._rows, batch_update, row_of)
+        process_dict_updates(self._rows, batch_update, lambda params, _, chosen: Row(params.extra_args[TURN], chosen))
         self._told["has_calls"] = any(row.turn.is_call for row in self._rows.values())
 
     def apply(self, logits: Tensor) -> Tensor:
@@ -114,19 +104,10 @@ class Decisions(LogitsProcessor):
         turns, device = [row.turn for row in rows], logits.device
         allowed = constants(tuple(turn.allowed for turn in turns), device)
         scaled = masked_logits(own, allowed, constants(tuple(turn.sampling.scale for turn in turns), device))
-        chosen_by = adjusted(scaled, [row.logit_state for row in rows])
-        actions, logprobs = choose(chosen_by, [turn.sampling for turn in turns], [row.uniform() for row in rows])
-        if chosen_by is not scaled or any(row.forced is not None for row in rows):
-            forced = [a if row.forced is None else row.forced for a, row in zip(actions.tolist(), rows, strict=True)]
-            actions = torch.tensor(forced, device=device)
-            logprobs = logprobs_of(scaled, actions)
+        numbers, forced = [row.uniform() for row in rows], [row.forced for row in rows]
+        states = [row.logit_state for row in rows]
+        actions, logprobs = drawn(scaled, states, [turn.sampling for turn in turns], numbers, forced)
         if not any(any(turn.allowed) for turn in turns):
             return actions, logprobs[:, None]
         operators = scaled[:, self._ids.vocab_size :] - scaled.logsumexp(dim=-1, keepdim=True)
         return actions, torch.cat([logprobs[:, None], operators], dim=-1)
-
-
-def row_of(params: SamplingParams, prompt_ids: Any, chosen: list[int]) -> Row | None:
-    """The row of a request that the engine sent."""
-    turn = (params.extra_args or {}).get(TURN)
-    return None if turn is None else Row(turn, chosen)

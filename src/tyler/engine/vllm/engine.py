@@ -11,34 +11,29 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from functools import partial
-from typing import Any, TypeVar
+from operator import methodcaller
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 from vllm.inputs import TokensPrompt
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
-from tyler.engine.base import BaseEngine, Load
-from tyler.engine.request import Event, InvocationEvent, Request
+from tyler.engine.base import BaseEngine
+from tyler.engine.request import Event
 from tyler.engine.request_state import RequestState, logit_state
-from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import DecodingError
-from tyler.engine.vllm import weights
 from tyler.engine.vllm.decisions import TURN, Turn
 from tyler.engine.vllm.ids import Rows
 from tyler.engine.vllm.settings import engine_args
-from tyler.engine.weight_watch import WeightWatch, writes
+from tyler.engine.weight_watch import writes
+from tyler.modeling.additions import added_by, of_policy, of_synthesizer
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, SynthesisModel
-
-Found = TypeVar("Found")
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -46,34 +41,26 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine is in this proc
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # its logits processors know the batch before the pass; the other's do not
 
 
-@dataclass
-class Answer:
-    """An answer between and in its requests to vLLM. `ids` is x_t as the policy reads it."""
+class Answer(RequestState):
+    """A request between and in its requests to vLLM. Its `ids` are x_t as the policy reads it."""
 
-    row: RequestState
-    ids: list[int]
-    blocks: list[tuple[int, list[int]]] = field(default_factory=list)  # of each call: where in ids, and its places
-    held: list[int] = field(default_factory=list)  # tokens behind a call's place, to be read after its latents
-    taken: int = 0  # numbers of its random stream
-    request: str | None = None  # in flight
-    calling: list[int] = field(default_factory=list)  # places of the call in flight; empty while the policy decides
-    began: float = 0.0  # when that call did
-    lends: bool = False  # its latents' rows are lent to older answers
-
-    @property
-    def places(self) -> list[int]:
-        """Of all its latents."""
-        return [place for _, places in self.blocks for place in places]
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.taken = 0  # numbers of its random stream
+        self.sent: str | None = None  # its request in flight
+        self.calling: list[int] = []  # places of the call in flight; empty while the policy decides
+        self.began = 0.0  # when that call did
+        self.lends = False  # its latents' rows are lent to older answers
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to read: what was held back is read even of an answer that is full."""
-        return bool(self.row.finish_reason) and not (self.held and self.row.finish_reason == "length")
+        return bool(self.finish_reason) and not (self.held and self.finish_reason == "length")
 
     @property
     def at_call(self) -> bool:
         """Whether all tokens before its next call are in the context: some may be held back for an earlier one."""
-        return self.row.call is not None and self.row.call.position <= len(self.row.visible)
+        return self.call is not None and self.call.position <= len(self.visible)
 
 
 class VllmEngine(BaseEngine):
@@ -82,6 +69,9 @@ class VllmEngine(BaseEngine):
     Greedy answers in float32 are those of the native engine, action by action; a seed gives the same draws. Raises
     ValueError for what vLLM cannot do, and DecodingError once vLLM or one of its workers has failed.
     """
+
+    row_type = Answer
+    refused = ("sampler", "soft_prompt", "top_logprobs", "branch")
 
     def __init__(
         self,
@@ -98,39 +88,24 @@ class VllmEngine(BaseEngine):
     ) -> None:
         if heads is not None and dict(heads) != dict(synthesizer.mapping()):
             raise ValueError("a model under an intervention (with_heads) runs on the native engine alone")
-        self.policy, self.synthesizer = policy, synthesizer
-        self._added = weights.added_by(policy, synthesizer)
-        args, self.ids, positions = engine_args(backbone, tuple(operators), self._added, slots, memory, arguments or {})
-        super().__init__(backbone, operators, positions)
+        self._added = added_by(policy, synthesizer)
+        given = {"max_num_seqs": slots, "kv_cache_memory_bytes": memory, **(arguments or {})}
+        args, self.ids, positions = engine_args(backbone, operators, self._added, given)
+        super().__init__(backbone, operators, policy, synthesizer, positions)
         config = args.create_engine_config()
         self._llm = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
-        self.slots = config.scheduler_config.max_num_seqs
+        self.slots, self._sleeps = config.scheduler_config.max_num_seqs, config.model_config.enable_sleep_mode
         self.rows = Rows(self.ids)
-        self.answers: list[Answer] = []
+        self.running: list[Answer] = []
         self._in_flight: dict[str, Answer] = {}
         self._sent, self._version = 0, 0
         self._failure: str | None = None
-        self._names = [operator.name for operator in self.operators]
-        self._asleep = False
         self._written: list[int] | None = None  # how often the synthesizer's weights had been when they were sent
         self._load_weights()
-
-    def prepare(self, request: Request, *, streamed: bool = True) -> RequestState:
-        """As `BaseEngine.prepare`; raises ValueError for what runs on the native engine alone, too."""
-        check_supported(request)
-        return super().prepare(request, streamed=streamed)
-
-    @property
-    def running(self) -> Sequence[RequestState]:
-        return [answer.row for answer in self.answers]
 
     def fits(self, slots: int, memory: int | None, positions: int) -> bool:
         """More answers than it has rows wait; its memory is what it was started with."""
         return self._failure is None
-
-    def load(self) -> Load:
-        """What it is doing, as seen in passing."""
-        return Load(len(self.answers), len(self.waiting))
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -144,35 +119,36 @@ class VllmEngine(BaseEngine):
         self._wake()
         self._admit()
         self._proceed()
-        batch, started = list(self._in_flight.values()), time.perf_counter()
-        outputs = self._guarded(self._llm.step) if batch else []
-        told = [(self._in_flight[o.request_id], o) for o in outputs if o.request_id in self._in_flight]
-        for answer, output in told:
+        batch, started, served = list(self._in_flight.values()), time.perf_counter(), list[Answer]()
+        for output in self._guarded(self._llm.step) if batch else ():
+            if (answer := self._in_flight.get(output.request_id)) is None:
+                continue
             if output.finished:
-                self._forget_request(answer)
-        decided = [(answer, output) for answer, output in told if not answer.calling]
-        events = self._serve([answer for answer, output in told if answer.calling and output.finished])
-        for answer, output in decided:
-            self._receive(answer, output)
-        share = (time.perf_counter() - started) / max(1, len(batch))
+                answer.sent = None
+                del self._in_flight[output.request_id]
+            if not answer.calling:
+                self._receive(answer, output)
+            elif output.finished:
+                served.append(answer)
+        events = self._serve(served) if served else []
         for answer in batch:
-            answer.row.engine_seconds += share
-        events += [event for row in self.running if row.streamed for event in row.emit()]
+            answer.engine_seconds += (time.perf_counter() - started) / len(batch)
+        events += [event for answer in self.running if answer.streamed for event in answer.emit()]
         return events + self._retire()
 
     def _admit(self) -> None:
         """Fill free rows of the batch from the queue."""
-        while self.waiting and len(self.answers) < self.slots and not self.waiting[0].finish_reason:
-            row = self.waiting.popleft()
-            row.start()
-            self.answers.append(Answer(row, list(row.request.prompt_ids)))
+        while self.waiting and len(self.running) < self.slots and not self.waiting[0].finish_reason:
+            answer = self.waiting.popleft()
+            assert isinstance(answer, Answer)
+            answer.start()
+            self.running.append(answer)
 
     def _proceed(self) -> None:
         """Start the next request of every answer that has none, the oldest first, as far as there are rows."""
-        idle = [answer for answer in self.answers if answer.request is None and not answer.done]
+        idle = [answer for answer in self.running if answer.sent is None and not answer.done]
         for answer in idle:
             self._park_scheduled(answer)
-        for answer in idle:
             while not self._start(answer):
                 if self._in_flight:
                     return  # rows come back
@@ -182,7 +158,7 @@ class VllmEngine(BaseEngine):
         """Start the next request of an answer; False where there are too few free rows."""
         operator = self._operator(answer) if answer.at_call else None
         wanted = 0 if operator is None else self.ids.num_latents[operator]
-        if wanted + answer.lends * len(answer.places) > self.rows.free:
+        if wanted + answer.lends * len(self.ids.places(answer.ids)) > self.rows.free:
             return False
         if answer.lends:
             self._take_back(answer)
@@ -194,154 +170,116 @@ class VllmEngine(BaseEngine):
 
     def _decode(self, answer: Answer) -> None:
         """Let the policy go on: first with the tokens that were held back, up to the next call if there is one."""
-        row = answer.row
-        forced = answer.held if row.call is None else answer.held[: row.call.position - len(row.visible)]
-        ends_early = row.call is not None or bool(row.finish_reason)
-        count = len(forced) if ends_early else row.request.max_new_tokens - self.counted(row)
-        state, shown = logit_state(row.request, (), self.backbone), tuple(row.visible.tokens)
-        turn = Turn(row.request.sampling, row.allowed, answer.taken, tuple(forced), state, shown)
+        request, call, visible = answer.request, answer.call, answer.visible.tokens
+        forced = answer.held if call is None else answer.held[: call.position - len(visible)]
+        ends_early = call is not None or bool(answer.finish_reason)
+        count = len(forced) if ends_early else request.max_new_tokens - self.counted(answer)
+        state = logit_state(request, (), self.backbone)
+        turn = Turn(request.sampling, answer.allowed, answer.taken, tuple(forced), state, tuple(visible))
         first, *others = self.ids.report
-        params = SamplingParams(
-            temperature=0.0,
+        self._send(
+            answer,
+            answer.ids,
+            turn,
             max_tokens=count,
-            ignore_eos=True,
-            stop_token_ids=[*row.end_ids, *range(self.vocab_size, self.ids.num_actions)],
-            logprob_token_ids=[first, *(others if row.reports else ())],
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-            extra_args={TURN: turn},
+            stop_token_ids=[*answer.end_ids, *range(self.vocab_size, self.ids.num_actions)],
+            logprob_token_ids=[first, *(others if answer.reports else ())],
         )
-        self._send(answer, answer.ids, params)
 
     def _synthesize(self, answer: Answer, operator: int) -> None:
         """Let the synthesizer read [x_t; Q_k]; its hidden states become rows of the table."""
         answer.calling, answer.began = self.rows.take(self.ids.num_latents[operator]), time.perf_counter()
-        params = SamplingParams(
-            temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False, extra_args={TURN: Turn(is_call=True)}
-        )
-        self._send(answer, self.ids.call(answer.ids, operator, answer.calling), params)
+        self._send(answer, self.ids.call(answer.ids, operator, answer.calling), Turn(is_call=True), max_tokens=1)
 
-    def _send(self, answer: Answer, ids: Sequence[int], params: SamplingParams) -> None:
+    def _send(self, answer: Answer, ids: Sequence[int], turn: Turn, **settings: Any) -> None:
+        settings |= {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "extra_args": {TURN: turn}}
+        params = SamplingParams(output_kind=RequestOutputKind.DELTA, **settings)
         self._sent += 1
-        answer.request = str(self._sent)
+        answer.sent = str(self._sent)
         prompt = TokensPrompt(prompt_token_ids=list(ids), cache_salt=f"{self._version}.{self.rows.epoch}")
-        self._guarded(self._llm.add_request, answer.request, prompt, params)
-        self._in_flight[answer.request] = answer
+        self._guarded(self._llm.add_request, answer.sent, prompt, params)
+        self._in_flight[answer.sent] = answer
 
     # -- what came of it -----------------------------------------------------------------------------------------
 
     def _serve(self, served: Sequence[Answer]) -> list[Event]:
         """x_{t+1} = [x_t; z_t] of every call that was answered: the ids of its rows."""
         events: list[Event] = []
-        read = self._read([place for answer in served for place in answer.calling])
+        (read, *_) = self._apply("read_rows", [self.ids.row_of(one) for row in served for one in row.calling])
         for answer, latents in zip(served, read.split([len(answer.calling) for answer in served]), strict=True):
-            row, seconds = answer.row, time.perf_counter() - answer.began
-            invocation = row.invoke(latents.clone(), self.vocab_size + self._operator(answer))
-            row.synthesis_seconds += seconds
-            answer.blocks.append((len(answer.ids), answer.calling))
+            seconds = time.perf_counter() - answer.began
+            answer.invoke(latents.clone(), self.vocab_size + self._operator(answer))
+            answer.synthesis_seconds += seconds
             answer.ids += self.ids.latents(answer.calling)
             answer.calling = []
-            self._finish_if_full(answer)
-            event = InvocationEvent(row.index, invocation, seconds, row.reported_at(invocation.action))
-            (row.told_later if row.streamed else events).append(event)
+            self._finish_if_full(answer, self.max_positions)
+            events += answer.tell_of_call(seconds)
         return events
 
     def _receive(self, answer: Answer, output: RequestOutput) -> None:
         """Carry out the actions that the policy has chosen in a step."""
-        row, completion = answer.row, output.outputs[0]
+        completion = output.outputs[0]
         for action, reported in zip(completion.token_ids, completion.logprobs or (), strict=True):
             logprob, *operators = (reported[column].logprob for column in self.ids.report if column in reported)
-            row.report([math.exp(one) for one in operators])
+            answer.report([math.exp(one) for one in operators])
             self._act(answer, action, logprob)
             self._park_scheduled(answer)
-        if answer.request is not None and (row.finish_reason or row.call is not None):
+        if answer.finish_reason or answer.call is not None:
             self._withdraw(answer)
 
     def _act(self, answer: Answer, action: int, logprob: float) -> None:
-        row = answer.row
         if answer.held:
-            if not row.is_lost(logprob, "the logits of tokens after a call"):
-                row.show(answer.held.pop(0), logprob, len(answer.ids))
+            if not answer.is_lost(logprob, "the logits of tokens after a call"):
+                answer.show(answer.held.pop(0), logprob, answer.length)
                 answer.ids.append(action)
             return
         answer.taken += 1
-        if row.act(action, logprob, len(answer.ids), self._names, self.vocab_size):
+        if answer.act(action, logprob, answer.length, self._names, self.vocab_size):
             answer.ids.append(action)
-        self._finish_if_full(answer)
-
-    def _finish_if_full(self, answer: Answer) -> None:
-        row, longest = answer.row, self.max_positions - self.longest_action
-        latents = 0 if row.call is None else self.ids.num_latents[self._operator(answer)]
-        row.finish_if_full(self.counted(row), len(answer.ids), longest, latents=latents, held=len(answer.held))
+        self._finish_if_full(answer, self.max_positions)
 
     def _park_scheduled(self, answer: Answer) -> None:
         """Park the answer where its fixed schedule places an operator, and hold back the tokens behind that place."""
-        row = answer.row
-        while row.call is None and not row.finish_reason and (call := row.schedule.due()) is not None:
-            if row.may_call:
-                row.park(call, logprob=0.0)
-                self._finish_if_full(answer)
+        while answer.call is None and not answer.finish_reason and (call := answer.schedule.due()) is not None:
+            if answer.may_call:
+                answer.park(call, logprob=0.0)
+                self._finish_if_full(answer, self.max_positions)
         if answer.at_call:
-            held, start = row.hold_back()
-            if held:
-                answer.held[:0] = held
-                del answer.ids[start:]
-
-    def _operator(self, answer: Answer) -> int:
-        """The number of the operator that it waits for."""
-        assert answer.row.call is not None
-        return self._names.index(answer.row.call.operator)
+            answer.hold_back()
 
     def _retire(self) -> list[Event]:
         """Take finished answers out, with their requests and their rows."""
-        done = [answer for answer in self.answers if answer.done]
+        done = [answer for answer in self.running if answer.done]
         for answer in done:
-            self.answers.remove(answer)
-            if answer.request is not None:
-                self._withdraw(answer)
-            self.rows.give_back([*answer.calling, *([] if answer.lends else answer.places)])
-        rows = [*self.take_aborted(), *(answer.row for answer in done)]
-        return [row.finished(self.vocab_size) for row in rows]
+            self.running.remove(answer)
+            self._withdraw(answer)
+            self.rows.give_back([*answer.calling, *([] if answer.lends else self.ids.places(answer.ids))])
+        return [row.finished(self.vocab_size) for row in (*self.take_aborted(), *done)]
 
     def _withdraw(self, answer: Answer) -> None:
-        """Abort the request in flight."""
-        request = self._forget_request(answer)
-        self._guarded(self._llm.abort_request, [request])
-
-    def _forget_request(self, answer: Answer) -> str:
-        assert answer.request is not None
-        request, answer.request = answer.request, None
-        del self._in_flight[request]
-        return request
+        """Abort its request that is in flight, if one is."""
+        if answer.sent is not None:
+            del self._in_flight[answer.sent]
+            self._guarded(self._llm.abort_request, [answer.sent])
+            answer.sent = None
 
     # -- the table of latents ------------------------------------------------------------------------------------
 
-    def _read(self, places: Sequence[int]) -> Tensor:
-        """Latents of the table, bit for bit as the policy reads them."""
-        if not places:
-            return torch.empty(0, self.backbone.dim)
-        return self._apply(partial(weights.read_rows, list(map(self.ids.row_of, places))))[0]
-
     def _lend_rows(self, idle: Sequence[Answer]) -> None:
         """Give up the rows of the youngest answer that has some, so that an older one can call."""
-        answer = next(answer for answer in reversed(idle) if answer.blocks and not answer.lends)
+        answer = next(answer for answer in reversed(idle) if answer.latents and not answer.lends)
         answer.lends = True
-        self.rows.give_back(answer.places)
+        self.rows.give_back(self.ids.places(answer.ids))
 
     def _take_back(self, answer: Answer) -> None:
         """Put its latents into other rows; they have other ids, and the same bits."""
-        for number, (start, places) in enumerate(answer.blocks):
-            answer.blocks[number] = (start, taken := self.rows.take(len(places)))
-            answer.ids[start : start + len(taken)] = self.ids.latents(taken)
-        rows = list(map(self.ids.row_of, answer.places))
-        self._apply(partial(weights.write_rows, rows, torch.cat(answer.row.latents)))
+        places = self.rows.take(len(self.ids.places(answer.ids)))
+        again = iter(self.ids.latents(places))
+        answer.ids = [next(again) if one >= self.ids.first_latent else one for one in answer.ids]
+        self._apply("write_rows", list(map(self.ids.row_of, places)), torch.cat(answer.latents))
         answer.lends = False
 
     # -- weights and memory --------------------------------------------------------------------------------------
-
-    def watch(self) -> WeightWatch:
-        """The weights it decodes with, as they are now."""
-        return WeightWatch(self.backbone.model, [self.policy, self.synthesizer])
 
     def refresh(self) -> bool:
         """Bring the weights in vLLM's workers up to date, and drop what was computed with the old ones.
@@ -351,7 +289,7 @@ class VllmEngine(BaseEngine):
         """
         if self.busy:
             raise RuntimeError("the model's weights changed while answers are decoded; finish or abort them first")
-        if weights.added_by(self.policy, self.synthesizer) != self._added:
+        if added_by(self.policy, self.synthesizer) != self._added:
             return False
         self._wake()
         self._load_weights()
@@ -362,41 +300,38 @@ class VllmEngine(BaseEngine):
 
         What is written to the weights meanwhile, even past torch's counters, is there when the engine goes on.
         """
-        if self._llm.vllm_config.model_config.enable_sleep_mode and not self._asleep:
+        if self._sleeps and not self._guarded(self._llm.is_sleeping):
             self._guarded(self._llm.sleep)
-            self._asleep = True
         self._written = None
         return True
 
     def _wake(self) -> None:
-        if self._asleep:
+        if self._sleeps and self._guarded(self._llm.is_sleeping):
             self._guarded(self._llm.wake_up)
-            self._asleep = False
-        if self._written is None and not self.answers:
+        if self._written is None and not self.running:
             self._load_weights()
 
     def _load_weights(self) -> None:
         """Send eta and psi, phi and the heads too where they were written since, and drop what older ones computed."""
         written = writes(list(self.synthesizer.parameters()))
         if written != self._written:
-            self._apply(partial(weights.load, weights.of_synthesizer(self.synthesizer, self.operators)))
+            self._apply("take_weights", of_synthesizer(self.synthesizer, self.operators))
             self._written = written
-        self._apply(partial(weights.load, weights.of_policy(self.policy)))
+        self._apply("take_weights", of_policy(self.policy))
         self._version += 1
         self._guarded(self._llm.reset_prefix_cache)
 
     def close(self) -> None:
         """End vLLM and its workers."""
-        if self._failure is None:
-            self._drop_answers()
+        self._drop_answers()
         self._failure = self._failure or "it was closed"
         self._llm.engine_core.shutdown()
 
-    def _apply(self, work: Callable[[nn.Module], Found]) -> list[Found]:
-        """What `work` returns for the model of each worker."""
-        return self._guarded(self._llm.apply_model, work)
+    def _apply(self, method: str, *arguments: Any) -> list[Any]:
+        """What a method of the model returns in each worker."""
+        return self._guarded(self._llm.apply_model, methodcaller(method, *arguments))
 
-    def _guarded(self, work: Callable[..., Found], *arguments: Any) -> Found:
+    def _guarded(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """A call of vLLM; whatever it raises ends the engine, with one named error for every caller."""
         if self._failure is not None:
             self._drop_answers()
@@ -409,24 +344,5 @@ class VllmEngine(BaseEngine):
             raise DecodingError(f"vLLM failed: {self._failure}; the next call starts it again") from error
 
     def _drop_answers(self) -> None:
-        for held in (self.waiting, self.answers, self._in_flight):
+        for held in (self.waiting, self.running, self._in_flight):
             held.clear()
-
-
-SERVED = {
-    Request: (
-        *("prompt_ids", "router", "sampling", "budget", "max_new_tokens", "max_generated", "stop", "stop_token_ids"),
-        *("logits", "operator_probs"),
-    ),
-    Sampling: ("temperature", "top_k", "top_p", "seed"),
-}
-"""The settings that this engine follows."""
-
-
-def check_supported(request: Request) -> None:
-    """Raise ValueError for a setting that only the native engine follows, by name: none is ignored."""
-    for given, served in ((request, SERVED[Request]), (request.sampling, SERVED[Sampling])):
-        for one in fields(given):
-            usual = one.default if one.default_factory is MISSING else one.default_factory()
-            if one.init and one.name not in served and getattr(given, one.name) != usual:
-                raise ValueError(f"a request with a {one.name} runs on the native engine alone; use engine 'native'")

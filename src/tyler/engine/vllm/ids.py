@@ -28,6 +28,7 @@ class Ids:
 
     def __init__(self, vocab_size: int, num_latents: Sequence[int], rows: int) -> None:
         self.vocab_size, self.num_latents, self.rows = vocab_size, list(num_latents), rows
+        self.settings = {"vocab_size": vocab_size, "num_latents": self.num_latents, "rows": rows}
         self.num_queries = sum(num_latents)  # S: of all operators, one after the other
         self.num_actions = vocab_size + len(num_latents)  # |V'|
         self.first_latent = self.num_actions + len(num_latents) + 1
@@ -46,6 +47,10 @@ class Ids:
     def latents(self, places: Sequence[int]) -> list[int]:
         """Ids of latents, as the policy reads them."""
         return [self.first_latent + place for place in places]
+
+    def places(self, ids: Sequence[int]) -> list[int]:
+        """Those of the latents in a context."""
+        return [one - self.first_latent for one in ids if one >= self.first_latent]
 
     def call(self, context: Sequence[int], operator: int, places: Sequence[int]) -> list[int]:
         """[x_t; Q_k] as the synthesizer reads it; the latents become the rows of `places`."""

@@ -16,8 +16,7 @@ from torch.nn.functional import linear
 from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.model_executor.layers.linear import LinearBase, RowParallelLinear
 
-Adapter = Mapping[str, tuple[Tensor, Tensor]]
-"""Of each adapted map of the backbone, by its name: A [rank, in] and scaled B [out, rank]."""
+from tyler.modeling.additions import Adapter
 
 PARTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "qkv_proj": {"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",)},

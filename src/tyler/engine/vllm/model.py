@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 
 from tyler.engine.sampling import NEVER
-from tyler.engine.vllm.decisions import TURN, ids_of
+from tyler.engine.vllm.decisions import TURN
 from tyler.engine.vllm.ids import Ids
-from tyler.engine.vllm.low_rank import adapt
+from tyler.engine.vllm.low_rank import adapt, load_adapter
+from tyler.modeling.additions import Additions
 
 
 class Unrotated(nn.Module):
@@ -61,13 +62,13 @@ class Latents(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32), persistent=False)
         self.register_buffer("table", torch.zeros(ids.rows, dim, dtype=dtype), persistent=False)
 
-    def embed(self, ids: Tensor, tokens: Tensor) -> Tensor:
-        """Put latents and queries where `ids` name them, and `tokens` [seq, dim] elsewhere."""
+    def embed(self, ids: Tensor, embed_tokens: Callable[[Tensor], Tensor]) -> Tensor:
+        """Embeddings [seq, dim] of latents and queries where `ids` name them, and of tokens elsewhere."""
         read = torch.where(ids >= self.ids.shift, ids - self.ids.shift, ids)
         is_query, is_latent = ids >= self.ids.first_query, read >= self.ids.first_latent
         latents = self.table[(read - self.ids.first_latent).clamp(min=0) % self.ids.rows]
         queries = self.queries[(ids - self.ids.first_query).clamp(min=0) % max(1, self.ids.num_queries)]
-        embeds = torch.where(is_latent[:, None], latents, tokens)
+        embeds = torch.where(is_latent[:, None], latents, embed_tokens(read.clamp(max=self.ids.vocab_size - 1)))
         if self.maps_input:
             mapped = linear(embeds.float(), self.map_weight, self.map_bias).to(embeds.dtype)
             embeds = torch.where((ids >= self.ids.shift)[:, None], mapped, embeds)
@@ -101,7 +102,8 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
 
     class Tyler(base):  # type: ignore[misc, valid-type]
         def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-            ids, settings = ids_of(vllm_config), vllm_config.additional_config[TURN]
+            settings = vllm_config.additional_config[TURN]
+            ids = Ids(**settings["ids"])
             super().__init__(vllm_config=with_vocabulary(vllm_config, ids.vocab_size), prefix=prefix)
             dtype, positions = vllm_config.model_config.dtype, vllm_config.scheduler_config.max_num_batched_tokens
             self.latents = Latents(ids, self.config.hidden_size, dtype, settings["maps_input"])
@@ -110,21 +112,12 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             self.told = settings
 
         def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-            ids = self.latents.ids
-            read = torch.where(input_ids >= ids.shift, input_ids - ids.shift, input_ids)
-            return self.latents.embed(input_ids, super().embed_input_ids(read.clamp(max=ids.vocab_size - 1)))
+            return self.latents.embed(input_ids, super().embed_input_ids)
 
-        def forward(
-            self,
-            input_ids: Tensor,
-            positions: Tensor,
-            intermediate_tensors: object = None,
-            inputs_embeds: Tensor | None = None,
-        ) -> Tensor:
+        def forward(self, input_ids: Tensor, positions: Tensor, *_: object, **__: object) -> Tensor:
             synthesizer = input_ids >= self.latents.ids.shift
-            self.readers[: len(input_ids), 0] = ~synthesizer
-            self.readers[: len(input_ids), 1] = synthesizer
-            hidden = super().forward(None, positions, intermediate_tensors, self.embed_input_ids(input_ids))
+            self.readers[: len(input_ids)] = torch.stack([~synthesizer, synthesizer], dim=-1)
+            hidden = super().forward(None, positions, None, self.embed_input_ids(input_ids))
             if self.told.get("has_calls"):
                 self.latents.project(input_ids, hidden)
             return hidden
@@ -137,6 +130,20 @@ def tyler_of(base: type[nn.Module]) -> type[nn.Module]:
             operators = hidden_states.float() @ self.latents.psi.T
             report = operators.new_full((len(tokens), len(self.latents.ids.report)), NEVER)  # p = 0
             return torch.cat([tokens.float(), operators, report], dim=-1)
+
+        def take_weights(self, added: Additions) -> None:
+            """Copy weights to where they are: recorded graphs read the same memory."""
+            load_adapter(self, added.reader, added.adapter)
+            for name, tensor in added.tensors.items():
+                self.latents.get_buffer(name).copy_(tensor)
+
+        def read_rows(self, rows: list[int]) -> Tensor:
+            """Latents [rows, dim], on the CPU."""
+            return self.latents.table[rows].cpu()
+
+        def write_rows(self, rows: list[int], latents: Tensor) -> None:
+            """Put latents that were read back into the table."""
+            self.latents.table[rows] = latents.to(self.latents.table)
 
     Tyler.__name__ = Tyler.__qualname__ = f"Tyler{base.__name__}"
     return Tyler

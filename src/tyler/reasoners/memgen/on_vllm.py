@@ -31,8 +31,7 @@ class MemGenOnVllm(VllmEngine):
         return len(row.visible)
 
     def _park_scheduled(self, answer: Answer) -> None:
-        row = answer.row
-        if schedule_of(row).unseen:
-            ids = [*row.request.prompt_ids[-TAIL:], *row.visible.tokens]
-            schedule_of(row).look(ends_in_delimiter(self.backbone.tokenizer, ids))
+        if schedule_of(answer).unseen:
+            ids = [*answer.request.prompt_ids[-TAIL:], *answer.visible.tokens]
+            schedule_of(answer).look(ends_in_delimiter(self.backbone.tokenizer, ids))
         super()._park_scheduled(answer)

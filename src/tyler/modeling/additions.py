@@ -1,0 +1,72 @@
+"""What a Tyler adds to its backbone, as plain float32 tensors on the CPU: for engines that hold the backbone apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig
+from torch import Tensor, nn
+
+from tyler.modeling.lora import ADAPTER, low_rank_maps
+from tyler.modeling.operators import Operator
+from tyler.modeling.policy import Policy
+from tyler.modeling.synthesis import SynthesisModel
+
+Adapter = Mapping[str, tuple[Tensor, Tensor]]
+"""Of each adapted map of the backbone, by its name: A [rank, in] and scaled B [out, rank]."""
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The adapter of one reader of the context (0: policy, 1: synthesizer), and what else comes with it, by name."""
+
+    reader: int
+    adapter: Adapter
+    tensors: Mapping[str, Tensor]
+
+
+@torch.no_grad()
+def of_policy(policy: Policy) -> Additions:
+    """eta and psi: what Stage 2 moves."""
+    return Additions(0, low_rank_maps(policy.lora), {"psi": on_cpu(policy.psi)})
+
+
+@torch.no_grad()
+def of_synthesizer(synthesizer: SynthesisModel, operators: Sequence[Operator]) -> Additions:
+    """phi, Q_k and Proj_k of every operator as z = W h + b with a b for each query, and the map of what is read.
+
+    Raises ValueError for a head that is not affine.
+    """
+    heads = [synthesizer.mapping()[operator.name] for operator in operators]
+    if other := next((head for head in heads if not hasattr(head, "affine")), None):
+        raise ValueError(f"a head of kind {type(other).__name__} runs on the native engine alone; use engine 'native'")
+    tensors: dict[str, Tensor] = {}
+    if heads:
+        weights, biases = zip(*(cast(Any, head).affine() for head in heads), strict=True)
+        tensors |= {"queries": torch.cat([head.queries for head in heads])}
+        tensors |= {"weight": torch.stack(weights), "bias": torch.cat(biases)}
+    if (mapped := input_map(synthesizer)) is not None:
+        tensors |= {"map_weight": mapped.weight, "map_bias": mapped.bias}
+    return Additions(1, low_rank_maps(synthesizer.lora), {name: on_cpu(one) for name, one in tensors.items()})
+
+
+def input_map(synthesizer: SynthesisModel) -> nn.Linear | None:
+    """What goes before a synthesizer whose input is mapped (MemGen's weaver)."""
+    return getattr(synthesizer, "input_map", None)
+
+
+def on_cpu(tensor: Tensor) -> Tensor:
+    """A copy in float32."""
+    return tensor.detach().to("cpu", torch.float32)
+
+
+def added_by(policy: Policy, synthesizer: SynthesisModel) -> dict[str, Any]:
+    """What needs room: the maps that adapters reach, the largest rank, and whether inputs are mapped."""
+    loras = [lora for lora in (policy.lora, synthesizer.lora) if lora is not None]
+    configs = [cast(LoraConfig, lora.peft_config[ADAPTER]) for lora in loras]
+    targets = {name for config in configs for name in cast(Sequence[str], config.target_modules)}
+    rank = max((config.r for config in configs), default=1)
+    return {"targets": sorted(targets), "rank": rank, "maps_input": input_map(synthesizer) is not None}

@@ -1,0 +1,96 @@
+"""What vLLM makes of a backbone: compiled, it answers alike; quantised, adapters and operators stand beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests import tiny
+from tests.engine.vllm.conftest import POSITIONS, engine_of
+from tests.engine.vllm.test_engine import check_equal, requests
+from torch import Tensor, nn
+
+from tyler.engine.trajectory import Trajectory
+from tyler.model import Tyler
+from tyler.modeling.backbone import Backbone
+from tyler.training.replay import pack_for, replay_logprobs
+
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False},
+            "input_activations": {
+                "num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True,
+            },
+        }
+    },
+    "ignore": ["lm_head"],
+}  # fmt: skip
+
+
+def test_a_compiled_backbone_answers_alike(models: Mapping[str, Tyler], monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("vllm.v1.sample.sampler")  # its functions, slower to compile than the model, stay as they are
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE")
+    monkeypatch.setattr(torch._dynamo.config, "disable", False)
+    counts = torch._dynamo.utils.counters["stats"]
+    before, model, asked = counts["unique_graphs"], models["qwen3"], requests()[::8]
+    with engine_of(model, enforce_eager=False) as engine:
+        answers = engine.run(asked)
+    assert counts["unique_graphs"] > before
+    check_equal(answers, model.engine(slots=16).run(asked))
+    assert sum(answer.num_invocations for answer in answers) > 10
+
+
+def quantised(backbone: Backbone, folder: Path) -> Backbone:
+    """The backbone with the weights that its int8 copy in a folder stands for."""
+    linear = {name for name, one in backbone.model.model.named_modules() if isinstance(one, nn.Linear)}
+    backbone.model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in sorted(linear):
+        weight = tensors.pop(f"model.{name}.weight")
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        whole = (weight / scale).round()
+        backbone.model.model.get_submodule(name).weight.data.copy_(whole * scale)  # type: ignore[union-attr, operator]
+        tensors |= {f"model.{name}.weight": whole.to(torch.int8), f"model.{name}.weight_scale": scale}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": INT8}))
+    return replace(backbone, place=str(folder))
+
+
+def gaps(model: Tyler, psi: Tensor, answers: list[Trajectory]) -> Tensor:
+    """How far log-probabilities are from those of the learner."""
+    packed = pack_for(model.backbone, answers)
+    replayed, _ = replay_logprobs(model.policy.training_decoder, model.backbone.head, psi, packed)
+    return (replayed - packed.logprobs)[packed.mask].abs()
+
+
+def test_adapters_and_operators_stand_beside_a_quantised_backbone(tmp_path: Path) -> None:
+    """In int8, whose rounding of activations is all that is between vLLM's numbers and the learner's."""
+    built = tiny.build("qwen3", tiny.SEEDS["qwen3"], width=128)
+    built.backbone.model.config.max_position_embeddings = POSITIONS
+    backbone = quantised(built.backbone, tmp_path)
+    model = Tyler(backbone, built.operators, built.synthesizer, built.policy, built.heads, built.prompt, built.stage)
+    with engine_of(model) as engine:
+        answers = engine.run(requests()[::8])
+        kinds = {type(one.quant_method).__name__ for one in engine._llm.apply_model(linear_maps)[0]}
+    assert kinds == {"CompressedTensorsLinearMethod"}
+    assert sum(answer.num_invocations for answer in answers) > 10
+    with torch.no_grad():
+        found, without_psi = (gaps(model, psi, answers) for psi in (model.policy.psi, 0 * model.policy.psi))
+        model.policy.lora.disable_adapter_layers()
+        without_adapter = gaps(model, model.policy.psi, answers)
+    assert found.mean() < 0.05 and without_psi.mean() > 0.2 and without_adapter.mean() > 0.2
+
+
+def linear_maps(model: nn.Module) -> list[nn.Module]:
+    return [one for name, one in model.named_modules() if name.endswith("_proj")]
