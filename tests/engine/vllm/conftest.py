@@ -53,6 +53,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tyler]:
     return built
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _classes_that_vllm_need_not_inspect() -> None:
+    """vLLM looks at a class that is registered by its name in a process of its own, which takes longer than most tests.
+
+    Workers, which are such processes, still find it by name.
+    """
+    if find_spec("vllm") is not None:
+        from vllm import ModelRegistry
+        from vllm.plugins import load_general_plugins
+
+        from tyler.engine.vllm import model
+
+        load_general_plugins()
+        for base in model.BASES:
+            name = f"Tyler{base.__name__}"
+            ModelRegistry.register_model(name, getattr(model, name))
+
+
 @contextmanager
 def engine_of(model: Tyler, *, slots: int = 8, memory: int | None = 2**26, **arguments: Any) -> Iterator[VllmEngine]:
     """An engine on vLLM, closed at the end."""
@@ -64,24 +82,3 @@ def engine_of(model: Tyler, *, slots: int = 8, memory: int | None = 2**26, **arg
         yield engine
     finally:
         engine.close()
-
-
-@pytest.fixture(scope="module")
-def engines(models: Mapping[str, Tyler]) -> Iterator[Any]:
-    """An engine of each family as it is asked for: one at a time, kept while the next test takes the same."""
-    open_engine: dict[str, Any] = {}
-
-    def get(family: str) -> VllmEngine:
-        if family not in open_engine:
-            close()
-            context = engine_of(models[family])
-            open_engine[family] = (context, context.__enter__())
-        return open_engine[family][1]
-
-    def close() -> None:
-        for context, _ in open_engine.values():
-            context.__exit__(None, None, None)
-        open_engine.clear()
-
-    yield get
-    close()

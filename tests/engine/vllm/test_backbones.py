@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import tiny
 from tests.engine.vllm.conftest import POSITIONS, engine_of
-from tests.engine.vllm.test_engine import check_equal, requests
+from tests.engine.vllm.test_engine import SOME, check_equal, requests
 from torch import Tensor, nn
 
 from tyler.engine.trajectory import Trajectory
@@ -42,7 +42,7 @@ def test_a_compiled_backbone_answers_alike(models: Mapping[str, Tyler], monkeypa
     monkeypatch.delenv("TORCHDYNAMO_DISABLE")
     monkeypatch.setattr(torch._dynamo.config, "disable", False)
     counts = torch._dynamo.utils.counters["stats"]
-    before, model, asked = counts["unique_graphs"], models["qwen3"], requests()[::8]
+    before, model, asked = counts["unique_graphs"], models["qwen3"], requests()[:: 2 * SOME]
     with engine_of(model, enforce_eager=False) as engine:
         answers = engine.run(asked)
     assert counts["unique_graphs"] > before
@@ -81,7 +81,7 @@ def test_adapters_and_operators_stand_beside_a_quantised_backbone(tmp_path: Path
     backbone = quantised(built.backbone, tmp_path)
     model = Tyler(backbone, built.operators, built.synthesizer, built.policy, built.heads, built.prompt, built.stage)
     with engine_of(model) as engine:
-        answers = engine.run(requests()[::8])
+        answers = engine.run(requests()[:: 2 * SOME])
         kinds = {type(one.quant_method).__name__ for one in engine._llm.apply_model(linear_maps)[0]}
     assert kinds == {"CompressedTensorsLinearMethod"}
     assert sum(answer.num_invocations for answer in answers) > 10

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 2, 31, 32, 33, 64, 100, 257, 300)
 """Of prompts: around the sizes of vLLM's blocks too."""
+SOME = 4
+"""Every so manieth of the requests: these still meet all 5 routers, 3 samplings and 5 budgets."""
 ROUTERS = (Learned(), AtBoundaries(), AtBoundaries(0.5), Never(), Forced({0: ("global",), 3: ("state", "procedure")}))
 FORCED = Forced({position: ("global", "state") for position in range(0, 30, 2)})
 
@@ -64,14 +66,14 @@ def check_nothing_left(engine: VllmEngine) -> None:
     assert engine._llm.get_num_unfinished_requests() == 0
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_answers_equal_the_native_engines(
-    engines: Callable[[str], VllmEngine], models: Mapping[str, Tyler], family: str
-) -> None:
-    answers, asked = engines(family).run(requests()), requests()
+@pytest.mark.parametrize("family", [family for family in tiny.FAMILIES if family != tiny.FULLY])
+def test_answers_of_every_family_equal_the_native_engines(models: Mapping[str, Tyler], family: str) -> None:
+    asked = requests()[::SOME]
+    with engine_of(models[family]) as engine:
+        answers = engine.run(asked)
+        check_nothing_left(engine)
     check_equal(answers, models[family].engine(slots=16).run(asked))
-    assert sum(answer.num_invocations for answer in answers) > 100
-    check_nothing_left(engines(family))
+    assert sum(answer.num_invocations for answer in answers) > 20
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_answers_equal_the_native_engines(
 )
 def test_how_vllm_schedules_changes_nothing(models: Mapping[str, Tyler], arguments: dict[str, Any]) -> None:
     model = models["qwen3"]
-    asked = requests()[::2]
+    asked = requests()[::SOME]
     with engine_of(model, **arguments) as engine:
         check_equal(engine.run(asked), model.engine(slots=16).run(asked))
         check_nothing_left(engine)
@@ -101,6 +103,13 @@ def engine(models: Mapping[str, Tyler]) -> Iterator[VllmEngine]:
 @pytest.fixture
 def model(models: Mapping[str, Tyler]) -> Tyler:
     return models["qwen3"]
+
+
+def test_answers_equal_the_native_engines(engine: VllmEngine, model: Tyler) -> None:
+    answers, asked = engine.run(requests()), requests()
+    check_equal(answers, model.engine(slots=16).run(asked))
+    assert sum(answer.num_invocations for answer in answers) > 100
+    check_nothing_left(engine)
 
 
 def test_a_full_table_of_latents_makes_answers_wait_and_changes_none(engine: VllmEngine, model: Tyler) -> None:

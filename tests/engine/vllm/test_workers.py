@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from tests.engine.vllm.conftest import engine_of
-from tests.engine.vllm.test_engine import check_equal, check_nothing_left, requests
+from tests.engine.vllm.test_engine import SOME, check_equal, check_nothing_left, requests
 
 from tyler.engine.shared_engine import DecodingError
 from tyler.model import Tyler
@@ -41,7 +41,7 @@ def _workers_wait_asleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("_workers_wait_asleep")
 def test_two_workers_answer_as_one_until_one_of_them_dies(models: Mapping[str, Tyler]) -> None:
     """One test, since starting workers takes longer than all of it."""
-    model, asked = models["llama"], requests()[::8]
+    model, asked = models["llama"], requests()[:: 2 * SOME]
     with engine_of(model, tensor_parallel_size=2, latents=512) as engine:
         answers = engine.run(asked)
         check_equal(answers, model.engine(slots=16).run(asked))
