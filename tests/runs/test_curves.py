@@ -81,7 +81,7 @@ def test_every_loop_has_its_curves() -> None:
             "Learning rate",
         ]
     memgen = panels([{"step": 1, "memgen_grpo/reward": 0.5, "memgen_grpo/insertions": 2.0, "memgen_grpo/loss": 0.1}])
-    assert [panel.title for panel in memgen] == ["Success", "Blocks after delimiters", "Objective"]
+    assert [panel.title for panel in memgen] == ["Reward", "Blocks after delimiters", "Objective"]
 
 
 def test_a_smoothed_curve_keeps_a_straight_line_and_its_band_holds_the_middle() -> None:

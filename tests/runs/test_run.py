@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ import pytest
 import torch
 
 from tyler.config.files import dump, load_config
+from tyler.config.schema import Config
 from tyler.runs.checkpoints import Best, RunError, best_checkpoint, checkpoint_step, latest_checkpoint
 from tyler.runs.directory_lock import release, take_lock
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.run import FollowedRun, Run, open_run
+from tyler.runs.run import FollowedRun, Run
+from tyler.training.command import opened_run
 
 CONFIG = "grpo:\n  kl_weight: 0.03\nstage1:\n  steps: 4\n"
 
@@ -81,7 +84,7 @@ def test_a_run_is_never_started_over_another_or_over_other_files(tmp_path: Path)
         Run.create(tmp_path / "run", CONFIG)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").touch()
-    for start in (Run.create, Run.replace):
+    for start in (Run.create, partial(Run.create, replace=True)):
         with pytest.raises(RunError, match="is not empty"):
             start(tmp_path / "thesis", CONFIG)
     assert [entry.name for entry in (tmp_path / "thesis").iterdir()] == ["chapter.tex"], "nothing was left there"
@@ -97,7 +100,7 @@ def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None
 def test_replacing_a_run_drops_what_it_wrote(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 4)
-    with Run.replace(tmp_path, "new: true\n") as run:
+    with Run.create(tmp_path, "new: true\n", replace=True) as run:
         assert run.latest_checkpoint() is None
         assert (tmp_path / "metrics.jsonl").read_text() == ""
         assert (tmp_path / "config.yaml").read_text() == "new: true\n"
@@ -108,7 +111,7 @@ def test_replacing_a_run_drops_what_was_drawn_of_it_and_keeps_what_is_somebody_e
         train(run, 1, 4)
     for name in ("curves.png", "report.html", "notes.txt"):
         (tmp_path / name).touch()
-    with Run.replace(tmp_path, "new: true\n") as run:
+    with Run.create(tmp_path, "new: true\n", replace=True) as run:
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
             "config.yaml", "environment.json", "metrics.jsonl", "notes.txt",
         ]  # fmt: skip
@@ -125,20 +128,17 @@ def test_a_kill_while_a_run_is_replaced_leaves_one_that_can_be_replaced(
     with monkeypatch.context() as patch:
         patch.setattr("tyler.runs.run.shutil.rmtree", kill)
         with pytest.raises(SystemExit):
-            Run.replace(tmp_path, "new: true\n")
-    Run.replace(tmp_path, "new: true\n").close()
+            Run.create(tmp_path, "new: true\n", replace=True)
+    Run.create(tmp_path, "new: true\n", replace=True).close()
     assert (tmp_path / "config.yaml").read_text() == "new: true\n"
 
 
-def test_a_command_creates_resumes_or_replaces(tmp_path: Path) -> None:
-    with open_run(tmp_path, CONFIG) as run:
-        train(run, 1, 2)
-    with open_run(tmp_path, CONFIG, resume=True) as run:
-        assert run.latest_checkpoint() is not None
-    with open_run(tmp_path, CONFIG, replace=True) as run:
-        assert run.latest_checkpoint() is None
-    with pytest.raises(RunError, match="cannot both resume and replace"):
-        open_run(tmp_path, CONFIG, resume=True, replace=True)
+def test_a_command_does_not_both_resume_and_replace(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunError, match="cannot both resume and replace"),
+        opened_run(Config(), tmp_path, resume=True, replace=True),
+    ):
+        pass
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_resumed_run_knows_the_best_of_its_checkpoint_and_not_of_what_it_lost(
         assert run.best == Best(2, "accuracy", 0.5)
         judged(run, 4, [0.9])
         assert best_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-4"
-    Run.replace(tmp_path, CONFIG).close()
+    Run.create(tmp_path, CONFIG, replace=True).close()
     assert best_checkpoint(tmp_path) is None
 
 
@@ -523,7 +523,7 @@ def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> Non
         run.check_provenance({"the problems": "a", "the model": "m"})
         with pytest.raises(RunError, match="cannot resume: the problems changed since it was started"):
             run.check_provenance({"the problems": "b", "the model": "m"})
-    with Run.replace(tmp_path, CONFIG) as run:
+    with Run.create(tmp_path, CONFIG, replace=True) as run:
         run.check_provenance({"the problems": "b"})
 
 

@@ -256,3 +256,11 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+def value_at(config: Config, key: str) -> Any:
+    """The setting under a dotted key."""
+    found: Any = config
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from peft import PeftModel
 
-from tyler.config.files import dump
+from tyler.config.files import dump, value_at
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.modeling import loading
@@ -21,7 +21,7 @@ from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
-from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun, open_run
+from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
 from tyler.tasks.problem import Problem
@@ -180,14 +180,6 @@ def lora_settings(config: Config, section: str, lora: PeftModel) -> dict[str, An
     return {f"{section}.{key}": value for key, value in found.items()}
 
 
-def value_at(config: Config, key: str) -> Any:
-    """The setting under a dotted key."""
-    found: Any = config
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
-
-
 # --- the run directory ----------------------------------------------------------------------------------------------
 
 
@@ -202,8 +194,8 @@ def opened_run(
 ) -> Iterator[TrainedRun]:
     """The run directory of a training command, with the tracker that the config names, held to its `origin`.
 
-    Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
-    process does not see what the first one wrote; TrackerError where the tracker cannot start.
+    Of several processes the first writes it and the others follow. Raises RunError as `Run` does, for both flags at
+    once, and where a process does not see what the first one wrote; TrackerError where the tracker cannot start.
     """
     with ExitStack() as stack:
         first = distributed.after_first(lambda: _opened(stack, config, output, resume, replace, origin))
@@ -222,19 +214,14 @@ def _opened(
     stack: ExitStack, config: Config, output: Path, resume: bool, replace: bool, origin: Mapping[str, str] | None
 ) -> Run:
     """The run, held to its origin, with its tracker; `stack` closes both."""
-    defaults, keep = dump(Config()), config.checkpoints.keep
-    run = stack.enter_context(
-        open_run(
-            output,
-            dump(config),
-            keep_checkpoints=keep,
-            lock=config.checkpoints.lock,
-            resume=resume,
-            replace=replace,
-            defaults_text=defaults,
-            origin=origin,
-        )
-    )
+    if resume and replace:
+        raise RunError(f"cannot both resume and replace {output}; choose one")
+    kept: dict[str, Any] = {"keep_checkpoints": config.checkpoints.keep, "lock": config.checkpoints.lock}
+    if resume:
+        run = Run.resume(output, dump(config), defaults_text=dump(Config()), origin=origin, **kept)
+    else:
+        run = Run.create(output, dump(config), replace=replace, **kept)
+    stack.enter_context(run)
     run.check_provenance(origin or {})
     if origin is not None:
         sets = config.held_out_sets

@@ -16,7 +16,6 @@ from tyler.modeling.backbone import Backbone
 from tyler.training import distributed
 from tyler.training.loop import Saved, Step, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
-from tyler.training.mixed_precision import MixedPrecision
 from tyler.training.optimizer import Optimization
 
 Item = TypeVar("Item")
@@ -40,7 +39,7 @@ class SupervisedTrainer(Trainer, Generic[Item]):
         super().__init__(model, loop, backbone, len(examples), has_development=bool(development))
         self.module, self.examples, self.development = module, examples, development
         self.micro_batches = MicroBatches.of(loop, backbone).or_rows(loop.batch_size)
-        self.precision = MixedPrecision.of(backbone, module, loop.autocast)
+        self.products = autocast(backbone, loop.autocast)
 
     # ------------------------------------------------------------------------------------------ what a method says
 
@@ -107,12 +106,11 @@ class SupervisedTrainer(Trainer, Generic[Item]):
         loss."""
         num_targets, total = sum(map(self.num_targets, batch)), 0.0
         mine = distributed.share(batch)
-        with self.precision.weights():
-            for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
-                with self.precision.products():
-                    loss = self.batch_loss([mine[place] for place in places], num_targets)
-                backward(loss)
-                total += float(loss.detach())
+        for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
+            with self.products:
+                loss = self.batch_loss([mine[place] for place in places], num_targets)
+            backward(loss)
+            total += float(loss.detach())
         return sum(distributed.gather(total))
 
     def evaluate(self) -> dict[str, float]:
@@ -125,7 +123,20 @@ class SupervisedTrainer(Trainer, Generic[Item]):
         training = self.module.training
         self.module.eval()
         cut = self.micro_batches.cut([self.num_positions(one) for one in mine])
-        with self.precision.weights(), self.precision.products():
+        with self.products:
             parts = [self.batch_loss([mine[place] for place in places], num_targets) for places in cut]
         self.module.train(training)
         return sum(distributed.gather(sum(map(float, parts))))
+
+
+def autocast(backbone: Backbone, enabled: bool) -> torch.autocast:
+    """Products in bfloat16 over float32 weights, around a forward pass; sums, norms and softmax stay float32.
+
+    Raises ValueError for weights that are not float32, whose products are in their own dtype, and on an Apple GPU, on
+    which no gradient of autocast has been compared.
+    """
+    if enabled and backbone.device.type == "mps":
+        raise ValueError("autocast is for CPUs and CUDA devices; on an Apple GPU set autocast to false")
+    if enabled and backbone.dtype != torch.float32:
+        raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
+    return torch.autocast(backbone.device.type, torch.bfloat16, enabled=enabled)

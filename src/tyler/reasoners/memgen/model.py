@@ -39,12 +39,12 @@ from tyler.modeling.manifest import (
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.knobs import check_at_least
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
 from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
+from tyler.reasoners.table import check_at_least
 from tyler.reasoners.tyler import of_its_own
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem

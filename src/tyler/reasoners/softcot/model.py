@@ -38,7 +38,7 @@ from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.knobs import check_at_least
+from tyler.reasoners.table import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids
 
