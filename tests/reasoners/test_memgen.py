@@ -571,12 +571,12 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[sft.Named] = ()) -> None:
+def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[Example] = ()) -> None:
     sft.WeaverTrainer(model, examples_for(model), config, development).train(run)
 
 
-def examples_for(model: MemGen) -> list[sft.Named]:
-    return [sft.named_example(model, trace) for trace in traces_for(model)]
+def examples_for(model: MemGen) -> list[Example]:
+    return [sft.example_of(model, trace) for trace in traces_for(model)]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])

@@ -19,12 +19,12 @@ from tyler.training.teacher_forcing import Example
 def accumulated(model: Any, examples: Sequence[Example], recompute: bool, autocast: bool) -> float:
     """The loss of a batch, whose gradient is then in the parameters."""
     settings = Stage1Config(gradient_checkpointing=recompute, autocast=autocast, micro_batch_size=2)
-    return stage1.Stage1Trainer(model, (), settings).accumulate([("x", example) for example in examples])
+    return stage1.Stage1Trainer(model, (), settings).accumulate(examples)
 
 
 def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
     model = test_stage1.fresh()
-    examples = [example for _, example in stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)]
+    examples = stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)
     found = {}
     for autocast in (False, True):
         for recompute in (False, True):

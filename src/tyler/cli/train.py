@@ -126,8 +126,8 @@ def _carry_out(
 
 def _draw(title: str, output: Path) -> None:
     """The curves of the run, as a picture in its folder."""
+    from tyler.lens.curves import save_png
     from tyler.runs.catalogue import TrainingRun
-    from tyler.runs.curves import save_png
     from tyler.runs.run import CURVES
 
     run = TrainingRun(output)

@@ -60,6 +60,7 @@ LATER = {
         for name, field in ObjectiveConfig.model_fields.items()
         if name not in AT_FIRST
     },
+    "system": "",
     "max_skipped": OptimizationConfig.model_fields["max_skipped"].default,
     "rewards": Config().model_dump(mode="json")["rewards"],
 }
@@ -103,7 +104,7 @@ class Training:
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
-        read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction")}
+        read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction", "system")}
         read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))

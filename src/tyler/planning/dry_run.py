@@ -154,7 +154,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
         model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     examples = long_examples(model, problems, config, length)
-    with meter.phase("Stage 1 step") as first:
+    with meter.phase("stage1 step") as first:
         loss = stage1_step(model, examples, config)
     settings = shortened(config)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
@@ -163,7 +163,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     with meter.phase("rollout") as rolling:
         trainer = Stage2Trainer(model, problems[:1], (), settings)
         rollout = trainer.roll_out(problems[:1], step=0)
-    with meter.phase("Stage 2 step") as second:
+    with meter.phase("stage2 step") as second:
         stage2_step(trainer, rollout)
     with meter.phase("one answer"):
         answer = answer_once(model, problems[0])
@@ -206,7 +206,7 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     trainer = Stage1Trainer(model, (), config.stage1)
     optimization = Optimization.of(config.stage1, trainer.parameter_groups(), 1, scaler_of(model.backbone))
     trainer.begin()
-    loss = trainer.accumulate([("dry", example) for example in examples], optimization.backward)
+    loss = trainer.accumulate(examples, optimization.backward)
     optimization.step(0, ["the dry run's"], loss)
     trainer.end()
     return loss

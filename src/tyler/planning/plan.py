@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from tyler.config.files import value_at
 from tyler.config.loops import OptimizationConfig
@@ -93,7 +93,7 @@ def device_named(name: str) -> Device:
         return Device(f"{name} GB", float(name) * GB)
     raise ValueError(
         f"there is no device {name!r}; known are {', '.join(KNOWN)}; {THIS!r} is this machine, and any other is its "
-        "memory in GB: --device 96"
+        "memory in GB: --hardware 96"
     )
 
 
@@ -247,12 +247,12 @@ def by_part(parts: Parts) -> str:
 
 
 def device_table(shape: Shape, config: Config, devices: Sequence[Device]) -> Table:
-    """The GB of every phase on every device, and whether it has them."""
-    heads = [f"{device.name}\n{device.memory / GB:.0f} GB" for device in devices]
-    table = Table("needed", *heads, title="GB needed, and what fits", box=box.SIMPLE)
+    """Which phases fit which devices."""
+    heads = [device.name.replace("-", "\n") for device in devices]
+    table = Table(Column("phase", no_wrap=True), *heads, title="what fits", box=box.SIMPLE)
     for phase in PHASES:
-        found = [advise(shape, config, phase, device) for device in devices]
-        table.add_row(phase.removesuffix(" step"), *(f"{one.needed / GB:.0f} {one.verdict}" for one in found))
+        verdicts = [advise(shape, config, phase, device).verdict for device in devices]
+        table.add_row(phase.removesuffix(" step"), *verdicts)
     return table
 
 

@@ -235,7 +235,7 @@ def answerer(
     engine: EngineChoice = NATIVE,
 ) -> Answerer:
     """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
-    place = {"backbone": backbone, "device": device, "dtype": dtype}
+    place: dict[str, Any] = {"backbone": backbone, "device": device, "dtype": dtype}
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; omit --router and --budget")

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import yaml
 
 from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, latest_checkpoint, read_best
-from tyler.runs.curves import operators_of
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import LOOPS
 from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
@@ -64,12 +63,12 @@ class TrainingRun:
 
     @property
     def what(self) -> str:
-        """What it trains, as in "Stage 2"; GRPO without operators is "GRPO"."""
-        noted = next((start["training"] for start in reversed(self.starts) if "training" in start), None)
-        if noted is not None or self.loop is None:
-            return str(noted or "training")
-        plain = self.loop == "stage2" and not operators_of(self.metrics)
-        return "GRPO" if plain else LOOPS[self.loop].trains
+        """What it trains, as in "Stage 2"."""
+        return str(self._noted("training") or (LOOPS[self.loop].trains if self.loop else "training"))
+
+    def _noted(self, fact: str) -> Any:
+        """What its newest start noted that says so."""
+        return next((start[fact] for start in reversed(self.starts) if fact in start), None)
 
     @property
     def budget(self) -> int | None:
@@ -85,10 +84,10 @@ class TrainingRun:
 
     @property
     def total(self) -> int | None:
-        """The steps that it is to take; None where an older version did not note them and the config does not say."""
-        noted = next((start["steps"] for start in reversed(self.starts) if "steps" in start), None)
+        """The steps that it is to take; None where neither its starts nor the config say so."""
         section = LOOPS[self.loop].loop if self.loop else None
-        return noted if noted is not None or section is None else _at(self.config, f"{section}.steps")
+        found: int | None = self._noted("steps") or (_at(self.config, f"{section}.steps") if section else None)
+        return found
 
     @property
     def status(self) -> Status:

@@ -211,10 +211,6 @@ class Run(RunReader):
         A config names files and folders; what is in them may have changed since.
         """
         before = _refuse_another_origin(self.path, origin)
-        if before and (unknown := sorted(set(origin) - set(before))):
-            logger.warning(
-                "%s was started by an older version, which did not note %s", self.path, " and ".join(unknown)
-            )
         atomic_write(self.path / ORIGIN, json.dumps({**before, **origin}, indent=2) + "\n")
 
     def require_space(self, checkpoint_bytes: int) -> None:
