@@ -617,8 +617,8 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
         found.append(sft.WeaverTrainer(model, examples, SMALL.model_copy(update=cut), examples).development_loss())
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
-    counts = [len(example.target_ids) for _, example in examples]
-    losses = [float(sft.batch_loss(model, [example], 1).detach()) for _, example in examples]
+    counts = [len(example.target_ids) for example in examples]
+    losses = [float(sft.batch_loss(model, [example], 1).detach()) for example in examples]
     assert found == pytest.approx([sum(losses) / sum(counts)] * 3, abs=1e-5)
 
 

@@ -566,15 +566,6 @@ def test_a_setting_that_is_newer_than_the_run_had_its_default_there(tmp_path: Pa
         Run.resume(tmp_path, "{a: 1, section: {newer: true}}", defaults_text=defaults)
 
 
-def test_a_run_older_than_a_setting_did_what_was_done_before_it(tmp_path: Path) -> None:
-    """SoftCoT runs from before `softcot.learn_header` learned no header, whatever the default is now."""
-    Run.create(tmp_path, "{softcot: {steps: 2}}").close()
-    defaults = "{softcot: {learn_header: true}}"
-    with pytest.raises(RunError, match=r"another config: softcot.learn_header was False, now True$"):
-        Run.resume(tmp_path, "{softcot: {steps: 2, learn_header: true}}", defaults_text=defaults)
-    Run.resume(tmp_path, "{softcot: {steps: 2, learn_header: false}}", defaults_text=defaults).close()
-
-
 def test_resuming_refuses_logs_shorter_than_the_checkpoint_saw(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 2)
