@@ -12,12 +12,12 @@ from scripted import PROBLEMS, Scripted
 from stored import write_lines
 from tyler.cli import main
 from tyler.config.files import dump, load_config
+from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.store import read_records
 from tyler.lens import run_report
 from tyler.lens.survey import Survey
-from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.run import Run
 
 

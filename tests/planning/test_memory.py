@@ -34,8 +34,12 @@ from tyler.planning.memory import (
     trained,
 )
 from tyler.planning.steps import planned_step
+from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.sft import replayed_logprobs
+from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
+from tyler.training.teacher_forcing import Example, Insertion
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -200,3 +204,25 @@ def test_a_bound_on_memory_bounds_what_a_rollout_is_planned_to_hold() -> None:
     assert {part: size for part, size in bound.items() if part not in caches} == {
         part: size for part, size in free.items() if part not in caches
     }
+
+
+def weaving(layers: int, recompute: bool) -> tuple[int, int]:
+    """Bytes alive after MemGen's passes over two traces, and what its planned reads keep of them."""
+    model = AutoModelForCausalLM.from_config(wide("qwen3", layers), dtype=torch.float32, attn_implementation="sdpa")
+    memgen = MemGen.start(Backbone("wide", model, tiny.tokenizer()), lora=LoraSettings(dropout=0.0))
+    places = (Insertion(0, PROMPT), *(Insertion(30 * n, INFERENCE) for n in range(1, 6)))
+    examples = [Example([5] * 60, [6] * 180, places) for _ in range(2)]
+    with Allocations() as allocations:
+        logprobs, _ = replayed_logprobs(memgen, examples, gradient_checkpointing=recompute)
+    assert logprobs.requires_grad
+    shape, latents = Shape.of(wide("qwen3", layers)), 6 * 8
+    reads = ((Read(2, 60 + 150 + latents, 60 + 150 + latents, chunks=6), LoraConfig(dropout=0.0)),)
+    reads += ((Read(2, 180 + latents, 240 + latents), None),)
+    kept = sum(kept_by_decoder(shape, read, 4, lora, recompute) for read, lora in reads)
+    return allocations.alive(), kept + 2 * shape.layers * shape.key_value * 4 * 2 * 60
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_memgens_weaver_keeps_is_predicted(recompute: bool) -> None:
+    (few, little), (many, much) = (weaving(layers, recompute) for layers in (1, 4))
+    assert much - little == pytest.approx(many - few, rel=0.2)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tyler.config.files import flatten
 from tyler.config.schema import Config
+from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
 from tyler.evaluation.html_report import command_of, machine_of, made
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
@@ -25,7 +26,7 @@ from tyler.lens.survey import Survey
 from tyler.lens.tables import survey_tables
 from tyler.presentation import as_html, counted
 from tyler.runs.atomic_files import atomic_write
-from tyler.runs.catalogue import AnyRun, EvaluationRun, TrainingRun, runs_below
+from tyler.runs.catalogue import TrainingRun
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import EVERY, LOOPS
 from tyler.runs.run import CONFIG, REPORT, TRAJECTORIES

@@ -8,6 +8,6 @@ json_lines.py    logs: what a record may hold, and reading what a kill cut short
 signals.py       a signal ends a run at the next whole step
 metrics.py       every key that is logged, and what it means
 progress.py      progress with the time left: a bar, or lines of a log
-catalogue.py     what runs and evaluations lie below a folder, and how each stands
+catalogue.py     a run directory read: how it stands
 trackers.py      TensorBoard, trackio, Weights & Biases
 """
