@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from harness import Contest, Figure, Report, Timing, Work, compete, options, read
+from harness import Contest, Figure, Report, Timing, Work, best_clock, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.engine.native.attention import Span
@@ -33,7 +33,6 @@ from tyler.engine.native.reader import Reader
 from tyler.engine.native.row import Row
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
-from tyler.planning.device_benchmark import best_clock
 
 HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
 PROMPT = 100

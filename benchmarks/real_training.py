@@ -111,9 +111,9 @@ def main() -> None:
     blocks = config.stage1.insertions.model_copy(update={"min": config.stage1.insertions.max})
     operators = stage1.new_operators(config, backbone)
     chosen = config.stage1.model_copy(update={"insertions": blocks, "batch_size": size})
-    examples = [example for _, example in stage1.draw_batch(traces, chosen, 1)]
+    examples = stage1.draw_batch(traces, chosen, 1)
     stage = stage1.Stage1Trainer(operators, traces, chosen)
-    steps["tyler Stage 1"] = partial(stage.accumulate, [("x", example) for example in examples])
+    steps["tyler Stage 1"] = partial(stage.accumulate, examples)
     work, lengths = f"a step of {size} traces", [fine_tuning.num_positions(trace) for trace in batch]
     positions = [num_positions(example, operators.heads) for example in examples]
     pieces = MicroBatches.of(config.sft, backbone)

@@ -146,7 +146,7 @@ def stage1_step(rate: float, length: int, blocks: int = 6) -> list[Figure]:
     trainer = stage1.Stage1Trainer(model, (), Stage1Config())
     steps = {
         "plain full graph": lambda: full_graph(model, examples),
-        "ours": lambda: trainer.accumulate([("x", example) for example in examples]),
+        "ours": lambda: trainer.accumulate(examples),
     }
     return [one for way, step in steps.items() for one in figures(f"Stage 1, {way}", step, 1, floor)]
 

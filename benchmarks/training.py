@@ -161,7 +161,7 @@ def compare_stage1(report: Report, size: tuple[int, int, int], batch: int, lengt
         def step() -> None:
             trainer = stage1.Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
             trainer.micro_batches = pieces
-            trainer.accumulate([("x", example) for example in examples])
+            trainer.accumulate(examples)
 
         return step
 

@@ -41,7 +41,19 @@ ROWS = {
 def tyler(stage: str, output: Path, *arguments: str) -> None:
     """Run a training command, or go on with the run that is there."""
     resume = ["--resume"] if (output / "config.yaml").exists() else []
-    command = [sys.executable, "-m", "tyler", stage, "mini", "--output", str(output), "--quiet", *resume, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "tyler",
+        "train",
+        stage,
+        "mini",
+        "--output",
+        str(output),
+        "--quiet",
+        *resume,
+        *arguments,
+    ]
     subprocess.run(command, check=True)
 
 

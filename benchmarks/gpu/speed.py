@@ -139,7 +139,7 @@ def first_stage(setup: Setup) -> Iterator[Finding]:
     model = untrained(backbone(setup))
     trainer = stage1.Stage1Trainer(model, (), Stage1Config(micro_batch_tokens="auto"))
     ways: dict[str, Work] = {
-        "tyler": lambda: [trainer.accumulate([("x", example) for example in batch])],
+        "tyler": lambda: [trainer.accumulate(batch)],
         "transformers + peft": lambda: [full_graph(model, [example], num_targets(batch)) for example in batch],
     }
     yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, rounds(setup))

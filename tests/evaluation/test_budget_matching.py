@@ -18,8 +18,8 @@ from tyler.evaluation import budget_matching, command, comparison
 from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
 from tyler.evaluation.store import read_records
-from tyler.reasoners.knobs import Knob
 from tyler.reasoners.registry import Loaded
+from tyler.reasoners.table import Knob
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 

@@ -12,12 +12,12 @@ from scripted import PROBLEMS, Scripted
 from stored import write_lines
 from tyler.cli import main
 from tyler.config.files import dump, load_config
+from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.store import read_records
 from tyler.lens import run_report
 from tyler.lens.survey import Survey
-from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.run import Run
 
 
@@ -68,7 +68,7 @@ def test_several_runs_are_compared_in_one_plot_and_by_their_settings(tmp_path: P
     train(tmp_path / "b", "grpo.kl_weight=0.25")
     text = run_report.write([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").read_text()
     page = parsed(text)
-    assert "Runs side by side" in page.text and "Reward: success less budget penalty" in page.text
+    assert "Runs side by side" in page.text and "Reward: reward" in page.text
     assert "last tenth: a 0.3, b 0.3" in page.text
     assert "<td>grpo.kl_weight</td><td>0.5</td><td>0.25</td>" in text
 

@@ -59,6 +59,7 @@ def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(typed: str, mea
     ("location", "said"),
     [
         ("runs/mini-stage2/checkpoints", "give the run, runs/mini-stage2, or one of them"),
+        ("runs/mini-stage2", "its newest checkpoint, step-3, is damaged (it has no manifest): restore it"),
         ("runs/begun", "a run that has no whole checkpoint yet"),
         ("runs", "in it are runs/begun, runs/mini-stage2"),
         ("Qwen", "in it are Qwen/Qwen3-4B"),

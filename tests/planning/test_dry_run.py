@@ -20,7 +20,7 @@ from tyler.planning import dry_run
 from tyler.planning.dry_run import Meter, rehearse
 from tyler.planning.memory import Shape
 
-PHASES = ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step", "one answer"]
+PHASES = ["build", "stage1 step", "calibration", "rollout", "stage2 step", "one answer"]
 
 
 @pytest.fixture
@@ -51,9 +51,11 @@ def test_both_stages_take_a_step_and_an_answer_is_decoded(family: str, dtype: st
     assert [call.operator for call in report.answer.invocations] == ["global", "state", "procedure"]
     assert 0 < report.answer.num_visible <= dry_run.ANSWER
     predicted = {phase.name: phase.predicted for phase in report.phases if phase.predicted}
-    assert list(predicted) == ["build", "Stage 1 step", "calibration", "rollout", "Stage 2 step"]
+    assert list(predicted) == ["build", "stage1 step", "calibration", "rollout", "stage2 step"]
     assert all(size > 0 for parts in predicted.values() for size in parts.values())
-    assert all(sum(report.full[name].values()) > sum(predicted[name].values()) for name in report.full)
+    assert all(
+        sum(report.full[name].values()) > sum(parts.values()) for name, parts in predicted.items() if name != "build"
+    )
     assert sum(one.numel() for one in report.backbone.model.parameters()) == report.counts.backbone
 
 
@@ -62,7 +64,7 @@ def test_longer_traces_are_predicted_to_take_more(shape: Path) -> None:
         {phase.name: phase.expected for phase in rehearse(config_for(shape), shape, length=length, device="cpu").phases}
         for length in (200, 400)
     )
-    assert long["Stage 1 step"] > 1.5 * short["Stage 1 step"]
+    assert long["stage1 step"] > 1.5 * short["stage1 step"]
     assert long["build"] == short["build"]
 
 

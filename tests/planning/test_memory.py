@@ -20,20 +20,26 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, skeleton
 from tyler.planning.memory import (
+    Calibration,
     Read,
+    Rollout,
     Shape,
-    Workload,
     busiest,
     calibration_memory,
     count_parameters,
     kept_by_decoder,
+    planned_rollout,
     rollout_memory,
-    stage1_memory,
-    stage2_memory,
+    step_memory,
     trained,
 )
+from tyler.planning.steps import planned_step
+from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.sft import replayed_logprobs
+from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
 from tyler.training.micro_batches import CALIBRATION_ROWS
 from tyler.training.packing import read_packed
+from tyler.training.teacher_forcing import Example, Insertion
 
 NUMBERS = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
@@ -140,9 +146,7 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     slots, prompt, context = 3, 40, 70
     room = Room(slots, context, bytes_of_position(model.backbone))
     config = Config(operators=tiny.OPERATORS)
-    one = Read(1, 1, 1)
-    work = Workload(one, one, one, 1, slots, prompt, context, one, 1, one, 1)
-    parts = rollout_memory(Shape.of(model.backbone.model.config), config, work, 4)
+    parts = rollout_memory(Shape.of(model.backbone.model.config), config, Rollout(slots, prompt, context), 4)
     caches = parts["policy's KV"] + parts["synthesizer's KV"] + parts["context"]
     assert caches == room.slots * room.capacity * room.position_bytes
 
@@ -150,13 +154,17 @@ def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
 @pytest.mark.parametrize("name", ["qwen2.5-1.5b", "smollm3-3b", "qwen3-4b"])
 def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name: str) -> None:
     config = load_config(name)
-    shape, work = Shape.of(architecture(config.backbone.id)), Workload.of(config)
-    plain = {"micro_batch_size": None, "gradient_checkpointing": False}
-    for stage, memory in (("stage1", stage1_memory), ("stage2", stage2_memory)):
-        needed = sum(memory(shape, config, work, 2).values())
-        section = getattr(config, stage).model_copy(update=plain)
-        without = config.model_copy(update={stage: section})
-        assert needed < 24 * 2**30 < sum(memory(shape, without, Workload.of(without), 2).values())
+    shape, plain = (
+        Shape.of(architecture(config.backbone.id)),
+        {"micro_batch_size": None, "gradient_checkpointing": False},
+    )
+
+    def needed(one: Config, stage: str) -> int:
+        return sum(step_memory(shape, one, planned_step(shape, one, stage), 2).values())
+
+    for stage in ("stage1", "stage2"):
+        without = config.model_copy(update={stage: getattr(config, stage).model_copy(update=plain)})
+        assert needed(config, stage) < 24 * 2**30 < needed(without, stage)
 
 
 def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_only_itself() -> None:
@@ -178,23 +186,43 @@ def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
     )
     decoder, shape = Qwen3ForCausalLM(config).eval().model, Shape.of(config)
     read = Read(CALIBRATION_ROWS, 300, 300, masked=False)
-    one = Read(1, 1, 1)
-    work = Workload(one, one, one, 1, 1, 1, 1, one, 1, read, 1)
     with torch.no_grad(), Allocations() as allocations:
         embeds = torch.randn(read.rows, read.length, shape.dim)
         decoder(inputs_embeds=embeds, use_cache=False)
-    parts = calibration_memory(shape, Config(), work, 4)
+    parts = calibration_memory(shape, Config(), Calibration(read, 1), 4)
     assert parts["hidden states"] + parts["layer at work"] == pytest.approx(allocations.peak, rel=0.15)
 
 
 def test_a_bound_on_memory_bounds_what_a_rollout_is_planned_to_hold() -> None:
     shape = Shape.of(architecture("Qwen/Qwen3-4B"))
-    free = rollout_memory(shape, load_config("qwen3-4b"), Workload.of(load_config("qwen3-4b")), 2)
+    free = rollout_memory(shape, load_config("qwen3-4b"), planned_rollout(load_config("qwen3-4b")), 2)
     config = load_config("qwen3-4b", ["decoding.memory=4GB"])
-    bound = rollout_memory(shape, config, Workload.of(config), 2)
+    bound = rollout_memory(shape, config, planned_rollout(config), 2)
     caches = ("policy's KV", "synthesizer's KV", "context")
     assert sum(free[part] for part in caches) > 8e9
     assert 3.99e9 < sum(bound[part] for part in caches) <= 4e9
     assert {part: size for part, size in bound.items() if part not in caches} == {
         part: size for part, size in free.items() if part not in caches
     }
+
+
+def weaving(layers: int, recompute: bool) -> tuple[int, int]:
+    """Bytes alive after MemGen's passes over two traces, and what its planned reads keep of them."""
+    model = AutoModelForCausalLM.from_config(wide("qwen3", layers), dtype=torch.float32, attn_implementation="sdpa")
+    memgen = MemGen.start(Backbone("wide", model, tiny.tokenizer()), lora=LoraSettings(dropout=0.0))
+    places = (Insertion(0, PROMPT), *(Insertion(30 * n, INFERENCE) for n in range(1, 6)))
+    examples = [Example([5] * 60, [6] * 180, places) for _ in range(2)]
+    with Allocations() as allocations:
+        logprobs, _ = replayed_logprobs(memgen, examples, gradient_checkpointing=recompute)
+    assert logprobs.requires_grad
+    shape, latents = Shape.of(wide("qwen3", layers)), 6 * 8
+    reads = ((Read(2, 60 + 150 + latents, 60 + 150 + latents, chunks=6), LoraConfig(dropout=0.0)),)
+    reads += ((Read(2, 180 + latents, 240 + latents), None),)
+    kept = sum(kept_by_decoder(shape, read, 4, lora, recompute) for read, lora in reads)
+    return allocations.alive(), kept + 2 * shape.layers * shape.key_value * 4 * 2 * 60
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_memgens_weaver_keeps_is_predicted(recompute: bool) -> None:
+    (few, little), (many, much) = (weaving(layers, recompute) for layers in (1, 4))
+    assert much - little == pytest.approx(many - few, rel=0.2)

@@ -571,12 +571,12 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[sft.Named] = ()) -> None:
+def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[Example] = ()) -> None:
     sft.WeaverTrainer(model, examples_for(model), config, development).train(run)
 
 
-def examples_for(model: MemGen) -> list[sft.Named]:
-    return [sft.named_example(model, trace) for trace in traces_for(model)]
+def examples_for(model: MemGen) -> list[Example]:
+    return [sft.example_of(model, trace) for trace in traces_for(model)]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -617,8 +617,8 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
         found.append(sft.WeaverTrainer(model, examples, SMALL.model_copy(update=cut), examples).development_loss())
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
-    counts = [len(example.target_ids) for _, example in examples]
-    losses = [float(sft.batch_loss(model, [example], 1).detach()) for _, example in examples]
+    counts = [len(example.target_ids) for example in examples]
+    losses = [float(sft.batch_loss(model, [example], 1).detach()) for example in examples]
     assert found == pytest.approx([sum(losses) / sum(counts)] * 3, abs=1e-5)
 
 

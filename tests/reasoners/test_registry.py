@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,8 +26,8 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
 from tyler.reasoners.memgen import MemGen
-from tyler.reasoners.method import Method
 from tyler.reasoners.softcot.model import SoftCot, Wording
+from tyler.reasoners.table import METHODS, Method
 from tyler.tasks import Problem
 from tyler.tasks.prompts import Prompt
 
@@ -203,32 +202,11 @@ def test_every_command_finds_a_backbone_that_was_moved(kind: str, place: Path, t
         assert main.main([*words, *there]) == 0, capsys.readouterr().err
 
 
-def test_a_method_is_what_defines_method_when_it_is_loaded() -> None:
+def test_the_table_names_every_module_that_defines_a_method() -> None:
     every = [module.name for module in walk_packages(reasoners.__path__, f"{reasoners.__name__}.")]
     modules = [name for name in every if not name.endswith("on_vllm") or find_spec("vllm")]
     defining = [name for name in modules if isinstance(vars(import_module(name)).get("METHOD"), Method)]
-    assert sorted(registry.METHODS.values()) == sorted(defining)
-    assert list(registry.METHODS) == ["cot", "memgen", "soft-thinking", "softcot", "swireasoning"]
-
-
-NEW = """
-from tyler.reasoners.cot import Settings, reasoner
-from tyler.reasoners.method import Method
-
-METHOD = Method(Settings, reasoner)
-"""
-
-
-def test_a_method_is_one_module_and_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "new_rule.py").write_text(NEW)
-    (tmp_path / "plumbing.py").write_text("HALF = 1 / 2\n")
-    monkeypatch.setattr(reasoners, "__path__", [*reasoners.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "METHODS", registry._methods())
-    try:
-        assert registry.load(str(place / "backbone"), "new-rule", name="x").reasoner.name == "x, new-rule"
-        assert "plumbing" not in registry.METHODS
-    finally:
-        sys.modules.pop("tyler.reasoners.new_rule")
+    assert sorted(f"{reasoners.__name__}.{name}" for name in METHODS.values()) == sorted(defining)
 
 
 @pytest.mark.parametrize("method", [None, "cot", "swireasoning"])

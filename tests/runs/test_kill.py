@@ -82,7 +82,7 @@ def test_a_signal_saves_the_step_and_names_the_command_that_goes_on(
         assert main.main(["stage1", str(config), "--output", str(tmp_path / "start"), "--stage1.steps", "1"]) == 0
         start = ["--start", str(tmp_path / "start")]
     run = tmp_path / "run"
-    command = [stage, str(config), *start, "--output", str(run), f"--{stage}.steps", "5000"]
+    command = ["train", stage, str(config), *start, "--output", str(run), f"--{stage}.steps", "5000"]
     found, said = interrupt(command, run, signum)
     assert found == status, said
     newest = latest_checkpoint(run)
@@ -135,4 +135,4 @@ def test_a_second_stage_without_a_first_one_says_so_before_anything_is_loaded(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = refusal(["stage2", str(config), "--start", str(tmp_path / "none"), "--output", str(tmp_path / "c")], capsys)
-    assert "none holds no Stage 1 model (no finished checkpoint); run `tyler stage1 CONFIG` first" in told
+    assert "none holds no Stage 1 model (no finished checkpoint); run `tyler train stage1 CONFIG` first" in told

@@ -219,6 +219,19 @@ def test_without_a_path_a_split_comes_from_the_hub(monkeypatch, use):
     assert asked == [("someone/toy", "main", "train")]
 
 
+def test_a_data_set_of_the_hub_can_be_the_rows_of_a_task_that_reads_any_file(monkeypatch):
+    rows = [{"problem": "1 + 1?", "answer": "2"}, {"problem": "1 + 2?", "answer": "3"}]
+    asked = answer_with(monkeypatch, rows)
+    found = load_problems("jsonl", path="hf://datasets/someone/sums", revision="abc123")
+    assert [(one.id, one.answer) for one in found] == [("train-1", "2"), ("train-2", "3")]
+    load_problems("jsonl", "dev", path="hf://datasets/someone/sums/hard")
+    assert asked == [("someone/sums", None, "train", "abc123"), ("someone/sums", "hard", "dev")]
+    with pytest.raises(ValueError, match="names no data set of the Hub; write hf://datasets/OWNER/NAME"):
+        load_problems("jsonl", path="hf://datasets/someone")
+    with pytest.raises(ValueError, match="revision='abc123' is of the Hub's copy, and path="):
+        load_problems("jsonl", path="rows.jsonl", revision="abc123")
+
+
 def test_a_revision_of_the_hubs_copy_can_be_named_and_is_logged(monkeypatch, use, caplog, tmp_path):
     use(toy())
     asked = answer_with(monkeypatch, ROWS)

@@ -183,6 +183,16 @@ def test_a_target_ends_as_the_chat_template_ends_a_turn():
     assert turn_end(tokenizer) is None
 
 
+def test_the_system_speaks_first_unless_a_conversation_has_its_own(qwen):
+    prompt = Prompt(instruction="", system="Be brief.")
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    told = [{"role": "system", "content": "Be brief."}, *asked]
+    assert prompt.turns("1 + 1?") == prompt.turns(asked) == told
+    own = [{"role": "system", "content": "Explain."}, *asked]
+    assert prompt.turns(own) == own
+    assert qwen.decode(prompt_ids(qwen, "1 + 1?", prompt)).startswith("<|im_start|>system\nBe brief.<|im_end|>")
+
+
 def test_the_turns_of_qwen_end_with_its_end_token(qwen):
     assert turn_end(qwen) == qwen.eos_token_id == qwen.convert_tokens_to_ids("<|im_end|>")
 

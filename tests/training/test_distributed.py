@@ -197,7 +197,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
     """Loss, gradients and the shapes of a layer's matrices, of Stage 1 over shards."""
     with joined(QUICK):
         model = test_stage1.fresh()
-        examples = [one for _, one in stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)]
+        examples = stage1.draw_batch(test_stage1.traces_for(model), ONE_BLOCK, 0)
         if distributed.world() > 1:
             stage1.shard(model, ONE_BLOCK, 2, CPU)
         losses = [test_stage1.accumulated(model, examples, MicroBatches(1), recompute) for _ in range(2)]

@@ -23,7 +23,6 @@ from tyler.training.objectives import (
 from tyler.training.policy_losses import (
     ActionWeights,
     AnchoredLoss,
-    action_weights,
     anchor_loss,
     anchor_weights,
     clipped_actions,
@@ -40,6 +39,11 @@ EPSILON, BETA, ALPHA = 0.2, 0.03, 0.1
 def stage2_loss(logprobs, old, reference, advantages, weights, **settings) -> SimpleNamespace:
     """The terms of the paper's loss, answered by the learner itself."""
     return SimpleNamespace(**AnchoredLoss(**settings)(logprobs, old, old, reference, advantages, weights))
+
+
+def action_weights(mask: Tensor, operator_mask: Tensor, groups: Tensor, dtype=torch.float32) -> ActionWeights:
+    """The paper's weights, of answers that all have a reward."""
+    return AnchoredLoss().weights(mask, operator_mask, groups, torch.ones(len(mask), dtype=torch.bool), dtype=dtype)
 
 
 @dataclass

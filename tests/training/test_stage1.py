@@ -20,7 +20,8 @@ from torch import Tensor
 
 import tiny
 from documents import documented_metrics
-from tyler.config.loops import InsertionsConfig, Stage1Config
+from tyler.boundaries.rules import RULES
+from tyler.config.loops import InsertionsConfig, MemGenConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
@@ -31,11 +32,12 @@ from tyler.runs.signals import Interrupted
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt
 from tyler.training import packing, stage1
+from tyler.training.command import development_problems, rule_origins
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions, train
 from tyler.training.state import state_bytes
 from tyler.training.teacher_forcing import Example, num_positions
-from tyler.training.traces import Trace, load_development, load_traces, tokenize
+from tyler.training.traces import Trace, load_development, load_traces, most_latents, tokenize, warn_of_idle
 
 SOLUTIONS = (
     "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples.\n\nThe total is $2x$.",
@@ -160,7 +162,7 @@ def test_a_batch_follows_from_the_seed_and_the_step_and_every_epoch_draws_anew()
     traces = traces_for(model)
     config = Stage1Config(batch_size=3, insertions=InsertionsConfig(min=1, max=3))
     assert draw_batch(traces, config, 5) == draw_batch(traces, config, 5)
-    epochs = [{id: example.insertions for id, example in draw_batch(traces, config, step)} for step in range(6)]
+    epochs = [{example.id: example.insertions for example in draw_batch(traces, config, step)} for step in range(6)]
     assert all(set(epoch) == {"p0", "p1", "p2"} for epoch in epochs)
     assert len({epoch["p0"] for epoch in epochs}) > 2
     other = Stage1Config(batch_size=3, seed=43, insertions=config.insertions)
@@ -200,7 +202,7 @@ def accumulated(model: Tyler, examples: Sequence[Example], rule: MicroBatches, r
     """The loss of a batch, whose gradient is then in the parameters."""
     trainer = Stage1Trainer(model, (), Stage1Config(gradient_checkpointing=recompute))
     trainer.micro_batches = rule
-    return trainer.accumulate([("x", example) for example in examples])
+    return trainer.accumulate(examples)
 
 
 @pytest.mark.parametrize("pieces", [MicroBatches(1), MicroBatches(2), MicroBatches(positions=200)], ids=str)
@@ -208,7 +210,7 @@ def test_micro_batches_have_the_gradient_and_the_loss_of_the_whole_batch(pieces:
     model = fresh()
     traces = traces_for(model)
     config = Stage1Config(batch_size=5, insertions=InsertionsConfig(min=1, max=4))
-    examples: list[Example] = [example for _, example in draw_batch(traces, config, 0)]
+    examples: list[Example] = draw_batch(traces, config, 0)
     assert len({len(example.target_ids) for example in examples}) > 1, "micro-batches must weigh differently"
     assert len(pieces.cut([num_positions(example, model.heads) for example in examples])) > 1
     found = []
@@ -228,7 +230,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
     traces = traces_for(model)
     from tyler.training.teacher_forcing import synthesize, target_logprobs
 
-    examples = [example for _, example in draw_batch(traces, SMALL, 0)]
+    examples = draw_batch(traces, SMALL, 0)
     total, count = 0.0, 0
     for example in examples:
         latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [example])
@@ -323,7 +325,7 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(
         return loss_of(*arguments) * (float("nan") if len(calls) == 4 else 1.0)
 
     monkeypatch.setattr(stage1, "batch_loss", spoil)
-    ids = [id for id, _ in draw_batch(traces, SMALL, 3)]
+    ids = [example.id for example in draw_batch(traces, SMALL, 3)]
     with (
         open_new(tmp_path) as run,
         pytest.raises(FloatingPointError, match=f"nan at update 4; the batch was {', '.join(ids)}"),
@@ -481,13 +483,13 @@ def test_traces_too_long_for_the_setting_or_the_model_are_left_out(
     every = load_traces(config_for(path), backbone)
     assert [trace.id for trace in every] == ["train-1", "train-2", "train-3"]
     lengths = sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in every)
-    longest_operator = max(operator.num_latents for operator in tiny.OPERATORS)
-    kept = load_traces(config_for(path, max_length=lengths[1] + longest_operator), backbone)
+    room = most_latents(config_for(path))
+    kept = load_traces(config_for(path, max_length=lengths[1] + room), backbone)
     assert sorted(len(trace.prompt_ids) + len(trace.target_ids) for trace in kept) == lengths[:2]
-    with pytest.raises(ValueError, match=r"none of the 3 traces has at most .*; raise stage1.max_length=20"):
-        load_traces(config_for(path, max_length=20), backbone)
-    monkeypatch.setattr(type(backbone), "max_positions", 20)
-    with pytest.raises(ValueError, match=r"the model's context has 20 positions: train on shorter traces"):
+    with pytest.raises(ValueError, match=rf"none of the 3 traces has at most 2 .*; raise stage1.max_length={room + 2}"):
+        load_traces(config_for(path, max_length=room + 2), backbone)
+    monkeypatch.setattr(type(backbone), "max_positions", room + 2)
+    with pytest.raises(ValueError, match=rf"the model's context has {room + 2} positions: train on shorter traces"):
         load_traces(config_for(path, max_length=100), backbone)
 
 
@@ -502,11 +504,34 @@ def test_traces_without_a_boundary_are_told_from_those_that_are_too_long(tmp_pat
 
 def test_latents_that_leave_no_room_for_a_trace_are_refused_as_such(tmp_path: Path) -> None:
     config = config_for(write_traces(tmp_path / "traces.jsonl"), max_length=3)
-    latents = max(operator.num_latents for operator in tiny.OPERATORS)
-    said = rf"max_length=3 .* leaves no room beside the {latents} latents of 1 blocks"
-    with pytest.raises(ValueError, match=said) as refused:
+    with pytest.raises(ValueError, match=f"max_length=3 .* leaves no room beside {most_latents(config)} latents"):
         load_traces(config, tiny.tyler("qwen3").backbone)
-    assert "-" not in str(refused.value)
+
+
+def test_all_methods_learn_from_the_same_traces_and_an_idle_operator_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_for(write_traces(tmp_path / "traces.jsonl"))
+    more = MemGenConfig(max_insertions=9)
+    assert most_latents(config) == 8 + 5 * 8 and most_latents(config.model_copy(update={"memgen": more})) == 80
+    warn_of_idle([Trace("one", (1,), (2, 3), ((0, tiny.OPERATORS[0]),))], tiny.OPERATORS[:2])
+    assert [record.getMessage() for record in caplog.records] == [
+        "operator 'state' learns nothing: its boundary 'step' has no place in 1 traces"
+    ]
+
+
+def test_an_edited_rule_is_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rule_origins(tiny.OPERATORS)
+    assert list(before) == ["the rule 'answer_start'", "the rule 'step'", "the rule 'structure'"]
+    monkeypatch.setitem(RULES, "step", replace(RULES["step"], once=True))
+    after = rule_origins(tiny.OPERATORS)
+    assert [name for name in before if before[name] != after[name]] == ["the rule 'step'"]
+
+
+def test_a_development_set_that_nothing_watches_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    config = Config(data=DataConfig(development=DevelopmentConfig()))
+    assert development_problems(config, config.stage1) == []
+    assert "data.development is not used: the eval_every of this training is null" in caplog.text
 
 
 def test_development_traces_are_loaded_where_something_watches(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import grpo, packing, stage1, stage2, verdicts
 from tyler.training.advantages import group_advantages
+from tyler.training.command import load_askable
 from tyler.training.rollouts import Rollout
 from tyler.training.stage2 import Stage2Trainer, train
 from tyler.training.state import state_bytes
@@ -152,11 +153,11 @@ def test_problems_that_leave_no_room_for_an_answer_are_left_out_by_name(
     model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * room, max_new_tokens=1)])
     with pytest.raises(ValueError, match="the prompt has"):
         model.shared_engine.run([replace(model.request("x"), prompt_ids=[5] * (room + 1), max_new_tokens=1)])
-    problems, development = grpo.load_askable(config, config.stage2, model.request, room)
+    problems, development = load_askable(config, config.stage2, model.request, room)
     assert [problem.id for problem in problems] == ["train-1", "train-3"] and development == []
     assert f"left out 1 of 3 training problems, with prompts of over {room} tokens: train-2" in caplog.text
     with pytest.raises(ValueError, match=r"all 3 training problems have prompts of more than 2 tokens"):
-        grpo.load_askable(config, config.stage2, model.request, 2)
+        load_askable(config, config.stage2, model.request, 2)
 
 
 def test_a_seed_depends_on_every_part_and_not_on_the_machine() -> None:
@@ -707,7 +708,8 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
 
 def test_gold_answers_that_cannot_be_read_are_counted() -> None:
     outcomes = [Outcome.GOLD_ERROR, Outcome.WRONG, Outcome.GOLD_ERROR, Outcome.CORRECT]
-    assert grpo.gold_errors([Verdict(outcome) for outcome in outcomes]) == 0.5
+    rollout = Rollout(PROBLEMS[:2], [], [None, *map(Verdict, outcomes)], torch.zeros(2, 2))
+    assert rollout.gold_errors == 2
 
 
 # --------------------------------------------------------------------- redrawn, masked and unjudged answers

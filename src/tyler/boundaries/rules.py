@@ -40,6 +40,13 @@ class Rule:
     once: bool = False
     openings: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        if self.side == "before" and (self.headings or self.phrases):
+            raise ValueError(
+                f"the rule that detects {self.detects!r} has side='before', and a boundary of headings and phrases is "
+                "after the match; write side='after'"
+            )
+
 
 _BOLD = r"(?:\*\*|__)?"
 _LEAD = rf"(?:\#{{1,6}}[ \t]+)?{_BOLD}"

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from tyler.cli.options import Overrides, SomeFile
 
 if TYPE_CHECKING:
-    from tyler.runs.catalogue import AnyRun
+    from tyler.evaluation.folders import AnyRun
 
 WIDEST = 500
 """Columns of the list of runs: a path stands last and whole, and a narrow terminal wraps it."""
@@ -28,7 +28,7 @@ def runs(
         folder: Where to look.
         json_: A JSON object a line instead of a table.
     """
-    from tyler.runs.catalogue import runs_below
+    from tyler.evaluation.folders import runs_below
 
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}; give one that holds runs")

@@ -37,7 +37,6 @@ from tyler.cli.options import (
     SomeBackbone,
     SomeDevice,
     SomeFile,
-    SomeNumber,
     load_settings,
 )
 from tyler.cli.reproduce import reproduce
@@ -74,28 +73,20 @@ def quickstart(
 def plan(
     config: ConfigName,
     hardware: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="NAME")] = (),
-    prompt: int = 128,
-    trace: int = 600,
-    answer: int = 600,
-    examples: SomeNumber = None,
     overrides: Overrides = (),
 ) -> None:
-    """Before renting a GPU: what a config trains, the memory of each part, and the time of each stage. Loads nothing.
+    """Before renting a GPU: what a config trains, and the memory of each phase of every method. Loads nothing.
 
     Args:
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
-        hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" measures this machine; or GB of
-            memory, GB/s of bandwidth and bf16 TFLOP/s as "96,1792,250". May be repeated; by default all of them.
-        prompt: Tokens of a mean prompt.
-        trace: Tokens of a mean solution in Stage 1.
-        answer: Actions of a mean answer in Stage 2 and evaluation.
-        examples: Training examples, where neither data.count nor a number of steps says how many.
+        hardware: RTX-4090, A100-40GB, L40S, A100-80GB, H100-80GB, H200, B200; "this" is this machine; or GB of memory.
+            May be repeated; by default all of them.
         overrides: Change one setting. `--decoding.slots 64` is short for `--set decoding.slots=64`.
     """
     settings = load_settings(config, overrides)
     from tyler.planning import plan
 
-    plan.run(settings, devices=hardware, prompt=prompt, target=trace, answer=answer, examples=examples)
+    plan.run(settings, hardware)
 
 
 def merge(

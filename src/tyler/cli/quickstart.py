@@ -18,10 +18,10 @@ from tyler.evaluation.html_report import save
 from tyler.evaluation.options import Answering, Questions
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import Report, table
+from tyler.lens.curves import save_png, sketch
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.runs.curves import save_png, sketch
 from tyler.runs.json_lines import read_jsonl
 from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS

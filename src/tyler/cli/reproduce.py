@@ -30,7 +30,7 @@ class Instead:
     """Run nothing: make results, tables and figures of the records there are, without weights or data of a study. With
     all experiments, also those of our own studies."""
     dry_run: bool = False
-    """Run nothing: list every cell with its estimated time and memory."""
+    """Run nothing: list every cell with its tokens and memory."""
     smoke: bool = False
     """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
     and one problem of each task, in a folder that is removed at the end."""
@@ -85,7 +85,7 @@ def reproduce(
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
             half of what is free.
-        hardware: For estimates: this machine, which is measured, or a device as of `tyler plan`.
+        hardware: For estimates of memory: this machine, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
         engine: What answers and rolls out; cells with interventions, and methods with an engine of their own, stay on
             the native one.
@@ -193,7 +193,7 @@ def carry_out(
         )
     check_weights(made.scale.name, cells, made.sources)
     estimates = estimator_of(made, hardware).in_order(cells)
-    costs = {cell.unseeded: estimate.seconds for cell, estimate in zip(cells, estimates, strict=True)}
+    costs = {cell.unseeded: estimate.tokens for cell, estimate in zip(cells, estimates, strict=True)}
     made.run(options, costs.__getitem__, processes, memory)
     say_where(made)
 

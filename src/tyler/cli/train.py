@@ -13,14 +13,14 @@ from tyro.conf import Positional, arg
 
 from tyler.cli.logs import is_first_process, quietly
 from tyler.cli.options import ConfigName, Overrides, SomeFolder, SomeNumber, load_settings
-from tyler.reasoners.trainers import TRAINERS
+from tyler.reasoners.table import TRAININGS
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
 
     MethodName = str
 else:
-    MethodName = Literal["stage1", "stage2", *TRAINERS]
+    MethodName = Literal["stage1", "stage2", *TRAININGS]
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ STAGES = {
     "stage2": "Stage 2 of Tyler: when to invoke which operator, by GRPO, with the operators frozen",
 }
 WEAVER = "memgen"
-FROM_WEAVER = [name for name, trainer in TRAINERS.items() if trainer.needs_start]
+FROM_WEAVER = [name for name, trainer in TRAININGS.items() if trainer.needs_start]
 STARTS = {"stage2": "stage1"} | dict.fromkeys(FROM_WEAVER, WEAVER)
 """By method: the one whose run it starts from."""
 
-METHODS = STAGES | {name: trainer.about for name, trainer in TRAINERS.items()}
+METHODS = STAGES | {name: trainer.about for name, trainer in TRAININGS.items()}
 METHOD = "One of " + ", ".join(f"{name} ({about})" for name, about in METHODS.items()) + "."
 
 
@@ -90,7 +90,7 @@ def _loop(method: str) -> Callable[..., object]:
     if method in STAGES:
         loop: Callable[..., object] = import_module(f"tyler.training.{method}").run
         return loop
-    return TRAINERS[method].load()
+    return TRAININGS[method].load()
 
 
 def _following(
@@ -126,8 +126,8 @@ def _carry_out(
 
 def _draw(title: str, output: Path) -> None:
     """The curves of the run, as a picture in its folder."""
+    from tyler.lens.curves import save_png
     from tyler.runs.catalogue import TrainingRun
-    from tyler.runs.curves import save_png
     from tyler.runs.run import CURVES
 
     run = TrainingRun(output)

@@ -36,10 +36,6 @@ class ConfigError(ValueError):
     """A config that cannot be used; says which key, what came, and what is allowed."""
 
 
-EARLIER = {"softcot.learn_header": False}
-"""What runs did before there was a key for it, where that is not the key's default."""
-
-
 def presets() -> list[str]:
     """The names of the configs that ship in the package."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
@@ -234,7 +230,7 @@ NULLABLE = frozenset(_nullable_sections())
 def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
     """What a resumed run would do otherwise than before, key by key.
 
-    Keys that are new to the old config had what was done before there was a key: EARLIER, else the default.
+    Keys that are new to the old config had their default.
     """
     changed = changes(old_text, new_text, defaults_text)
     fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, one) for one in CHANGEABLE)}
@@ -244,7 +240,7 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
 def changes(old_text: str, new_text: str, defaults_text: str) -> dict[str, tuple[Any, Any]]:
     """Every setting that differs between two configs, by its key: what it was, and what it is."""
     defaults, old, new = (flatten(yaml.safe_load(text)) for text in (defaults_text, old_text, new_text))
-    old = {**{key: value for key, value in {**defaults, **EARLIER}.items() if key in new}, **old}
+    old = {**{key: value for key, value in defaults.items() if key in new}, **old}
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
@@ -256,3 +252,11 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+def value_at(config: Config, key: str) -> Any:
+    """The setting under a dotted key."""
+    found: Any = config
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found

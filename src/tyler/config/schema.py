@@ -79,7 +79,7 @@ class Config(Loops, Trained):
     @property
     def prompt(self) -> Prompt:
         """How problems are put to the backbone."""
-        return Prompt(self.backbone.instruction, self.backbone.thinking)
+        return Prompt(self.backbone.instruction, self.backbone.thinking, self.backbone.system)
 
     @property
     def training_set(self) -> Selection:

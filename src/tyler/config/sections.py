@@ -57,6 +57,8 @@ class BackboneConfig(Section):
     """The thinking mode of the Qwen3 and SmolLM3 chat templates."""
     instruction: str = "Please reason step by step, and put your final answer within \\boxed{}."
     """Added to every problem; empty for none."""
+    system: str = ""
+    """What the system says before every problem; empty for nothing."""
 
 
 class LoraConfig(Section):

@@ -2,6 +2,8 @@
 
 answers.py          the rows of the store
 store.py            answers and verdicts on disk; an evaluation resumes, and is read by everything below
+line_files.py       files of lines that are added to, and resumed
+folders.py          what evaluations and runs lie below a folder
 parquet.py          the files of the store
 pass_at_1.py        a reasoner answers problems; every answer is kept and graded
 command.py          `tyler eval`

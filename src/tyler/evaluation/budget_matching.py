@@ -14,12 +14,12 @@ from statistics import fmean
 from typing import Any
 
 from tyler.evaluation.answers import Record
+from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.options import Matching
 from tyler.evaluation.store import read_evaluations
-from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
-from tyler.runs.catalogue import EvaluationRun
+from tyler.reasoners.table import MAX_NEW_TOKENS, Knob
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import find_overlap
 

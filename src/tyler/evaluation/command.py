@@ -279,6 +279,7 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         **answering.engine_choice.settings(),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
+        **({"system": prompt.system} if prompt.system else {}),
         **loaded.text,
         "problems": digests(sets),
         "versions": environment()["packages"],

@@ -18,11 +18,11 @@ from typing import Any
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
+from tyler.evaluation.line_files import LineFile
 from tyler.reasoners.registry import Answerer
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.line_files import LineFile
 from tyler.runs.progress import bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks.data_files import Row, read_rows

@@ -25,10 +25,10 @@ from typing import Any, get_args
 
 from tyler.evaluation import parquet
 from tyler.evaluation.answers import FAILED, VERDICT, Answer, Key, Record, digest
+from tyler.evaluation.line_files import LineFile
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
-from tyler.runs.line_files import LineFile
 from tyler.tasks import Outcome, Verdict, find_task, grade, grader_version
 from tyler.tasks.task import GradeOptions, Mode
 

@@ -11,7 +11,7 @@ studies/          one module a study of our own
 study.py          what a study declares, and its tables and figure
 averages.py       shares with intervals, averages over tasks, differences; the paper's numbers (published.yaml)
 measures.py       what is kept of a cell's answers
-estimates.py      time and memory of a cell before it is run
+estimates.py      tokens and memory of a cell before it is run
 reproduction.py   `tyler reproduce`: run what is missing, then results.json
 outputs.py        tables and figures from results.json alone (figures.py, tyler.mplstyle)
 smoke.py          everything once, on small random backbones

@@ -21,7 +21,7 @@ from tyler.config.files import load_config
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.config.schema import Config
 from tyler.modeling.architectures import FETCHABLE, MINI, fetched_folder
-from tyler.reasoners.trainers import TRAINERS
+from tyler.reasoners.table import TRAININGS
 from tyler.tasks import Problem, load_problems
 from tyler.tasks.decontamination import Selection, read_held_out, without_any
 from tyler.tasks.grading import TASKS, find_task
@@ -43,7 +43,7 @@ SECTIONS = {
     "merge": (),
     "stage1": ("operators", "lora", "stage1"),
     "stage2": ("lora", "stage2", "grpo", "rewards", "decoding"),
-    **{name: trainer.reads for name, trainer in TRAINERS.items()},
+    **{name: trainer.reads for name, trainer in TRAININGS.items()},
 }
 """What a method of training reads of the config, besides `backbone` and `data`: sections, and settings in others."""
 OWN_ENGINE = "native"
@@ -60,6 +60,7 @@ LATER = {
         for name, field in ObjectiveConfig.model_fields.items()
         if name not in AT_FIRST
     },
+    "system": "",
     "max_skipped": OptimizationConfig.model_fields["max_skipped"].default,
     "rewards": Config().model_dump(mode="json")["rewards"],
 }
@@ -103,7 +104,7 @@ class Training:
         if config.stage1.latents != "centred":
             del settings["stage1"]["centring"]
         read: dict[str, Any] = {name: reduce(getitem, name.split("."), settings) for name in SECTIONS[self.method]}
-        read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction")}
+        read["backbone"] = {key: settings["backbone"][key] for key in ("thinking", "instruction", "system")}
         read["backbone"]["dtype"] = sources.dtype(config)
         if read.keys() != {"backbone"}:
             read["data"] = sources.learned(self.config(preset, seed, sources.placed(config)))

@@ -55,7 +55,7 @@ class Grid:
     ) -> None:
         """Run every cell that has no record, in this order.
 
-        `known` are cells that have a record elsewhere, `cost` estimates a cell's seconds: how much of what is left has
+        `known` are cells that have a record elsewhere, `cost` estimates a cell's work: how much of what is left has
         been done is counted in them, and the time left follows from the pace. Several processes share the cores; what
         times its answers has them alone, at the end.
         """

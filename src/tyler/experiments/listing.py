@@ -14,25 +14,20 @@ from tyler.experiments.cells import Cell, is_at_hand, name_of
 from tyler.experiments.estimates import UNMADE, Estimate, Estimator
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
-from tyler.planning.hardware import GB, THIS, device_named
+from tyler.planning.plan import GB, MARGIN, device_named
 from tyler.presentation import counted
-from tyler.runs.progress import clock_time
 
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""
 
 
 def estimator_of(made: Reproduction, device: str) -> Estimator:
-    """Estimates on a device by name, or on this machine, which is measured."""
-    if device != THIS:
-        return Estimator(made.scale, device_named(device))
-    from tyler.planning.device_benchmark import this_device
-
-    return Estimator(made.scale, this_device())
+    """Estimates on a device by name, or on this machine."""
+    return Estimator(made.scale, device_named(device))
 
 
 def show_cells(made: Reproduction, device: str) -> None:
-    """Every cell with its name, whether it is finished, and its estimated time and memory; then the sum."""
+    """Every cell with its name, whether it is finished, its tokens and its memory; then the sum."""
     cells, estimator = made.cells(), estimator_of(made, device)
     known = made.known()
     names = [name_of(cell.unseeded.identity(made.sources)) if is_at_hand(cell, made.sources) else "" for cell in cells]
@@ -41,21 +36,26 @@ def show_cells(made: Reproduction, device: str) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = WIDE
-    table = Table("cell", Column("what", no_wrap=True), "problems", "seed", "training", "answering", "GB", box=None)
+    table = Table("cell", Column("what", no_wrap=True), "problems", "seed", "M trained", "M answered", "GB", box=None)
     for (cell, name), estimate in zip(pending, estimates, strict=True):
         table.add_row(*described(cell, name, estimate))
     console.print(table)
     stages = {(one, cell.preset, cell.seed) for cell, _ in pending for one in cell.training.stages}
     trained = [one for one, _, _ in stages if one.method not in UNMADE]
+    most, room = max((one.memory for one in estimates), default=0) / GB, estimator.device.memory / GB
+    fits = "which fits" if MARGIN * most <= room else f"and {MARGIN:g} times that does NOT fit"
     console.print(
         f"{made.scale.name}: {len(cells)} cells, {len(cells) - len(pending)} of them finished; the others need "
-        f"{len(trained)} trainings, about {clock_time(sum(one.training for one in estimates))}, and answer for about "
-        f"{clock_time(sum(one.answering for one in estimates))} (h:mm:ss) on {estimator.device.name}; at most "
-        f"{max((one.memory for one in estimates), default=0) / GB:.1f} GB."
+        f"{len(trained)} trainings on about {millions(sum(one.training for one in estimates))} million tokens, and "
+        f"answers of {millions(sum(one.answering for one in estimates))} million; at most {most:.1f} GB, {fits} the "
+        f"{room:.0f} GB of {estimator.device.name}."
     )
-    console.print(
-        "Times are a roofline from shapes (docs/plan.md); a training counts for the first cell that needs it."
-    )
+    console.print("Tokens are counted from mean lengths; a training counts for the first cell that needs it.")
+
+
+def millions(tokens: float) -> str:
+    """Millions of tokens."""
+    return f"{tokens / 1e6:,.2f}"
 
 
 def described(cell: Cell, name: str, estimate: Estimate) -> tuple[str, ...]:
@@ -63,8 +63,8 @@ def described(cell: Cell, name: str, estimate: Estimate) -> tuple[str, ...]:
     asked = cell.questions
     what = cell.row if cell.measure == "accuracy" else f"{cell.row}: {cell.measure}"
     seed = "" if cell == cell.unseeded and cell.seed == 0 else str(cell.seed)
-    times = (clock_time(estimate.training) if estimate.training else "", clock_time(estimate.answering))
-    return (name or "not here", what, f"{asked.task} {asked.split}", seed, *times, f"{estimate.memory / GB:.1f}")
+    tokens = (millions(estimate.training) if estimate.training else "", millions(estimate.answering))
+    return (name or "not here", what, f"{asked.task} {asked.split}", seed, *tokens, f"{estimate.memory / GB:.1f}")
 
 
 def show_trace(made: Reproduction, wanted: Sequence[str]) -> None:

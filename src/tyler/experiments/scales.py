@@ -16,7 +16,7 @@ from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Training
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean tokens, by which times are estimated: of a prompt, a solution and an answer."""
+    """Mean tokens, by which work is estimated: of a prompt, a solution and an answer."""
 
     prompt: int
     trace: int

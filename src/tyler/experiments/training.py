@@ -13,7 +13,7 @@ from tyler.experiments.cells import ROLLED_OUT, UNTRAINED, Sources, Training, na
 from tyler.model import Tyler
 from tyler.modeling.manifest import forget_folders
 from tyler.reasoners.registry import checkpoint_class
-from tyler.reasoners.trainers import TRAINERS
+from tyler.reasoners.table import TRAININGS
 from tyler.runs.atomic_files import atomic_write, sync_tree
 from tyler.training import merging, stage1, stage2
 
@@ -198,8 +198,10 @@ def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
             assert start is not None, "what is merged is a trained model"
             if not folder.exists():  # it appears complete or not at all
                 merging.run(start, folder)
-        case _ if method in TRAINERS:
+        case _ if method in TRAININGS:
             more = {} if start is None else {"start": start}
-            TRAINERS[method].load()(config, output=folder, resume=resume, **more)
+            TRAININGS[method].load()(config, output=folder, resume=resume, **more)
         case _:
-            raise ValueError(f"there is no training {method!r}; there are stage1, stage2, merge, {', '.join(TRAINERS)}")
+            raise ValueError(
+                f"there is no training {method!r}; there are stage1, stage2, merge, {', '.join(TRAININGS)}"
+            )

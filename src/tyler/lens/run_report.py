@@ -16,16 +16,17 @@ from markupsafe import Markup
 
 from tyler.config.files import flatten
 from tyler.config.schema import Config
+from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
 from tyler.evaluation.html_report import command_of, machine_of, made
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
 from tyler.evaluation.views import render, style_of, view
+from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.lens.survey import Survey
 from tyler.lens.tables import survey_tables
 from tyler.presentation import as_html, counted
 from tyler.runs.atomic_files import atomic_write
-from tyler.runs.catalogue import AnyRun, EvaluationRun, TrainingRun, runs_below
-from tyler.runs.curves import FEWEST, READING, Panel, panels, series, svg
+from tyler.runs.catalogue import TrainingRun
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import EVERY, LOOPS
 from tyler.runs.run import CONFIG, REPORT, TRAJECTORIES

@@ -78,6 +78,10 @@ def inside(folder: Path) -> str:
     if folder.name == "checkpoints":
         return f"; it is where a run keeps its checkpoints: give the run, {folder.parent}, or one of them"
     if (folder / "checkpoints").is_dir():
+        steps = sorted((folder / "checkpoints").glob("step-*"), key=lambda one: (len(one.name), one.name))
+        if steps:
+            earlier = f", or name an earlier one, {steps[-2]}" if steps[1:] else ""
+            return f"; its newest checkpoint, {steps[-1].name}, is damaged (it has no manifest): restore it{earlier}"
         return "; it is a run that has no whole checkpoint yet: resume it with the command that began it and --resume"
     models = sorted(str(one) for one in folder.iterdir() if one.is_dir() and (is_run(one) or is_model(one)))
     if not models:

@@ -30,9 +30,9 @@ from tyler.modeling.architectures import located
 from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
-from tyler.planning import memory
-from tyler.planning.memory import Parts, Read, Shape, Workload, count_parameters
-from tyler.planning.plan import parameter_table, predicted
+from tyler.planning import memory, steps
+from tyler.planning.memory import Parts, Read, Shape, Step, count_parameters
+from tyler.planning.plan import GIB, by_part, memory_table, parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
 from tyler.training.calibration import collect_decisions, fit_psi
@@ -53,7 +53,6 @@ MICRO_BATCHES = 2
 CALIBRATION = 2
 """Problems that psi starts from."""
 SAMPLE_SECONDS = 0.005
-GIB = 2**30
 
 
 @dataclass
@@ -155,7 +154,7 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
         model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     examples = long_examples(model, problems, config, length)
-    with meter.phase("Stage 1 step") as first:
+    with meter.phase("stage1 step") as first:
         loss = stage1_step(model, examples, config)
     settings = shortened(config)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
@@ -164,17 +163,17 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     with meter.phase("rollout") as rolling:
         trainer = Stage2Trainer(model, problems[:1], (), settings)
         rollout = trainer.roll_out(problems[:1], step=0)
-    with meter.phase("Stage 2 step") as second:
+    with meter.phase("stage2 step") as second:
         stage2_step(trainer, rollout)
     with meter.phase("one answer"):
         answer = answer_once(model, problems[0])
-    work = workload(model, examples, rollout, settings)
     counts = count_parameters(shape, config.lora, config.operators)
     build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.FLOAT32}
-    first.predicted = memory.stage1_memory(shape, config, work, element)
-    calibrating.predicted = memory.calibration_memory(shape, config, work, element)
-    rolling.predicted = memory.rollout_memory(shape, config, work, element)
-    second.predicted = memory.stage2_memory(shape, config, work, element)
+    answers = rollout.trajectories
+    first.predicted = memory.step_memory(shape, config, stage1_work(model, examples, config), element)
+    calibrating.predicted = memory.calibration_memory(shape, config, calibration_work(answers, settings), element)
+    rolling.predicted = memory.rollout_memory(shape, config, rollout_work(answers, settings), element)
+    second.predicted = memory.step_memory(shape, config, stage2_work(model, answers, settings), element)
     return Report(backbone, counts, meter.phases, predicted(shape, config, element), loss, answer)
 
 
@@ -207,7 +206,7 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     trainer = Stage1Trainer(model, (), config.stage1)
     optimization = Optimization.of(config.stage1, trainer.parameter_groups(), 1, scaler_of(model.backbone))
     trainer.begin()
-    loss = trainer.accumulate([("dry", example) for example in examples], optimization.backward)
+    loss = trainer.accumulate(examples, optimization.backward)
     optimization.step(0, ["the dry run's"], loss)
     trainer.end()
     return loss
@@ -246,33 +245,43 @@ def answer_once(model: Tyler, problem: Problem) -> Trajectory:
     return model.engine(slots=1).run([request])[0]
 
 
-def workload(model: Tyler, examples: Sequence[Example], rollout: Rollout, config: Config) -> Workload:
-    """What the dry run really read, at the most."""
+def stage1_work(model: Tyler, examples: Sequence[Example], config: Config) -> Step:
+    """What Stage 1 really read at once, at the most."""
     lengths = {operator.name: operator.num_latents for operator in model.operators}
     latents = [sum(lengths[one.operator] for one in example.insertions) for example in examples]
     prefixes = [first_latent(example) for example in examples]
-    wholes = [
-        len(example.prompt_ids) + len(example.target_ids) - 1 + extra
-        for example, extra in zip(examples, latents, strict=True)
-    ]
+    wholes = [len(example) - 1 + extra for example, extra in zip(examples, latents, strict=True)]
     rows = MicroBatches.of(config.stage1, model.backbone).rows_at_once(max(wholes) + 1, len(examples))
     suffix = max(whole - prefix for whole, prefix in zip(wholes, prefixes, strict=True))
     chunks = chunk_lengths(examples, lengths)
-    trajectories = rollout.trajectories
+    synthesis = Read(rows, sum(chunks), sum(chunks), chunks=len(chunks))
+    behind = Read(rows, suffix, max(prefixes) + suffix)
+    targets = rows * max(len(example.target_ids) for example in examples)
+    return steps.stage1_step(
+        Shape.of(model.backbone.model.config), config, synthesis, rows * max(prefixes), behind, targets
+    )
+
+
+def rollout_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Rollout:
+    """What was decoded at once."""
     context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
-    together = MicroBatches.of(config.stage2, model.backbone).rows_at_once(context, len(trajectories))
-    return Workload(
-        synthesis=Read(rows, sum(chunks), sum(chunks), chunks=len(chunks)),
-        prefix=Read(rows, max(prefixes), max(prefixes)),
-        suffix=Read(rows, suffix, max(prefixes) + suffix),
-        targets=rows * max(len(example.target_ids) for example in examples),
-        slots=min(config.decoding.slots, len(trajectories)),
-        prompt=max(len(one.prompt_ids) for one in trajectories),
-        context=context,
-        replay=Read(together, context, context, masked=False),
-        decisions=together * max(len(one.actions) for one in trajectories),
-        calibration=Read(min(CALIBRATION_ROWS, CALIBRATION), context, context, masked=False),
-        calibrated=CALIBRATION * max(len(one.actions) for one in trajectories),
+    prompt = max(len(one.prompt_ids) for one in trajectories)
+    return memory.Rollout(min(config.decoding.slots, len(trajectories)), prompt, context)
+
+
+def stage2_work(model: Tyler, trajectories: Sequence[Trajectory], config: Config) -> Step:
+    """What Stage 2 read of these answers at once."""
+    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
+    rows = MicroBatches.of(config.stage2, model.backbone).rows_at_once(context, len(trajectories))
+    read = Read(rows, context, context, masked=False)
+    return steps.stage2_step(Shape.of(model.backbone.model.config), config, read, rows * actions)
+
+
+def calibration_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Calibration:
+    """What psi's start read: answers about as long as those of the rollout."""
+    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
+    return memory.Calibration(
+        Read(min(CALIBRATION_ROWS, CALIBRATION), context, context, masked=False), CALIBRATION * actions
     )
 
 
@@ -307,7 +316,8 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
         f"{config.backbone.id} with random weights in {dtype_name(report.backbone.dtype)} on "
         f"{report.backbone.device}; traces of {length} tokens, answers of at most {ANSWER} actions"
     )
-    for table in (parameter_table(report.counts), memory_table(report), full_table(report)):
+    full = memory_table(report.full, "at the config's full lengths (GiB)")
+    for table in (parameter_table(report.counts), measured_table(report), full):
         console.print(table)
     answer = report.answer
     console.print(
@@ -316,7 +326,7 @@ def run(config: Config, tokenizer: Path | None = None, length: int | None = None
     )
 
 
-def memory_table(report: Report) -> Table:
+def measured_table(report: Report) -> Table:
     """Every phase: seconds, measured peak, and the prediction by part."""
     table = Table("phase", "seconds", "measured", "predicted", "by part", title="this dry run (GiB)")
     for phase in report.phases:
@@ -325,16 +335,3 @@ def memory_table(report: Report) -> Table:
             shown = (f"{phase.expected / GIB:.2f} ({phase.difference:+.0%})", by_part(phase.predicted))
         table.add_row(phase.name, f"{phase.seconds:.1f}", f"{phase.measured / GIB:.2f}", *shown)
     return table
-
-
-def full_table(report: Report) -> Table:
-    """What the config needs when traces and answers are as long as it allows."""
-    table = Table("phase", "predicted", "by part", title="at the config's full lengths (GiB)")
-    for name, parts in report.full.items():
-        table.add_row(name, f"{sum(parts.values()) / GIB:.2f}", by_part(parts))
-    return table
-
-
-def by_part(parts: Parts) -> str:
-    """The parts in GiB, in one line."""
-    return ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())

@@ -17,15 +17,13 @@ from tyler.config.sizes import positions_at_once
 from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
 from tyler.modeling.operators import Operator
 from tyler.modeling.projections import siblings
-from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
+from tyler.training.micro_batches import CALIBRATION_ROWS
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import
     from transformers import PreTrainedConfig
 
 FLOAT32 = 4
 """Bytes of a trained parameter, and of its gradient; AdamW keeps two moments of the same size."""
-BFLOAT16 = 2
-"""Bytes of a weight's copy for autocast."""
 LOGIT_COPIES = 3
 """float32 tensors of a chunk's logits alive at once: in the backward pass the log-softmax and two gradients."""
 
@@ -128,9 +126,8 @@ def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operato
     linear = shape.projections
     layer = 2 * shape.dim + sum(inputs * outputs for inputs, outputs in linear.values())
     layer += sum(linear[name][1] for name in shape.biased) + 2 * shape.head_dim * shape.qk_norm
-    adapted = [linear[name] for name in lora.target_modules]
     own = {sibling for name in lora.target_modules for sibling in siblings(name)}
-    adapter = shape.layers * lora.rank * sum(inputs + outputs for inputs, outputs in adapted)
+    adapter = adapter_size(shape, lora)
     return Parameters(
         backbone=shape.vocab * shape.dim * (1 if shape.tied else 2) + shape.dim + shape.layers * layer,
         phi=adapter,
@@ -140,6 +137,11 @@ def count_parameters(shape: Shape, lora: LoraConfig, operators: Sequence[Operato
         psi=len(operators) * shape.dim,
         adapted=shape.layers * sum(inputs * outputs for inputs, outputs in (linear[name] for name in sorted(own))),
     )
+
+
+def adapter_size(shape: Shape, lora: LoraConfig) -> int:
+    """Parameters of one LoRA: L r (inputs + outputs) over its maps."""
+    return shape.layers * lora.rank * sum(sum(shape.projections[name]) for name in lora.target_modules)
 
 
 # ------------------------------------------------------------------------------------------------------ activations
@@ -207,78 +209,74 @@ def logits(shape: Shape, positions: int, element: int) -> int:
 # ----------------------------------------------------------------------------------------------------------- phases
 
 
-@dataclass(frozen=True)
-class Workload:
-    """How much is read at once: a micro-batch of Stage 1, calibration's, the slots of a rollout, Stage 2's."""
-
-    synthesis: Read
-    """What the synthesizer reads: the trace up to the last insertion, and the queries."""
-    prefix: Read
-    """What the frozen policy reads before the first latents, without gradient."""
-    suffix: Read
-    targets: int
-    slots: int
-    prompt: int
-    context: int
-    """The longest context of a rollout: prompt, actions and latents."""
-    replay: Read
-    decisions: int
-    calibration: Read
-    """What the frozen policy reads at once, without gradient, to start psi."""
-    calibrated: int
-    """The decisions whose states are kept for that."""
-
-    @classmethod
-    def of(cls, config: Config, prompt: int = 256) -> Workload:
-        """The most that a config allows: every trace and every answer as long as it may be.
-
-        The insertion is at the end, where it costs most. Answers follow `prompt` tokens and spend their whole budget.
-        """
-        first, second, latents = config.stage1, config.stage2, max(one.num_latents for one in config.operators)
-        length, chunks = first.max_length, first.insertions.max
-        rows = MicroBatches.planned(first).rows_at_once(length, first.batch_size)
-        context = prompt + second.max_new_tokens + config.grpo.budget * latents
-        answers = second.calibration.num_problems
-        trajectories = config.rows("stage2")
-        together = MicroBatches.planned(second).rows_at_once(context, trajectories)
-        return cls(
-            synthesis=Read(rows, length, length, chunks=chunks),
-            prefix=Read(rows, length, length, masked=False),
-            suffix=Read(rows, latents, length),
-            targets=rows * length,
-            slots=min(config.decoding.slots, trajectories),
-            prompt=prompt,
-            context=context,
-            replay=Read(together, context, context, masked=False),
-            decisions=together * second.max_new_tokens,
-            calibration=Read(min(CALIBRATION_ROWS, answers), context, context, masked=False),
-            calibrated=answers * second.max_new_tokens,
-        )
-
-
+PROMPT = 256
+"""Tokens of a prompt that answers follow, where nothing says how long it is."""
 Parts = dict[str, int]
 """Bytes by part."""
 
 
-def stage1_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
-    """A Stage 1 step: weights, Phi with gradients and Adam, what both passes keep, and the larger of one layer at work
-    and one chunk of logits. The prefix leaves its keys and values: 2 L k e n. Autocast holds copies of the weights.
-    """
+@dataclass(frozen=True)
+class Step:
+    """A micro-batch of a training step: what it reads with gradients, each read with the LoRA that learns in it."""
+
+    reads: tuple[tuple[Read, LoraConfig | None], ...]
+    targets: int
+    """Positions whose logits are computed."""
+    trained: int
+    """Parameters that learn, and that lie beside them at rest."""
+    recompute: bool
+    at_rest: int = 0
+    prefix: int = 0
+    """Positions that were read before, without gradient; their keys and values stay: 2 L k e each."""
+    weight_copies: int = 0
+    """Bytes of a weight's second copy: autocast's, or that of an engine that keeps folded maps."""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Answers decoded at once: how many, how long their prompts are, and their whole contexts with latents."""
+
+    slots: int
+    prompt: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the frozen policy reads at once, without gradient, to start psi, and the decisions whose states are kept."""
+
+    read: Read
+    decisions: int
+
+
+def answer_latents(config: Config) -> int:
+    """The latents of an answer that spends its whole budget on the longest operator."""
+    return config.grpo.budget * max((one.num_latents for one in config.operators), default=0)
+
+
+def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts:
+    """A training step: weights, what learns with gradients and Adam, what its reads keep, and the larger of one layer
+    at work and one chunk of logits."""
     counts = count_parameters(shape, config.lora, config.operators)
-    on = config.stage1.gradient_checkpointing
-    kept = kept_by_decoder(shape, work.synthesis, element, config.lora, on)
-    kept += kept_by_decoder(shape, work.suffix, element, None, on)
-    kept += 2 * shape.layers * shape.key_value * element * work.prefix.positions
-    layer = max(at_work(shape, work.synthesis, element, config.lora), at_work(shape, work.suffix, element, None))
+    kept = sum(kept_by_decoder(shape, read, element, lora, step.recompute) for read, lora in step.reads)
+    layer = max(at_work(shape, read, element, lora) for read, lora in step.reads)
     return {
-        "weights": counts.backbone * (element + (BFLOAT16 if config.stage1.autocast else 0)),
-        **trained(counts.stage1),
-        "activations": kept,
-        **busiest(layer, logits(shape, work.targets, element)),
+        "weights": counts.backbone * (element + step.weight_copies),
+        **(folded_weights(counts, element) if step.folded else {}),
+        **trained(step.trained, step.at_rest),
+        "activations": kept + 2 * shape.layers * shape.key_value * element * step.prefix,
+        **busiest(layer, logits(shape, step.targets, element)),
     }
 
 
-def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+def planned_rollout(config: Config) -> Rollout:
+    """The longest answers that Stage 2 allows, in all slots."""
+    context = PROMPT + config.stage2.max_new_tokens + answer_latents(config)
+    return Rollout(min(config.decoding.slots, config.rows("stage2")), PROMPT, context)
+
+
+def rollout_memory(shape: Shape, config: Config, work: Rollout, element: int) -> Parts:
     """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches
     of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions. `decoding.memory` bounds
     the caches and the context: what does not fit waits.
@@ -288,49 +286,40 @@ def rollout_memory(shape: Shape, config: Config, work: Workload, element: int) -
     positions = work.slots * work.context
     if config.decoding.memory is not None:
         positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
-    cache = one * positions
     prompts = Read(work.slots, work.prompt, work.prompt)
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
-        "policy's KV": cache,
-        "synthesizer's KV": cache,
+        "policy's KV": one * positions,
+        "synthesizer's KV": one * positions,
         "context": positions * shape.dim * element,
         **busiest(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
     }
 
 
-def calibration_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
+def planned_calibration(config: Config) -> Calibration:
+    """As many answers as psi starts from, as long as they may be."""
+    answers, context = config.stage2.calibration.num_problems, planned_rollout(config).context
+    read = Read(min(CALIBRATION_ROWS, answers), context, context, masked=False)
+    return Calibration(read, answers * config.stage2.max_new_tokens)
+
+
+def calibration_memory(shape: Shape, config: Config, work: Calibration, element: int) -> Parts:
     """Psi's start, after a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
     state of every decision is kept in float32, and the policy reads answers without gradient: embeddings, residual
     stream, its norm and a layer's output, 4 e d n, and the larger of gate, its activation and up, 3 e i n, and the
     logits of one chunk.
     """
     counts = count_parameters(shape, config.lora, config.operators)
-    read = work.calibration.positions * element
+    read = work.read.positions * element
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
-        "decisions": work.calibrated * (shape.dim + 1) * FLOAT32,
+        "decisions": work.decisions * (shape.dim + 1) * FLOAT32,
         "hidden states": 4 * read * shape.dim,
-        **busiest(3 * read * shape.intermediate, logits(shape, work.calibration.length, element)),
-    }
-
-
-def stage2_memory(shape: Shape, config: Config, work: Workload, element: int) -> Parts:
-    """A Stage 2 step after its rollout: weights, folded maps, Phi at rest, eta and psi with gradients and Adam, and
-    what the replay keeps; LoRA drops nothing here.
-    """
-    counts = count_parameters(shape, config.lora, config.operators)
-    lora = config.lora.model_copy(update={"dropout": 0.0})
-    return {
-        "weights": counts.backbone * element,
-        **folded_weights(counts, element),
-        **trained(counts.stage2, counts.stage1),
-        "activations": kept_by_decoder(shape, work.replay, element, lora, config.stage2.gradient_checkpointing),
-        **busiest(at_work(shape, work.replay, element, lora), logits(shape, work.decisions, element)),
+        **busiest(3 * read * shape.intermediate, logits(shape, work.read.length, element)),
     }
 
 

@@ -2,11 +2,8 @@
 
 reasoner.py       the protocol that evaluation, serving and experiments know
 tyler.py          Tyler as a reasoner
-method.py         what a method says of itself, as METHOD
-registry.py       every method by name: the modules that define METHOD are found, and nothing lists them
-trainer.py        what a training says of itself
-trainers.py       what `tyler train` trains, by name: those of packages are found
-knobs.py          settings that make answers longer or shorter, and their bounds
+table.py          methods and trainings by name, and what each says of itself
+registry.py       how a model becomes a reasoner under one of them
 cot.py            the backbone as it is
 sft.py  grpo.py   fine-tuning without operators
 softcot/          soft thoughts of an assistant

@@ -12,8 +12,7 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.tasks.problem import Problem
 from tyler.training import stage2
-from tyler.training.command import Prepared, load_backbone, origin_of, training_command
-from tyler.training.grpo import load_askable
+from tyler.training.command import Prepared, load_askable, load_backbone, origin_of, training_command
 from tyler.training.rewards import origins, with_sources
 
 

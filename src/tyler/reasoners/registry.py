@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from importlib import import_module
-from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from tyler import reasoners
 from tyler.config.engine_choice import NATIVE, EngineChoice
 from tyler.config.files import read_value
 from tyler.engine.request import Event, Request
@@ -24,42 +20,13 @@ from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.modeling.backbone import dtype_name
 from tyler.reasoners.cot import plain
-from tyler.reasoners.knobs import MAX_NEW_TOKENS, Knob
-from tyler.reasoners.method import Method
 from tyler.reasoners.reasoner import Finished, Reasoner
+from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, Knob, Method, find_method
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt, Question
 
-OWN = "tyler"
-"""The model itself, as its last stage left it: Tyler after a stage, SFT, GRPO, or the plain backbone."""
-
-DEFINITION = re.compile(rb"^METHOD = ", re.MULTILINE)
-
-
-def _methods() -> dict[str, str]:
-    """The modules of `tyler.reasoners` whose source defines METHOD, by the method's name; none is loaded for it.
-
-    A method of several modules is a package, whose `method.py` defines it.
-    """
-    found = {}
-    for folder in map(Path, reasoners.__path__):
-        for source in (*folder.glob("*.py"), *folder.glob("*/method.py")):
-            if DEFINITION.search(source.read_bytes()):
-                path = source.relative_to(folder).with_suffix("").parts
-                found[path[0].replace("_", "-")] = ".".join((reasoners.__name__, *path))
-    return dict(sorted(found.items()))
-
-
-METHODS = _methods()
-"""Where each method that an evaluation can name defines its METHOD."""
-
-
-def find_method(name: str) -> Method:
-    """What a method says of itself; its module loads here. Raises ValueError for an unknown name."""
-    if name not in METHODS:
-        raise ValueError(f"unknown --method {name!r}; choose from {', '.join((OWN, *METHODS))}")
-    method: Method = import_module(METHODS[name]).METHOD
-    return method
+Build = Callable[[Any, int], Reasoner]
+"""A reasoner of some settings and `max_new_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +51,19 @@ class Loaded:
     weights: str
     prompt: Prompt
     knobs: tuple[Knob, ...]
-    build: Callable[[Any, int], Reasoner]
+    build: Build
     dtype: str
     """What the weights are in: rounding decides answers too."""
     text: Mapping[str, Any]
     """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
+
+    @classmethod
+    def of(
+        cls, model: Any, method: str, settings: Any, max_new_tokens: int, knobs: tuple[Knob, ...], build: Build
+    ) -> Loaded:
+        """With what the model itself says."""
+        dtype, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
+        return cls(method, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build, dtype, text)
 
     @property
     def reasoner(self) -> Reasoner:
@@ -162,18 +137,7 @@ def load(
         made = chosen.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
         return cast(Reasoner, replace(made, memory=memory))
 
-    weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
-    return Loaded(
-        method,
-        settings,
-        max_new_tokens,
-        weights,
-        model.prompt,
-        chosen.knobs,
-        build,
-        dtype,
-        model.backbone.text_settings,
-    )
+    return Loaded.of(model, method, settings, max_new_tokens, chosen.knobs, build)
 
 
 def check_method(location: str, kind: str | None, method: str, chosen: Method | None, overrides: Sequence[str]) -> None:
@@ -225,9 +189,7 @@ def own(
 
     settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
-    weights, dtype = model.fingerprint(), dtype_name(model.backbone.dtype)
-    text = model.backbone.text_settings
-    return Loaded(OWN, settings, max_new_tokens, weights, model.prompt, knobs, build, dtype, text)
+    return Loaded.of(model, OWN, settings, max_new_tokens, knobs, build)
 
 
 @dataclass(frozen=True)
@@ -273,29 +235,26 @@ def answerer(
     engine: EngineChoice = NATIVE,
 ) -> Answerer:
     """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
+    place: dict[str, Any] = {"backbone": backbone, "device": device, "dtype": dtype}
     if kind := kind_of(location):
         if router is not None or budget is not None:
             raise ValueError(f"{location} is a {kind} checkpoint without operators; omit --router and --budget")
         saved = find_method(kind).saved
         assert saved is not None
-        found = saved.model.from_pretrained(location, backbone=backbone, device=device, dtype=dtype)
-        model = on_engine(found, kind, engine)
+        model: Any = on_engine(saved.model.from_pretrained(location, **place), kind, engine)
 
         def request(question: Question, sampling: Sampling) -> Request:
             return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
+    else:
+        model = typed_model(location, engine=engine, **place)
+        check_trained(model, location, router)
 
-        where, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
-        return Answerer(request, model.shared_engine, model.fingerprint, where, text, memory)
-    tyler = typed_model(location, engine=engine, backbone=backbone, device=device, dtype=dtype)
-    check_trained(tyler, location, router)
+        def request(question: Question, sampling: Sampling) -> Request:
+            told = {"budget": budget, "router": router, "max_new_tokens": max_new_tokens, "stop": stop}
+            return cast(Request, model.request(question, sampling=sampling, **told))
 
-    def asked(question: Question, sampling: Sampling) -> Request:
-        return tyler.request(
-            question, sampling=sampling, budget=budget, router=router, max_new_tokens=max_new_tokens, stop=stop
-        )
-
-    where, text = dtype_name(tyler.backbone.dtype), tyler.backbone.text_settings
-    return Answerer(asked, tyler.shared_engine, tyler.fingerprint, where, text, memory)
+    where, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
+    return Answerer(request, model.shared_engine, model.fingerprint, where, text, memory)
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from tyler.config.loops import SftConfig
 from tyler.config.schema import Config
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
@@ -32,29 +31,18 @@ def batch_loss(
     return -token_logprobs(torch.cat(states), model.backbone.head, targets).sum() / num_targets
 
 
-class SftTrainer(SupervisedTrainer[Trace]):
+class SftTrainer(SupervisedTrainer[Tyler, Trace]):
     """eta learns from the traces' target tokens."""
 
     title, prefix = "SFT", "sft"
 
-    def __init__(
-        self, model: Tyler, traces: Sequence[Trace], config: SftConfig, development: Sequence[Trace] = ()
-    ) -> None:
-        assert model.policy.lora is not None
-        super().__init__(model, model.policy.lora, model.backbone, config, traces, development)
-        self.model = model
+    @property
+    def module(self) -> nn.Module:
+        assert self.model.policy.lora is not None
+        return self.model.policy.lora
 
     def batch_loss(self, part: Sequence[Trace], num_targets: int) -> Tensor:
         return batch_loss(self.model, part, num_targets, self.recomputed)
-
-    def num_targets(self, example: Trace) -> int:
-        return len(example.target_ids)
-
-    def num_positions(self, example: Trace) -> int:
-        return len(example.prompt_ids) + len(example.target_ids)
-
-    def name(self, example: Trace) -> str:
-        return example.id
 
 
 @training_command

@@ -35,8 +35,7 @@ from tyler.engine.soft_sampling import Choices, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
-from tyler.reasoners.knobs import Knob, check_above, check_at_least, check_share
-from tyler.reasoners.method import Method
+from tyler.reasoners.table import Knob, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
@@ -67,7 +66,9 @@ class Settings:
     answer_marker: str = "\\boxed"
 
     def __post_init__(self) -> None:
-        check_above(0, temperature=self.temperature, gumbel_temperature=self.gumbel_temperature)
+        for name in ("temperature", "gumbel_temperature"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}; it must be above 0")
         check_share(top_p=self.top_p)
         check_at_least(0, top_k=self.top_k, min_p=self.min_p, cold_stop_entropy=self.cold_stop_entropy)
         check_at_least(1, max_topk=self.max_topk, cold_stop_steps=self.cold_stop_steps)

@@ -40,8 +40,7 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
-from tyler.reasoners.knobs import Knob, check_at_least, check_share
-from tyler.reasoners.method import Method
+from tyler.reasoners.table import Knob, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)

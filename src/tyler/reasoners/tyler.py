@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
@@ -16,8 +17,37 @@ from tyler.tasks import Problem
 from tyler.tasks.prompts import Question
 
 
+class EngineReasoner:
+    """What all reasoners on an engine of a model share."""
+
+    name: str
+    model: Any
+    sampling: Sampling
+    max_new_tokens: int
+    slots: int
+    memory: int | None
+
+    def request(self, question: Question, settings: AnswerSettings) -> Request:
+        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
+        raise NotImplementedError
+
+    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
+        """What the engine is asked to continue."""
+        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
+
+    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
+        requests = [
+            self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
+            for problem in problems
+        ]
+        answers: list[Trajectory] = self.model.shared_engine.run(
+            requests, slots=self.slots, memory=self.memory, finished=finished
+        )
+        return answers
+
+
 @dataclass(frozen=True)
-class TylerReasoner:
+class TylerReasoner(EngineReasoner):
     """A model with everything about decoding decided: router, budget, sampling, length, batch, another sampler.
 
     Every problem has a random stream of its own, from the sampling's seed and the problem's id: a router that skips
@@ -48,19 +78,10 @@ class TylerReasoner:
         )
         return settings.completed(request)
 
-    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
-        """What the engine is asked to continue."""
-        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
 
-    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
-        requests = [
-            self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
-            for problem in problems
-        ]
-        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
-
-
-def of_its_own(sampling: Sampling, problem: Problem) -> Sampling:
+def of_its_own(sampling: Sampling, problem: str | Problem) -> Sampling:
     """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
+    if isinstance(problem, str):
+        return sampling
     which = (problem.sample,) if problem.sample else ()
     return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))

@@ -1,31 +1,21 @@
-"""What runs and evaluations lie below a folder, and how each stands: from its records alone, without opening it."""
+"""A run directory read: how it stands, from its records alone, without opening it."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from tyler.runs.checkpoints import CHECKPOINTS, Best, checkpoint_step, latest_checkpoint, read_best
-from tyler.runs.curves import operators_of
+from tyler.runs.checkpoints import Best, checkpoint_step, latest_checkpoint, read_best
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.metrics import LOOPS
 from tyler.runs.run import CONFIG, ENVIRONMENT, LOCK, METRICS
-
-SETTINGS, ANSWERS, LINES, VERDICTS = "settings.json", "answers.parquet", "answers*.jsonl", "verdicts-*"
-"""Of an evaluation's folder; the same names as in `tyler.evaluation.store`, which stands above."""
-
-NAMES = ("task", "id", "sample")
-Key = tuple[str, str, int]
-"""Names an answer."""
 
 Status = Literal["running", "finished", "interrupted"]
 
@@ -64,12 +54,12 @@ class TrainingRun:
 
     @property
     def what(self) -> str:
-        """What it trains, as in "Stage 2"; GRPO without operators is "GRPO"."""
-        noted = next((start["training"] for start in reversed(self.starts) if "training" in start), None)
-        if noted is not None or self.loop is None:
-            return str(noted or "training")
-        plain = self.loop == "stage2" and not operators_of(self.metrics)
-        return "GRPO" if plain else LOOPS[self.loop].trains
+        """What it trains, as in "Stage 2"."""
+        return str(self._noted("training") or (LOOPS[self.loop].trains if self.loop else "training"))
+
+    def _noted(self, fact: str) -> Any:
+        """What its newest start noted that says so."""
+        return next((start[fact] for start in reversed(self.starts) if fact in start), None)
 
     @property
     def budget(self) -> int | None:
@@ -85,10 +75,10 @@ class TrainingRun:
 
     @property
     def total(self) -> int | None:
-        """The steps that it is to take; None where an older version did not note them and the config does not say."""
-        noted = next((start["steps"] for start in reversed(self.starts) if "steps" in start), None)
+        """The steps that it is to take; None where neither its starts nor the config say so."""
         section = LOOPS[self.loop].loop if self.loop else None
-        return noted if noted is not None or section is None else _at(self.config, f"{section}.steps")
+        found: int | None = self._noted("steps") or (_at(self.config, f"{section}.steps") if section else None)
+        return found
 
     @property
     def status(self) -> Status:
@@ -103,97 +93,6 @@ class TrainingRun:
     def best(self) -> Best | None:
         """The step that was best on development problems, where there were any."""
         return read_best(latest_checkpoint(self.path))
-
-
-@dataclass(frozen=True)
-class EvaluationRun:
-    """A folder with the records of an evaluation."""
-
-    path: Path
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What was asked; empty for records that were saved from Python."""
-        file = self.path / SETTINGS
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
-
-    @cached_property
-    def answers(self) -> set[Key]:
-        """The names of its answers, of all processes: task, problem and sample."""
-        rows = _columns(self.path / ANSWERS, [*NAMES]) if (self.path / ANSWERS).exists() else []
-        return {_key(row) for row in [*rows, *_lines(self.path, LINES)]}
-
-    @cached_property
-    def outcomes(self) -> dict[Key, str]:
-        """The newest verdict on each answer that has one."""
-        files = sorted(self.path.glob(f"{VERDICTS}.parquet"), key=lambda file: file.stat().st_mtime)
-        rows = [row for file in files for row in _columns(file, [*NAMES, "outcome"])]
-        return {_key(row): row["outcome"] for row in [*rows, *_lines(self.path, f"{VERDICTS}.jsonl")]}
-
-    @property
-    def what(self) -> str:
-        """The tasks, as in "eval gsm8k"."""
-        return f"eval {', '.join(dict.fromkeys(sorted(task for task, _, _ in self.answers)))}".strip()
-
-    @property
-    def step(self) -> int:
-        """Answers so far."""
-        return len(self.answers)
-
-    @property
-    def total(self) -> int | None:
-        """Answers in all: problems times samples; None where no settings say so."""
-        problems = self.settings.get("problems")
-        if not isinstance(problems, dict):
-            return None
-        return sum(int(str(told).partition(",")[0]) for told in problems.values()) * self.settings.get("samples", 1)
-
-    @property
-    def status(self) -> Status:
-        """Whether a process is writing it; else whether every answer is there."""
-        if any(is_locked(file) for file in self.path.glob(LINES)):
-            return "running"
-        return "finished" if self.step and (self.total is None or self.step >= self.total) else "interrupted"
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share of right answers; None before the first verdict."""
-        outcomes = self.outcomes.values()
-        return sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    return row["task"], row["id"], row["sample"]
-
-
-def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
-    return [line for file in sorted(folder.glob(pattern)) for line in read_jsonl(file)]
-
-
-def _columns(file: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Some columns of a Parquet file. Raises ValueError, naming the file, where it is damaged."""
-    import pyarrow.parquet as pq
-
-    try:
-        return list(pq.read_table(file, columns=names).to_pylist())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is damaged ({error}); restore it") from error
-
-
-AnyRun = TrainingRun | EvaluationRun
-
-
-def runs_below(folder: Path) -> Iterator[AnyRun]:
-    """Every run and evaluation in a folder or below it, by path; nothing is looked for inside of a run."""
-    for place, names, files in os.walk(folder):
-        names.sort()
-        path = Path(place)
-        if CONFIG in files and (METRICS in files or CHECKPOINTS in names):
-            names.clear()
-            yield TrainingRun(path)
-        elif any(file == ANSWERS or fnmatch(file, LINES) for file in files):
-            yield EvaluationRun(path)
-        names[:] = [name for name in names if not name.startswith(".")]
 
 
 def is_locked(file: Path) -> bool:

@@ -73,10 +73,8 @@ def write_digests(checkpoint: Path) -> None:
 
 
 def check_digests(checkpoint: Path) -> None:
-    """Raise RunError where a checkpoint is not as it was written; one of an older version has no digests to say."""
+    """Raise RunError where a checkpoint is not as it was written."""
     with reading(checkpoint):
-        if not (checkpoint / DIGESTS).exists():
-            return
         digests = json.loads((checkpoint / DIGESTS).read_text())
         if not isinstance(digests, dict):
             raise ValueError(f"{DIGESTS} is no JSON object")

@@ -102,7 +102,7 @@ class RunReader:
 
 
 class Run(RunReader):
-    """A run directory open for writing. Make one with `create`, `replace` or `resume`, and close it, or use `with`."""
+    """A run directory open for writing. Make one with `create` or `resume`, and close it, or use `with`."""
 
     def __init__(self, path: Path, lock: int | None, keep_checkpoints: int) -> None:
         super().__init__(path)
@@ -122,56 +122,29 @@ class Run(RunReader):
         keep_checkpoints: int = 2,
         min_free_bytes: int = MIN_FREE_BYTES,
         lock: bool = True,
+        replace: bool = False,
     ) -> Run:
-        """Start a run in a new or empty directory.
+        """Start a run in a new or empty directory; with `replace`, drop what an earlier run left there, and only that.
 
         `config_text` is the resolved config in YAML; the `keep_checkpoints` newest checkpoints are kept. Raises
-        RunError when the directory holds something, cannot be written, has less than `min_free_bytes` left or is in
-        use; without `lock` nothing says whether it is in use.
+        RunError when the directory holds something else, cannot be written, has less than `min_free_bytes` left or is
+        in use; without `lock` nothing says whether it is in use.
         """
         path = Path(path)
         _refuse_other_files(path)
         held = _open_directory(path, min_free_bytes, lock)
         with released_on_error(path, held):
             if (path / CONFIG).exists():
-                raise RunError(
-                    f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
-                )
-            return cls._started(path, held, config_text, keep_checkpoints)
-
-    @classmethod
-    def replace(
-        cls,
-        path: str | Path,
-        config_text: str,
-        *,
-        keep_checkpoints: int = 2,
-        min_free_bytes: int = MIN_FREE_BYTES,
-        lock: bool = True,
-    ) -> Run:
-        """Start a run anew, dropping what an earlier run left in the directory, and only that.
-
-        Raises RunError as `create` does; a directory with files and no run in it is left alone.
-        """
-        path = Path(path)
-        _refuse_other_files(path)
-        held = _open_directory(path, min_free_bytes, lock)
-        with released_on_error(path, held):
-            if (path / CONFIG).exists():  # it stays until the new one replaces it: a kill leaves a run
-                for folder in (CHECKPOINTS, TRACKING):
-                    shutil.rmtree(path / folder, ignore_errors=True)
-                for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CURVES, REPORT):
-                    (path / name).unlink(missing_ok=True)
-            return cls._started(path, held, config_text, keep_checkpoints)
-
-    @classmethod
-    def _started(cls, path: Path, lock: int | None, config_text: str, keep_checkpoints: int) -> Run:
-        """A run at its beginning, in a directory whose lock is held."""
-        for leftover in path.glob(HALF_A_CONFIG):
-            leftover.unlink()
-        atomic_write(path / CONFIG, config_text)
-        _note_start(path)
-        return cls(path, lock, keep_checkpoints)
+                if not replace:
+                    raise RunError(
+                        f"{path} already holds a run; resume it (--resume) or choose another directory (--output)"
+                    )
+                _drop_run(path)
+            for leftover in path.glob(HALF_A_CONFIG):
+                leftover.unlink()
+            atomic_write(path / CONFIG, config_text)
+            _note_start(path)
+            return cls(path, held, keep_checkpoints)
 
     @classmethod
     def resume(
@@ -238,10 +211,6 @@ class Run(RunReader):
         A config names files and folders; what is in them may have changed since.
         """
         before = _refuse_another_origin(self.path, origin)
-        if before and (unknown := sorted(set(origin) - set(before))):
-            logger.warning(
-                "%s was started by an older version, which did not note %s", self.path, " and ".join(unknown)
-            )
         atomic_write(self.path / ORIGIN, json.dumps({**before, **origin}, indent=2) + "\n")
 
     def require_space(self, checkpoint_bytes: int) -> None:
@@ -362,37 +331,15 @@ def resume_hint(path: Path) -> str:
     return f"--resume --output {shlex.quote(str(path))}"
 
 
-def open_run(
-    path: str | Path,
-    config_text: str,
-    *,
-    keep_checkpoints: int = 2,
-    resume: bool = False,
-    replace: bool = False,
-    lock: bool = True,
-    defaults_text: str = "{}",
-    origin: Mapping[str, str] | None = None,
-) -> Run:
-    """The run that a command asks for: `Run.resume`, `Run.replace` or, without either, `Run.create`.
-
-    Raises RunError as these do, and for both at once.
-    """
-    if resume and replace:
-        raise RunError(f"cannot both resume and replace {path}; choose one")
-    if resume:
-        return Run.resume(
-            path,
-            config_text,
-            keep_checkpoints=keep_checkpoints,
-            lock=lock,
-            defaults_text=defaults_text,
-            origin=origin,
-        )
-    start = Run.replace if replace else Run.create
-    return start(path, config_text, keep_checkpoints=keep_checkpoints, lock=lock)
-
-
 # --- what is on the disk ----------------------------------------------------------------------------------------------
+
+
+def _drop_run(path: Path) -> None:
+    """Remove a run but for its config, which stays until a new one replaces it: a kill leaves a run."""
+    for folder in (CHECKPOINTS, TRACKING):
+        shutil.rmtree(path / folder, ignore_errors=True)
+    for name in (METRICS, TRAJECTORIES, ENVIRONMENT, ORIGIN, CURVES, REPORT):
+        (path / name).unlink(missing_ok=True)
 
 
 def _note_start(path: Path, changed: Mapping[str, tuple[Any, Any]] | None = None) -> None:

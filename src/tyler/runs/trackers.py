@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tyler.config.sections import TrackingConfig
 from tyler.runs.atomic_files import atomic_write
@@ -26,16 +26,6 @@ logger = logging.getLogger(__name__)
 
 class TrackerError(ValueError):
     """A tracker that is not installed or cannot start; says what to do."""
-
-
-class Tracker(Protocol):
-    """A place where metrics go besides metrics.jsonl."""
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Show the metrics of a step."""
-
-    def finish(self) -> None:
-        """Send what is still under way."""
 
 
 @dataclass(frozen=True)
@@ -129,16 +119,6 @@ def _started(tracker: GeneralTracker) -> GeneralTracker:
 # --- around them ------------------------------------------------------------------------------------------------------
 
 
-class NoTracker:
-    """The file is enough."""
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Nothing to show."""
-
-    def finish(self) -> None:
-        """Nothing to send."""
-
-
 class FailSafeTracker:
     """A tracker that fails is reported once and not used again; the run continues."""
 
@@ -147,18 +127,17 @@ class FailSafeTracker:
         self._failed = False
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if self._failed:
-            return
-        try:
-            self._tracker.log(numbers(metrics), step=step)
-        except Exception as error:
-            self._give_up(error)
+        """Show the metrics of a step."""
+        self._try(lambda: self._tracker.log(numbers(metrics), step=step))
 
     def finish(self) -> None:
-        if self._failed:
-            return
+        """Send what is still under way."""
+        self._try(self._tracker.finish)
+
+    def _try(self, action: Callable[[], object]) -> None:
         try:
-            self._tracker.finish()
+            if not self._failed:
+                action()
         except Exception as error:
             self._give_up(error)
 
@@ -181,13 +160,15 @@ def check_tracker(settings: TrackingConfig) -> None:
         ) from error
 
 
-def open_tracker(settings: TrackingConfig, run: Path, config: dict[str, Any], *, steps_done: int) -> Tracker:
-    """The tracker that a config names, for the run in `run`, which stands after `steps_done` steps.
+def open_tracker(
+    settings: TrackingConfig, run: Path, config: dict[str, Any], *, steps_done: int
+) -> FailSafeTracker | None:
+    """The tracker that a config names, if any, for the run in `run`, which stands after `steps_done` steps.
 
     Raises TrackerError where it is missing or cannot start, for example without a login.
     """
     if settings.tool == "none":
-        return NoTracker()
+        return None
     check_tracker(settings)
     start = Start(settings.project, settings.name or run.resolve().name, config, run / TRACKING, steps_done)
     start.folder.mkdir(exist_ok=True)

@@ -20,10 +20,10 @@ from safetensors.torch import load_file
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.evaluation.command import sampling_in_words
+from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_records
 from tyler.modeling.checkpoint import TENSORS, Manifest
-from tyler.runs.catalogue import EvaluationRun
 from tyler.runs.checkpoints import BEST_NOTE, CHECKPOINTS, checkpoint_step
 from tyler.runs.run import CONFIG, ENVIRONMENT, ORIGIN
 from tyler.tasks import find_task

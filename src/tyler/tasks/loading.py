@@ -20,6 +20,9 @@ from tyler.tasks.task import Generated, Source, Task
 
 logger = logging.getLogger(__name__)
 
+HUB = "hf://datasets/"
+"""How a path begins that is a data set of the Hub: hf://datasets/OWNER/NAME, with /SUBSET where it has several."""
+
 
 def load_problems(
     task: str,
@@ -34,6 +37,7 @@ def load_problems(
 
     `path` is the split's file, or a folder where it has its official name; without one, the split comes from the Hub,
     at the branch, tag or commit that `revision` names (None: the newest; the commit is logged).
+    For `jsonl` it may be `hf://datasets/OWNER/NAME` too; `split` is then the Hub's, by default train.
     A generated task reads nothing (mini), or what its problems are made from; `jsonl` reads any file, and `split` only
     names its ids (None: after the file, `traces-3`). A sample keeps the order of the rows, and is the `count` ids whose
     SHA-256 with the seed is smallest: it does not depend on the order of rows or files, and a smaller one is part of a
@@ -52,9 +56,8 @@ def load_problems(
         split = split or next(iter(chosen.sources))
         problems = _published(chosen, split, None if path is None else Path(path), revision)
     else:
-        file = _given_file(chosen, path)
-        split = split or file.name.partition(".")[0]
-        problems = _problems(chosen, split, read_rows(file, private=chosen.private))
+        split, rows = _given_rows(chosen, split, path, revision)
+        problems = _problems(chosen, split, rows)
     return list(problems) if count is None else _sample(problems, count, seed)
 
 
@@ -144,6 +147,23 @@ def _sample(problems: Iterator[Problem], count: int, seed: int) -> list[Problem]
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _given_rows(
+    task: Task, split: str | None, path: str | Path | None, revision: str | None
+) -> tuple[str, Iterator[Row]]:
+    """The rows of a file, or of a data set of the Hub, for a task that reads any; and the name of their ids."""
+    if isinstance(path, str) and path.startswith(HUB):
+        owner, name, subset = [*path.removeprefix(HUB).split("/", 2), "", ""][:3]
+        if not (owner and name):
+            raise ValueError(f"{path!r} names no data set of the Hub; write {HUB}OWNER/NAME or {HUB}OWNER/NAME/SUBSET")
+        split = split or "train"
+        source = Source((f"{split}.jsonl",), hub_id=f"{owner}/{name}", hub_subset=subset or None, hub_split=split)
+        return split, _hub_rows(task, source, revision)
+    if revision is not None:
+        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
+    file = _given_file(task, path)
+    return split or file.name.partition(".")[0], read_rows(file, private=task.private)
 
 
 def _given_file(task: Task, path: str | Path | None) -> Path:

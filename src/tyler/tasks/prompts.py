@@ -75,13 +75,14 @@ Question = str | Problem | Sequence[Message]
 @dataclass(frozen=True)
 class Prompt:
     """How a problem is put to the backbone: `instruction` follows the problem after a blank line ("" for none), in a
-    conversation each turn of the user.
+    conversation each turn of the user. `system` is said before it, unless a conversation has a system turn of its own.
 
     `thinking` is the thinking mode of chat templates that have one (Qwen3, SmolLM3), off by default.
     """
 
     instruction: str = BOXED_INSTRUCTION
     thinking: bool = False
+    system: str = ""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Prompt:
@@ -94,12 +95,14 @@ class Prompt:
 
     def turns(self, question: Question) -> list[Message]:
         """What has been said before the answer. Raises ValueError for a problem without text, or no conversation."""
+        before = [Message(role="system", content=self.system)] if self.system else []
         if isinstance(question, str):
-            return [Message(role="user", content=self.text(question))]
+            return [*before, Message(role="user", content=self.text(question))]
         if isinstance(question, Problem):
             return self.of_problem(question).turns(question.prompt)
         check_question(question)
         turns = checked(question)
+        turns = turns if any(turn["role"] == "system" for turn in turns) else [*before, *turns]
         return [turn | {"content": self.text(turn["content"])} if turn["role"] == "user" else turn for turn in turns]
 
     def text(self, problem: str) -> str:

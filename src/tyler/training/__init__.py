@@ -16,9 +16,7 @@ teacher_forcing.py         latents inside given solutions
 replay.py                  log-probabilities of finished trajectories
 merging.py                 a LoRA folded into an ordinary model folder
 calibration.py             how psi starts
-gradient_checkpointing.py  activations computed again where memory is short
 loop.py                    what all trainings share: their loop, with checkpoints
-mixed_precision.py         products in bfloat16 over float32 weights
 micro_batches.py           which rows of a batch are read at once
 optimizer.py               AdamW and its schedule
 state.py                   what the next step depends on, saved and put back

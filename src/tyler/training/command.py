@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from peft import PeftModel
 
-from tyler.config.files import dump
+from tyler.boundaries.rules import RULES
+from tyler.config.files import dump, value_at
 from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
+from tyler.engine.request import Request
 from tyler.modeling import loading
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import settings_of
 from tyler.modeling.operators import Operator
 from tyler.runs.catalogue import TrainingRun
 from tyler.runs.checkpoints import RunError, checkpoint_step, latest_checkpoint
-from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun, open_run
+from tyler.runs.run import CONFIG, FollowedRun, Run, TrainedRun
 from tyler.runs.trackers import check_tracker, open_tracker
 from tyler.tasks.decontamination import load_development, load_training, read_held_out
 from tyler.tasks.problem import Problem
@@ -29,7 +32,11 @@ from tyler.tasks.prompts import Prompt
 from tyler.training import distributed
 
 Model = TypeVar("Model")
-Trained = TypeVar("Trained", covariant=True)
+
+logger = logging.getLogger(__name__)
+
+NAMED = 5
+"""As many problems are named where some are left out."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +51,10 @@ class Prepared(Generic[Model]):
     """The config as the run records it, where that says more than the one that was given."""
 
 
-class TrainingCommand(Protocol[Trained]):
-    """A training as it is run from the command line and from Python."""
-
-    def __call__(
-        self,
-        config: Config,
-        *,
-        output: Path,
-        start: Path | str | None = None,
-        resume: bool = False,
-        replace: bool = False,
-    ) -> Trained:
-        """Load, train, save into `output`; returns the trained model.
-
-        `start` is the trained model to start from, of those commands that do. `resume` continues from the newest
-        checkpoint in `output`; `replace` drops an earlier run there.
-        """
-        ...
+TrainingCommand = Callable[..., Model]
+"""A training as it is run from the command line and from Python: `command(config, output=, start=, resume=, replace=)`
+loads, trains, saves into `output` and returns the trained model. `start` is the model to start from, of those commands
+that do; `resume` continues from the newest checkpoint in `output`; `replace` drops an earlier run there."""
 
 
 def training_command(prepare: Callable[..., Prepared[Model]]) -> TrainingCommand[Model]:
@@ -110,6 +103,10 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
     """The problems that a loop watches; none where it watches none. Raises ValueError where they cannot be read."""
     watched = config.development_set if loop.eval_every else None
     if watched is None:
+        if config.data.development is not None and loop.eval_every is None:
+            logger.warning(
+                "data.development is not used: the eval_every of this training is null; set it, or drop both"
+            )
         return []
     try:
         return load_development(watched, config.held_out_sets)
@@ -120,12 +117,53 @@ def development_problems(config: Config, loop: OptimizationConfig) -> list[Probl
         ) from error
 
 
+def load_askable(
+    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
+) -> tuple[list[Problem], list[Problem]]:
+    """The training and the development problems of a config, without those whose prompts are too long to be answered.
+
+    Raises ValueError where no training problem is left.
+    """
+    training, development = load_problems(config), development_problems(config, loop)
+    kept = _askable(training, "training", request, longest_prompt)
+    if not kept:
+        raise ValueError(
+            f"all {len(training)} training problems have prompts of more than {longest_prompt} tokens, which leave no "
+            "room for an answer in the model's context; train on shorter ones"
+        )
+    return kept, _askable(development, "development", request, longest_prompt)
+
+
+def _askable(
+    problems: Sequence[Problem], what: str, request: Callable[[Problem], Request], longest_prompt: int
+) -> list[Problem]:
+    fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
+    if left_out := [problem.id for problem, fitting in zip(problems, fits, strict=True) if not fitting]:
+        more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
+        logger.warning(
+            "left out %d of %d %s problems, with prompts of over %d tokens: %s%s",
+            *(len(left_out), len(problems), what, longest_prompt, ", ".join(left_out[:NAMED]), more),
+        )
+    return [problem for problem, fitting in zip(problems, fits, strict=True) if fitting]
+
+
 def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
     """Hashes of what a run learns from: the fingerprint of the model that it starts from, and its examples in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "backslashreplace"))
     return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
+
+
+def rule_origins(operators: Sequence[Operator]) -> dict[str, str]:
+    """Hashes of what the operators' boundaries mean, as a run notes them: a rule may be edited under its name."""
+    found = {}
+    for name in {one.boundary: None for one in operators}:
+        told = {
+            key: sorted(value) if isinstance(value, frozenset) else value for key, value in vars(RULES[name]).items()
+        }
+        found[f"the rule {name!r}"] = hashlib.sha256(repr(told).encode()).hexdigest()
+    return found
 
 
 def _refuse_unfinished(start: Path | str) -> None:
@@ -168,7 +206,7 @@ def shown(value: Any) -> str:
 
 def prompt_settings(prompt: Prompt) -> dict[str, Any]:
     """A model's prompt by the keys of a config."""
-    return {"backbone.instruction": prompt.instruction, "backbone.thinking": prompt.thinking}
+    return {f"backbone.{key}": value for key, value in asdict(prompt).items()}
 
 
 def lora_settings(config: Config, section: str, lora: PeftModel) -> dict[str, Any]:
@@ -178,14 +216,6 @@ def lora_settings(config: Config, section: str, lora: PeftModel) -> dict[str, An
     if set(asked) == set(found["target_modules"]):  # their order says nothing
         found["target_modules"] = asked
     return {f"{section}.{key}": value for key, value in found.items()}
-
-
-def value_at(config: Config, key: str) -> Any:
-    """The setting under a dotted key."""
-    found: Any = config
-    for part in key.split("."):
-        found = getattr(found, part)
-    return found
 
 
 # --- the run directory ----------------------------------------------------------------------------------------------
@@ -202,8 +232,8 @@ def opened_run(
 ) -> Iterator[TrainedRun]:
     """The run directory of a training command, with the tracker that the config names, held to its `origin`.
 
-    Of several processes the first writes it and the others follow. Raises RunError as `open_run` does, and where a
-    process does not see what the first one wrote; TrackerError where the tracker cannot start.
+    Of several processes the first writes it and the others follow. Raises RunError as `Run` does, for both flags at
+    once, and where a process does not see what the first one wrote; TrackerError where the tracker cannot start.
     """
     with ExitStack() as stack:
         first = distributed.after_first(lambda: _opened(stack, config, output, resume, replace, origin))
@@ -222,19 +252,14 @@ def _opened(
     stack: ExitStack, config: Config, output: Path, resume: bool, replace: bool, origin: Mapping[str, str] | None
 ) -> Run:
     """The run, held to its origin, with its tracker; `stack` closes both."""
-    defaults, keep = dump(Config()), config.checkpoints.keep
-    run = stack.enter_context(
-        open_run(
-            output,
-            dump(config),
-            keep_checkpoints=keep,
-            lock=config.checkpoints.lock,
-            resume=resume,
-            replace=replace,
-            defaults_text=defaults,
-            origin=origin,
-        )
-    )
+    if resume and replace:
+        raise RunError(f"cannot both resume and replace {output}; choose one")
+    kept: dict[str, Any] = {"keep_checkpoints": config.checkpoints.keep, "lock": config.checkpoints.lock}
+    if resume:
+        run = Run.resume(output, dump(config), defaults_text=dump(Config()), origin=origin, **kept)
+    else:
+        run = Run.create(output, dump(config), replace=replace, **kept)
+    stack.enter_context(run)
     run.check_provenance(origin or {})
     if origin is not None:
         sets = config.held_out_sets
@@ -243,6 +268,7 @@ def _opened(
     newest = run.latest_checkpoint()
     done = checkpoint_step(newest) if newest else 0
     tracker = open_tracker(config.tracking, run.path, config.model_dump(mode="json"), steps_done=done)
-    run.also_log(tracker.log)
-    stack.callback(tracker.finish)
+    if tracker is not None:
+        run.also_log(tracker.log)
+        stack.callback(tracker.finish)
     return run

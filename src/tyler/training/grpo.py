@@ -7,42 +7,33 @@ bottom.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import gt
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tyler.config.loops import ObjectiveConfig, OptimizationConfig
-from tyler.config.schema import Config
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
 from tyler.runs.run import TrainedRun
-from tyler.tasks.problem import Outcome, Problem, Verdict
+from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.advantages import degenerate_groups, group_advantages
-from tyler.training.command import development_problems, load_problems
 from tyler.training.loop import Saved, Step, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.policy_losses import ActionWeights, AnchoredLoss, PolicyLoss
-from tyler.training.rewards import Rewards, Scores
+from tyler.training.rewards import Rewards
 from tyler.training.rollouts import Rollout, Rollouts
-from tyler.training.verdicts import is_fault
-
-logger = logging.getLogger(__name__)
-
-NAMED = 5
-"""As many problems are named where some are left out."""
 
 
 class Actions(NamedTuple):
@@ -67,8 +58,8 @@ class GrpoTrainer(Trainer):
     """Rolls out groups, rewards them, and descends on a policy loss. A method overrides what is abstract here."""
 
     better = staticmethod(gt)
-    terms: ClassVar[tuple[str, ...]] = ("loss", "clip_share", "cut_share")
-    """The terms of the loss that are logged."""
+    terms: tuple[str, ...] = ("loss", "clip_share", "cut_share")
+    """The terms of the loss that are logged, the same in every process."""
 
     def __init__(
         self,
@@ -159,79 +150,57 @@ class GrpoTrainer(Trainer):
 
     def roll_out(self, problems: Sequence[Problem], step: int, repeats: Sequence[int] = (), draw: int = 0) -> Rollout:
         """Sample and reward a group of answers for each problem; `draw` counts those of a step that were replaced."""
-        started = time.perf_counter()
         members = groups_of(problems, self.objective.group_size, repeats)
-        problems_of = [problem for problem, _ in members]
         requests = [self.request(problem, self.sampling(problem, step, member, draw)) for problem, member in members]
-        trajectories = self.answer(requests)
-        answered = time.perf_counter()
-        scores = self.parts.rewards(problems_of, trajectories)
-        if self.objective.on_fault == "resample":
-            scores = self.resample(requests, problems_of, trajectories, scores)
+        rollout = self.answered(problems, requests)
+        if self.objective.on_fault == "resample" and (places := rollout.faults):
+            again = [reseeded(requests[place]) for place in places]
+            other = self.answered([members[place][0] for place in places], again)
+            return replaced(rollout, other, places)
+        return rollout
+
+    def answered(self, problems: Sequence[Problem], requests: Sequence[Request]) -> Rollout:
+        """The answers to requests, equally many for each problem, and their rewards."""
+        started, size = time.perf_counter(), len(requests) // len(problems)
+        trajectories = self.parts.rollouts.answer(requests)
+        decoded = time.perf_counter()
+        scores = self.parts.rewards([one for one in problems for _ in range(size)], trajectories)
         seconds = {
-            "rollout": answered - started,
+            "rollout": decoded - started,
             "synthesis": sum(trajectory.synthesis_seconds for trajectory in trajectories),
-            "grading": time.perf_counter() - answered,
+            "grading": time.perf_counter() - decoded,
         }
-        return self.assemble(problems, trajectories, scores, seconds)
+        rewards, *values = (one.view(-1, size) for one in (scores.rewards, *scores.parts.values()))
+        parts, version = dict(zip(scores.parts, values, strict=True)), self.parts.rollouts.version
+        return Rollout(list(problems), trajectories, scores.verdicts, rewards, parts, seconds, version)
 
     def sampling(self, problem: Problem, step: int, member: int, draw: int) -> Sampling:
         """Of one answer: its random stream follows from the run's seed, the step, the problem and its number."""
         again = (f"draw {draw}",) if draw else ()
         return Sampling(self.temperature, seed=seed_of(self.loop.seed, step, problem.id, member, *again))
 
-    def answer(self, requests: Sequence[Request]) -> list[Trajectory]:
-        """The answers of the engine; a method that keeps more of them overrides this."""
-        return self.parts.rollouts.answer(requests)
-
-    def assemble(
-        self, problems: Sequence[Problem], trajectories: list[Trajectory], scores: Scores, seconds: dict[str, float]
-    ) -> Rollout:
-        """Answers and scores as a rollout."""
-        shape = (len(problems), self.objective.group_size)
-        parts = {name: value.view(shape) for name, value in scores.parts.items()}
-        version = self.parts.rollouts.version
-        return Rollout(
-            list(problems), trajectories, scores.verdicts, scores.rewards.view(shape), parts, seconds, version
-        )
-
-    def resample(
-        self, requests: list[Request], problems: list[Problem], trajectories: list[Trajectory], scores: Scores
-    ) -> Scores:
-        """Answer again, once, where the infrastructure gave no verdict; the new answers replace the old ones."""
-        judged = zip(problems, scores.verdicts, strict=True)
-        places = [place for place, (problem, verdict) in enumerate(judged) if is_fault(problem, verdict)]
-        if not places:
-            return scores
-        again = [replace(requests[place], sampling=_reseeded(requests[place].sampling)) for place in places]
-        answers = self.answer_at(again, places)
-        second = self.parts.rewards([problems[place] for place in places], answers)
-        verdicts, index = list(scores.verdicts), torch.tensor(places)
-        for place, answer, verdict in zip(places, answers, second.verdicts, strict=True):
-            trajectories[place], verdicts[place] = answer, verdict
-        parts = {name: value.index_copy(0, index, second.parts[name]) for name, value in scores.parts.items()}
-        return Scores(scores.rewards.index_copy(0, index, second.rewards), parts, verdicts)
-
-    def answer_at(self, requests: Sequence[Request], places: Sequence[int]) -> list[Trajectory]:
-        """New answers in the places of earlier ones."""
-        return self.answer(requests)
-
     def redraw(self, rollout: Rollout, step: int, draw: int) -> Rollout:
         """The rollout with groups of other problems in the place of those without spread (DAPO, arXiv 2503.14476)."""
         flat = degenerate_groups(rollout.rewards).nonzero().flatten().tolist()
         if not flat:
             return rollout
-        chosen = random.Random(f"redraw {self.loop.seed} {step} {draw} {distributed.rank()}")
+        chosen, size = (
+            random.Random(f"redraw {self.loop.seed} {step} {draw} {distributed.rank()}"),
+            self.objective.group_size,
+        )
         problems = chosen.choices(self.problems, k=len(flat))
         other = self.roll_out(problems, step, repeats_in(problems), draw)
-        return replaced(rollout, other, flat)
+        found = replaced(rollout, other, [group * size + member for group in flat for member in range(size)])
+        found.problems = [dict(zip(flat, problems, strict=True)).get(n, one) for n, one in enumerate(rollout.problems)]
+        found.redrawn += len(flat)
+        return found
 
     def rollout_metrics(self, rollout: Rollout) -> dict[str, float]:
         """What every training from rewards is watched by, the same in every process."""
         count = len(rollout.trajectories)
         mine = {
             "faults": len(rollout.faults) / count,
-            "gold_errors": gold_errors(rollout.verdicts),
+            "gold_errors": rollout.gold_errors / count,
             "left_out": float(rollout.rewards.isnan().float().mean()),
             "truncated": sum(one.truncated for one in rollout.trajectories) / count,
             "visible_tokens": sum(one.num_visible for one in rollout.trajectories) / count,
@@ -309,13 +278,8 @@ class GrpoTrainer(Trainer):
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)
                 backward(terms["loss"])
                 totals = {name: totals.get(name, 0.0) + float(term.detach()) for name, term in terms.items()}
-        totals = distributed.add_up(totals, self.logged_terms)
+        totals = distributed.add_up(totals, self.terms)
         return totals | self.mismatch(rollout, actions, weights.mask)
-
-    @property
-    def logged_terms(self) -> tuple[str, ...]:
-        """The names of the terms that `learn` gives, the same in every process."""
-        return self.terms
 
     def part_terms(
         self,
@@ -343,7 +307,7 @@ class GrpoTrainer(Trainer):
         terms = self.parts.loss(logprobs, start, behaviour, reference, advantages[rows], mine)
         if entropy is not None:
             terms["entropy"] = (mine.grpo * entropy).sum()
-        return {name: term for name, term in terms.items() if name in self.logged_terms}
+        return {name: term for name, term in terms.items() if name in self.terms}
 
     def mismatch(self, rollout: Rollout, actions: Actions, mask: Tensor) -> dict[str, float]:
         """How far the engine's log-probabilities are from the learner's, over all actions of the batch."""
@@ -376,32 +340,28 @@ class GrpoTrainer(Trainer):
         return {self.best: accuracy, **{f"greedy/{name}": value for name, value in more.items()}}
 
 
-def gold_errors(verdicts: Sequence[Verdict | None]) -> float:
-    """The share of answers whose gold answer cannot be read: they are left out of their groups."""
-    return sum(one is not None and one.outcome is Outcome.GOLD_ERROR for one in verdicts) / len(verdicts)
+def reseeded(request: Request) -> Request:
+    """The same request on another random stream."""
+    return replace(request, sampling=replace(request.sampling, seed=seed_of(request.sampling.seed, "again")))
 
 
-def _reseeded(sampling: Sampling) -> Sampling:
-    return replace(sampling, seed=seed_of(sampling.seed, "again"))
+def replaced(rollout: Rollout, other: Rollout, places: Sequence[int]) -> Rollout:
+    """A rollout with the answers of another one in some places."""
+    index = torch.tensor(list(places))
 
+    def put(mine: Tensor, theirs: Tensor) -> Tensor:
+        return mine.flatten().index_copy(0, index, theirs.flatten()).view_as(mine)
 
-def replaced(rollout: Rollout, other: Rollout, groups: Sequence[int]) -> Rollout:
-    """A rollout with the groups of another one in some places."""
-    size, index = rollout.rewards.shape[1], torch.tensor(list(groups))
-    problems, trajectories, verdicts = list(rollout.problems), list(rollout.trajectories), list(rollout.verdicts)
-    for place, group in enumerate(groups):
-        problems[group] = other.problems[place]
-        mine, theirs = slice(group * size, (group + 1) * size), slice(place * size, (place + 1) * size)
-        trajectories[mine], verdicts[mine] = other.trajectories[theirs], other.verdicts[theirs]
+    trajectories, verdicts = list(rollout.trajectories), list(rollout.verdicts)
+    for place, trajectory, verdict in zip(places, other.trajectories, other.verdicts, strict=True):
+        trajectories[place], verdicts[place] = trajectory, verdict
     return replace(
         rollout,
-        problems=problems,
         trajectories=trajectories,
         verdicts=verdicts,
-        rewards=rollout.rewards.index_copy(0, index, other.rewards),
-        parts={name: part.index_copy(0, index, other.parts[name]) for name, part in rollout.parts.items()},
+        rewards=put(rollout.rewards, other.rewards),
+        parts={name: put(part, other.parts[name]) for name, part in rollout.parts.items()},
         seconds={name: spent + other.seconds[name] for name, spent in rollout.seconds.items()},
-        redrawn=rollout.redrawn + len(groups),
     )
 
 
@@ -420,36 +380,6 @@ def anchored_loss(objective: ObjectiveConfig, max_actions: int, **weights: float
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
-
-
-def load_askable(
-    config: Config, loop: OptimizationConfig, request: Callable[[Problem], Request], longest_prompt: int
-) -> tuple[list[Problem], list[Problem]]:
-    """The training and the development problems of a config, without those whose prompts are too long to be answered.
-
-    Raises ValueError where no training problem is left.
-    """
-    training, development = load_problems(config), development_problems(config, loop)
-    kept = _askable(training, "training", request, longest_prompt)
-    if not kept:
-        raise ValueError(
-            f"all {len(training)} training problems have prompts of more than {longest_prompt} tokens, which leave no "
-            "room for an answer in the model's context; train on shorter ones"
-        )
-    return kept, _askable(development, "development", request, longest_prompt)
-
-
-def _askable(
-    problems: Sequence[Problem], what: str, request: Callable[[Problem], Request], longest_prompt: int
-) -> list[Problem]:
-    fits = [len(request(problem).prompt_ids) <= longest_prompt for problem in problems]
-    if left_out := [problem.id for problem, fitting in zip(problems, fits, strict=True) if not fitting]:
-        more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-        logger.warning(
-            "left out %d of %d %s problems, with prompts of over %d tokens: %s%s",
-            *(len(left_out), len(problems), what, longest_prompt, ", ".join(left_out[:NAMED]), more),
-        )
-    return [problem for problem, fitting in zip(problems, fits, strict=True) if fitting]
 
 
 def repeats_in(batch: Sequence[Problem]) -> list[int]:

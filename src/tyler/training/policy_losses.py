@@ -85,30 +85,6 @@ class ActionWeights:
         return ActionWeights(self.mask[index, :length], self.grpo[index, :length], self.anchor[index, :length])
 
 
-def action_weights(
-    mask: Bool[Tensor, "batch actions"],
-    operator_mask: Bool[Tensor, "batch actions"],
-    group_ids: Int[Tensor, " batch"],
-    dtype: torch.dtype = torch.float32,
-) -> ActionWeights:
-    """The paper's weights of all actions of a batch, before it is split into micro-batches.
-
-    Raises ValueError when an invocation lies outside `mask`: it would enter the anchor loss without being an action.
-    """
-    _check_invocations(mask, operator_mask)
-    return ActionWeights(
-        mask,
-        grpo=trajectory_weights(mask, group_ids, dtype),
-        anchor=anchor_weights(operator_mask, group_ids, dtype),
-    )
-
-
-def _check_invocations(mask: Tensor, operator_mask: Tensor) -> None:
-    if bool((operator_mask & ~mask).any()):
-        strays = int((operator_mask & ~mask).sum())
-        raise ValueError(f"operator_mask marks {strays} positions that mask does not; an invocation is an action")
-
-
 # ------------------------------------------------------------------------------------------------------ the equations
 
 
@@ -273,7 +249,8 @@ class AnchoredLoss:
 
         Raises ValueError when an invocation lies outside `mask`.
         """
-        _check_invocations(mask, operator_mask)
+        if strays := int((operator_mask & ~mask).sum()):
+            raise ValueError(f"operator_mask marks {strays} positions that mask does not; an invocation is an action")
         groups = group_ids[counted]
         num_groups = len(groups.unique())
         num_actions = int(mask[counted].sum())

@@ -18,7 +18,7 @@ from tyler.engine.request import Request
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.tasks.problem import Problem, Verdict
+from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training.verdicts import is_fault
 
 
@@ -104,3 +104,8 @@ class Rollout:
         """The places of answers that the infrastructure could not judge."""
         size = self.rewards.shape[1]
         return [n for n, one in enumerate(self.verdicts) if is_fault(self.problems[n // size], one)]
+
+    @property
+    def gold_errors(self) -> int:
+        """How many answers have a gold answer that cannot be read: they are left out of their groups."""
+        return sum(one is not None and one.outcome is Outcome.GOLD_ERROR for one in self.verdicts)

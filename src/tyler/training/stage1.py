@@ -33,16 +33,14 @@ from tyler.training.command import (
     lora_settings,
     origin_of,
     prompt_settings,
+    rule_origins,
     training_command,
 )
 from tyler.training.loop import batch_at
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, Insertion, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_development, load_traces
-
-Named = tuple[str, Example]
-"""An example with the id of its trace."""
+from tyler.training.traces import Trace, load_development, load_traces, warn_of_idle
 
 
 def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random) -> tuple[Insertion, ...]:
@@ -63,7 +61,7 @@ def batch_loss(
     return stage1_loss(logprobs, mask, num_targets)
 
 
-class Stage1Trainer(SupervisedTrainer[Named]):
+class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
     """Phi learns; the constants of centred heads have a learning rate of their own."""
 
     title, prefix = "Stage 1", "stage1"
@@ -71,10 +69,14 @@ class Stage1Trainer(SupervisedTrainer[Named]):
     def __init__(
         self, model: Tyler, traces: Sequence[Trace], config: Stage1Config, development: Sequence[Trace] = ()
     ) -> None:
-        examples = [(trace.id, development_example(trace, config)) for trace in development]
-        super().__init__(model.at_stage("stage1"), model.synthesizer, model.backbone, config, (), examples)
-        self.model, self.traces, self.config, self.num_examples = model, traces, config, len(traces)
+        examples = [development_example(trace, config) for trace in development]
+        super().__init__(model.at_stage("stage1"), (), config, examples)
+        self.traces, self.config, self.num_examples = traces, config, len(traces)
         self.centres = [head.centre for head in centred_heads(model)]
+
+    @property
+    def module(self) -> nn.Module:
+        return self.model.synthesizer
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return parameter_groups(self.model, self.config)
@@ -87,27 +89,19 @@ class Stage1Trainer(SupervisedTrainer[Named]):
         distributed.copy_from_first(self.centres)  # each process has measured them, and rounded in its own way
         super().train(run)
 
-    def batch(self, step: int) -> list[Named]:
+    def batch(self, step: int) -> list[Example]:
         return draw_batch(self.traces, self.config, step)
 
-    def batch_loss(self, part: Sequence[Named], num_targets: int) -> Tensor:
-        examples = [example for _, example in part]
-        return batch_loss(self.model, examples, num_targets, self.recomputed)
+    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
+        return batch_loss(self.model, part, num_targets, self.recomputed)
 
-    def num_targets(self, example: Named) -> int:
-        return len(example[1].target_ids)
+    def num_positions(self, example: Example) -> int:
+        return num_positions(example, self.model.heads)
 
-    def num_positions(self, example: Named) -> int:
-        return num_positions(example[1], self.model.heads)
-
-    def name(self, example: Named) -> str:
-        return example[0]
-
-    def describe(self, batch: Sequence[Named], seconds: float) -> dict[str, float]:
+    def describe(self, batch: Sequence[Example], seconds: float) -> dict[str, float]:
         """What a step worked on, and how fast."""
-        tokens = sum(len(example) for _, example in batch)
-        insertions = sum(len(example.insertions) for _, example in batch) / len(batch)
-        return {"insertions": insertions, "tokens_per_second": tokens / seconds}
+        insertions = sum(len(example.insertions) for example in batch) / len(batch)
+        return {"insertions": insertions, "tokens_per_second": sum(map(len, batch)) / seconds}
 
 
 def train(
@@ -130,22 +124,22 @@ def centred_heads(model: Tyler) -> list[CentredHead]:
     return [head for head in model.synthesizer.mapping().values() if isinstance(head, CentredHead)]
 
 
-def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Named]:
-    """The examples of one step with their ids. Which, and where latents go, follows from seed and step alone."""
+def draw_batch(traces: Sequence[Trace], config: Stage1Config, step: int) -> list[Example]:
+    """The examples of one step. Which, and where latents go, follows from seed and step alone."""
     batch = []
     for epoch, index in batch_at(step, config.batch_size, len(traces), config.seed):
         trace = traces[index]
         insertions = draw_insertions(
             trace, config.insertions, random.Random(f"insertions {config.seed} {epoch} {index}")
         )
-        batch.append((trace.id, Example(trace.prompt_ids, trace.target_ids, insertions)))
+        batch.append(Example(trace.prompt_ids, trace.target_ids, insertions, trace.id))
     return batch
 
 
 def development_example(trace: Trace, config: Stage1Config) -> Example:
     """A development trace with latents, which go to the same places every time."""
     draw = random.Random(f"development {config.seed} {trace.id}")
-    return Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw))
+    return Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, config.insertions, draw), trace.id)
 
 
 def load_whole_backbone(config: Config) -> Backbone:
@@ -182,7 +176,9 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     earlier = None if start is None else trained_operators(config, start)
     backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
     traces, development = load_traces(config, backbone), load_development(config, backbone)
-    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
+    origin |= backbone.text_origin() | rule_origins(config.operators)
+    warn_of_idle(traces, config.operators)
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)
     if config.stage1.latents == "centred":

@@ -33,13 +33,20 @@ from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
-from tyler.training.command import Prepared, check_inherited, origin_of, prompt_settings, training_command
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    load_askable,
+    origin_of,
+    prompt_settings,
+    rule_origins,
+    training_command,
+)
 from tyler.training.grpo import (
     Actions,
     GrpoTrainer,
     Parts,
     anchored_loss,
-    load_askable,
     trajectory_records,
 )
 from tyler.training.replay import pack_for, padded, replay_logprobs
@@ -56,6 +63,7 @@ class Stage2Trainer(GrpoTrainer):
     """
 
     prefix, best = "stage2", "greedy/accuracy"
+    terms: tuple[str, ...] = ("loss", "grpo", "anchor", "clip_share", "operator_clip_share", "cut_share", "entropy")
 
     def __init__(
         self,
@@ -70,6 +78,8 @@ class Stage2Trainer(GrpoTrainer):
         super().__init__(model, model.backbone, config.stage2, config.grpo, parts, problems, development)
         self.model, self.config, self.title = model, config, title
         self.reference_psi = torch.zeros_like(model.policy.psi)
+        if config.grpo.kl_weight > 0:  # without a KL term nothing reads the reference
+            self.terms = (*self.terms, "kl")
         model.policy.eval()  # no LoRA dropout: replay must be the rollout's distribution
 
     # ----------------------------------------------------------------------------------------------- what learns
@@ -104,12 +114,6 @@ class Stage2Trainer(GrpoTrainer):
         return self.parts.rollouts.answer([self.request(problem, Sampling()) for problem in problems])
 
     # -------------------------------------------------------------------------------------------- what is learned
-
-    @property
-    def logged_terms(self) -> tuple[str, ...]:
-        """All terms; without a KL term nothing reads the reference."""
-        terms = ("loss", "grpo", "anchor", "clip_share", "operator_clip_share", "cut_share", "entropy")
-        return (*terms, "kl") if self.config.grpo.kl_weight > 0 else terms
 
     def actions(self, rollout: Rollout) -> Actions:
         """Every drawn action, tokens and invocations."""
@@ -242,6 +246,7 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
         origin_of(model.fingerprint(), map(Problem.content, problems))
         | origins(config.rewards)
         | model.backbone.text_origin()
+        | rule_origins(config.operators)
     )
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2").with_engine(config.decoding.engine, **config.decoding.engine_args)

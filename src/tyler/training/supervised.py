@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from operator import lt
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,49 +16,63 @@ from tyler.modeling.backbone import Backbone
 from tyler.training import distributed
 from tyler.training.loop import Saved, Step, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
-from tyler.training.mixed_precision import MixedPrecision
 from tyler.training.optimizer import Optimization
 
-Item = TypeVar("Item")
-"""One training example of a method."""
+
+class Learned(Protocol):
+    """One training example of a method."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def target_ids(self) -> Sequence[int]:
+        """The tokens that it teaches."""
+        ...
+
+    def __len__(self) -> int:
+        """Tokens of prompt and targets."""
+        ...
 
 
-class SupervisedTrainer(Trainer, Generic[Item]):
+class Trainable(Saved, Protocol):
+    """What is trained, on its backbone."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+
+Item = TypeVar("Item", bound=Learned)
+Model = TypeVar("Model", bound=Trainable)
+
+
+class SupervisedTrainer(Trainer, Generic[Model, Item]):
     """Descends on the loss of batches of examples. A method overrides what is abstract here."""
 
     better = staticmethod(lt)
 
     def __init__(
-        self,
-        model: Saved,
-        module: nn.Module,
-        backbone: Backbone,
-        loop: TracesConfig,
-        examples: Sequence[Item],
-        development: Sequence[Item] = (),
+        self, model: Model, examples: Sequence[Item], config: TracesConfig, development: Sequence[Item] = ()
     ) -> None:
-        super().__init__(model, loop, backbone, len(examples), has_development=bool(development))
-        self.module, self.examples, self.development = module, examples, development
-        self.micro_batches = MicroBatches.of(loop, backbone).or_rows(loop.batch_size)
-        self.precision = MixedPrecision.of(backbone, module, loop.autocast)
+        super().__init__(model, config, model.backbone, len(examples), has_development=bool(development))
+        self.model, self.examples, self.development = model, examples, development
+        self.micro_batches = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
+        self.products = autocast(model.backbone, config.autocast)
 
     # ------------------------------------------------------------------------------------------ what a method says
+
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """What learns."""
 
     @abstractmethod
     def batch_loss(self, part: Sequence[Item], num_targets: int) -> Tensor:
         """The loss of some examples of a batch that has `num_targets` targets in all."""
 
-    @abstractmethod
-    def num_targets(self, example: Item) -> int:
-        """The tokens that an example teaches."""
-
-    @abstractmethod
     def num_positions(self, example: Item) -> int:
         """Positions of an example."""
-
-    @abstractmethod
-    def name(self, example: Item) -> str:
-        """An example's id, for messages."""
+        return len(example)
 
     def describe(self, batch: Sequence[Item], seconds: float) -> dict[str, float]:
         """Metrics of a batch and of the seconds it took, without a prefix."""
@@ -96,7 +110,7 @@ class SupervisedTrainer(Trainer, Generic[Item]):
         started = time.perf_counter()
         batch = self.batch(step.number)
         loss = self.accumulate(batch, optimization.backward)
-        norm, rate = optimization.step(step.number, [self.name(example) for example in batch], loss=loss)
+        norm, rate = optimization.step(step.number, [example.id for example in batch], loss=loss)
         seconds = time.perf_counter() - started
         metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, "seconds": seconds}
         metrics["skipped_updates"] = float(optimization.skipped)
@@ -105,14 +119,13 @@ class SupervisedTrainer(Trainer, Generic[Item]):
     def accumulate(self, batch: Sequence[Item], backward: Callable[[Tensor], None] = Tensor.backward) -> float:
         """Add up the gradient of a batch's loss over the micro-batches of this process's share; returns the batch's
         loss."""
-        num_targets, total = sum(map(self.num_targets, batch)), 0.0
+        count, total = num_targets(batch), 0.0
         mine = distributed.share(batch)
-        with self.precision.weights():
-            for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
-                with self.precision.products():
-                    loss = self.batch_loss([mine[place] for place in places], num_targets)
-                backward(loss)
-                total += float(loss.detach())
+        for places in self.micro_batches.cut([self.num_positions(one) for one in mine]):
+            with self.products:
+                loss = self.batch_loss([mine[place] for place in places], count)
+            backward(loss)
+            total += float(loss.detach())
         return sum(distributed.gather(total))
 
     def evaluate(self) -> dict[str, float]:
@@ -121,11 +134,29 @@ class SupervisedTrainer(Trainer, Generic[Item]):
     @torch.no_grad()
     def development_loss(self) -> float:
         """The loss of the development examples, without dropout."""
-        num_targets, mine = sum(map(self.num_targets, self.development)), distributed.share(self.development)
+        count, mine = num_targets(self.development), distributed.share(self.development)
         training = self.module.training
         self.module.eval()
         cut = self.micro_batches.cut([self.num_positions(one) for one in mine])
-        with self.precision.weights(), self.precision.products():
-            parts = [self.batch_loss([mine[place] for place in places], num_targets) for places in cut]
+        with self.products:
+            parts = [self.batch_loss([mine[place] for place in places], count) for places in cut]
         self.module.train(training)
         return sum(distributed.gather(sum(map(float, parts))))
+
+
+def num_targets(examples: Sequence[Learned]) -> int:
+    """The tokens that they teach."""
+    return sum(len(example.target_ids) for example in examples)
+
+
+def autocast(backbone: Backbone, enabled: bool) -> torch.autocast:
+    """Products in bfloat16 over float32 weights, around a forward pass; sums, norms and softmax stay float32.
+
+    Raises ValueError for weights that are not float32, whose products are in their own dtype, and on an Apple GPU, on
+    which no gradient of autocast has been compared.
+    """
+    if enabled and backbone.device.type == "mps":
+        raise ValueError("autocast is for CPUs and CUDA devices; on an Apple GPU set autocast to false")
+    if enabled and backbone.dtype != torch.float32:
+        raise ValueError(f"autocast is for weights in float32, these are {backbone.dtype}; set autocast to false")
+    return torch.autocast(backbone.device.type, torch.bfloat16, enabled=enabled)

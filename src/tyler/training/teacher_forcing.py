@@ -38,6 +38,8 @@ class Example:
     prompt_ids: Sequence[int]
     target_ids: Sequence[int]
     insertions: tuple[Insertion, ...] = ()
+    id: str = ""
+    """That of its trace."""
 
     def __post_init__(self) -> None:
         positions = [insertion.position for insertion in self.insertions]

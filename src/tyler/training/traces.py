@@ -11,10 +11,9 @@ from tyler.boundaries.placement import candidates
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
-from tyler.tasks.decontamination import load_training
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
-from tyler.training.command import development_problems, shown
+from tyler.training.command import development_problems, load_problems, shown
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +26,9 @@ class Trace:
     prompt_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
     candidates: tuple[tuple[int, Operator], ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.target_ids)
 
     def content(self) -> tuple[object, ...]:
         """What a run learns from it."""
@@ -54,8 +56,7 @@ def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
 
     Raises ValueError when a problem is held out for evaluation, or none is left after those over `max_length`.
     """
-    problems = load_training(config.training_set, config.held_out_sets, config.data.on_overlap)
-    return traces_of(problems, config, backbone)
+    return traces_of(load_problems(config), config, backbone)
 
 
 def load_development(config: Config, backbone: Backbone) -> list[Trace]:
@@ -65,25 +66,25 @@ def load_development(config: Config, backbone: Backbone) -> list[Trace]:
 
 
 def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -> list[Trace]:
-    """The problems as traces, without those that are too long or have no boundary.
+    """The problems as traces, without those that are too long or have no boundary: the same for every method.
 
     Raises ValueError when a problem has no solution, where latents leave no room for a trace, or none is left.
     """
-    latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
+    latents = most_latents(config)
     limit = min(config.stage1.max_length, backbone.max_positions) - latents
     if limit < 1:
         raise ValueError(
             f"stage1.max_length={config.stage1.max_length} in the model's context of {backbone.max_positions} leaves "
-            f"no room beside the {latents} latents of {config.stage1.insertions.max} blocks; raise it, or lower "
-            "stage1.insertions.max or the operators' num_latents"
+            f"no room beside {latents} latents; raise it, or lower stage1.insertions.max, the operators' num_latents, "
+            "memgen.max_insertions or softcot.num_thoughts"
         )
     prompt = config.prompt
     traces = [tokenize(backbone, config.operators, prompt, problem) for problem in problems]
-    short = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit]
+    short = [trace for trace in traces if len(trace) <= limit]
     kept = [trace for trace in short if trace.candidates]
     if len(kept) < len(traces):
         logger.warning(
-            "left out %d of %d traces: %d over %d tokens, %d without a boundary",
+            "left out %d of %d traces, in every method: %d over %d tokens, %d without a boundary",
             *(len(traces) - len(kept), len(traces), len(traces) - len(short), limit, len(short) - len(kept)),
         )
     if not short:
@@ -97,6 +98,27 @@ def traces_of(problems: Sequence[Problem], config: Config, backbone: Backbone) -
             "operator a boundary that the traces have"
         )
     return kept
+
+
+def most_latents(config: Config) -> int:
+    """The most latents that a method of the config adds to a trace: all learn from the traces that leave room."""
+    memgen, softcot = config.memgen, config.softcot
+    return max(
+        config.stage1.insertions.max * max(operator.num_latents for operator in config.operators),
+        memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents,
+        softcot.num_thoughts,
+    )
+
+
+def warn_of_idle(traces: Sequence[Trace], operators: Sequence[Operator]) -> None:
+    """Say which operators have no place in any trace, and so would learn nothing."""
+    placed = {operator.name for trace in traces for _, operator in trace.candidates}
+    for one in operators:
+        if one.name not in placed:
+            logger.warning(
+                "operator %r learns nothing: its boundary %r has no place in %d traces",
+                *(one.name, one.boundary, len(traces)),
+            )
 
 
 def longer(config: Config, max_positions: int) -> str:

@@ -8,7 +8,6 @@ model.py     all of it as one object: start, save, load, solve; MemGenReasoner
 method.py    what an evaluation can change
 sft.py       the weaver learns from traces
 grpo.py      the weaver, or the trigger, learns from rewards
-trainer.py   what `tyler train` can train of it
 """
 
 from __future__ import annotations

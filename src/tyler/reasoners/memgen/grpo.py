@@ -30,8 +30,8 @@ from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
-from tyler.training.command import Prepared, origin_of, training_command
-from tyler.training.grpo import Actions, GrpoTrainer, Parts, anchored_loss, load_askable
+from tyler.training.command import Prepared, load_askable, origin_of, training_command
+from tyler.training.grpo import Actions, GrpoTrainer, Parts, anchored_loss
 from tyler.training.packing import read_packed
 from tyler.training.replay import padded
 from tyler.training.rewards import Rewards, origins, with_sources

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
-from tyler.reasoners.knobs import Knob, check_at_least
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, is_memgen
-from tyler.reasoners.method import Method, Saved
+from tyler.reasoners.table import Knob, Method, Saved, check_at_least
 from tyler.tasks.prompts import Question
 
 KNOBS = (Knob("max_insertions", highest=31),)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from tyler.config.engine_choice import NATIVE, EngineChoice, EngineName
-from tyler.engine.request import Event, Request
+from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import Build, SharedEngine
 from tyler.engine.trajectory import Trajectory
@@ -39,13 +40,13 @@ from tyler.modeling.manifest import (
 from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.knobs import check_at_least
 from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
-from tyler.reasoners.tyler import of_its_own
+from tyler.reasoners.reasoner import AnswerSettings
+from tyler.reasoners.table import check_at_least
+from tyler.reasoners.tyler import EngineReasoner
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -72,62 +73,21 @@ class Settings:
         return kinds(self.prompt_latents, self.inference_latents)
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """memgen.json; `digests` are those that were read from it."""
+def files_of(folders: Sequence[str], backbone: BackboneRecord) -> list[str]:
+    """The files beside memgen.json that are loaded; `folders` are those of its LoRAs."""
+    return [*(f"{folder}/{name}" for folder in folders for name in ADAPTER_FILES), TENSORS, *backbone.files]
 
-    backbone: BackboneRecord
-    settings: Settings
-    prompt: Prompt
-    trigger: bool
-    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    @property
-    def adapters(self) -> list[str]:
-        """The folders of its LoRAs."""
-        return ["weaver", "trigger"] if self.trigger else ["weaver"]
+def read_told(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """What memgen.json says, and its digests. Raises CheckpointError naming what is wrong with it."""
+    content = read_manifest(path, (*SECTIONS, "trigger"))
+    if not isinstance(content["trigger"], bool):
+        raise CheckpointError(f"{path}: trigger = {content['trigger']!r:.80}; it must be true or false")
+    told: dict[str, Any] = {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in SECTIONS.items()}
+    return told | {"trigger": content["trigger"]}, content[DIGESTS]
 
-    @property
-    def files(self) -> list[str]:
-        """The files beside it that are loaded."""
-        own = [f"{adapter}/{name}" for adapter in self.adapters for name in ADAPTER_FILES]
-        return [*own, TENSORS, *self.backbone.files]
 
-    def shapes(self, dim: int) -> dict[str, list[int]]:
-        """The shapes of what heads.safetensors holds."""
-        shapes = {"trigger.output.weight": [2, dim], "trigger.output.bias": [2]} if self.trigger else {}
-        for linear in ("reasoner_to_weaver", "weaver_to_reasoner"):
-            shapes |= {f"weaver.{linear}.weight": [dim, dim], f"weaver.{linear}.bias": [dim]}
-        for kind in self.settings.operators:
-            head = f"weaver.heads.{kind.name}"
-            shapes |= {f"{head}.raw": [kind.num_latents, dim], f"{head}.scale": [1]}
-            shapes |= {f"{head}.norm.weight": [dim], f"{head}.norm.bias": [dim]}
-        return shapes
-
-    def write(self, folder: Path) -> None:
-        """Write memgen.json beside its files, all of which must be there."""
-        content = {
-            "backbone": asdict(self.backbone),
-            "settings": asdict(self.settings),
-            "prompt": asdict(self.prompt),
-            "trigger": self.trigger,
-        }
-        write_manifest(folder / MANIFEST, content, self.files)
-
-    @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """Raises CheckpointError naming what is wrong with memgen.json."""
-        path = folder / MANIFEST
-        content = read_manifest(path, ("backbone", "settings", "prompt", "trigger"))
-        if not isinstance(trigger := content["trigger"], bool):
-            raise CheckpointError(f"{path}: trigger = {trigger!r:.80}; it must be true or false")
-        return cls(
-            backbone=read_as(BackboneRecord, content["backbone"], f"{path}: backbone"),
-            settings=read_as(Settings, content["settings"], f"{path}: settings"),
-            prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
-            trigger=trigger,
-            digests=content[DIGESTS],
-        )
+SECTIONS: dict[str, type] = {"backbone": BackboneRecord, "settings": Settings, "prompt": Prompt}
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,15 +157,16 @@ class MemGen(Independent):
         folder = latest_checkpoint(location) or Path(location)
         if not is_memgen(folder):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
-        manifest = Manifest.read(folder)
-        loaded = load_recorded(manifest.backbone, folder, instead=backbone, dtype=dtype, device=device)
-        for adapter in manifest.adapters:
+        told, digests = read_told(folder / MANIFEST)
+        loaded = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
+        folders = ["weaver", "trigger"] if told["trigger"] else ["weaver"]
+        for adapter in folders:
             read_adapter(loaded.model, folder / adapter)
-        found = read_tensors(folder / TENSORS, manifest.shapes(loaded.dim))
-        check_files(folder / MANIFEST, manifest.digests, manifest.files)
-        weaver = Weaver(loaded, manifest.settings.operators, load_lora(loaded.model, folder / "weaver"))
-        trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")) if manifest.trigger else None
-        model = cls(loaded, weaver.eval(), trigger and trigger.eval(), manifest.settings, manifest.prompt)
+        weaver = Weaver(loaded, told["settings"].operators, load_lora(loaded.model, folder / "weaver")).eval()
+        trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")).eval() if told["trigger"] else None
+        model = cls(loaded, weaver, trigger, told["settings"], told["prompt"])
+        found = read_tensors(folder / TENSORS, {name: tensor.shape for name, tensor in model._tensors().items()})
+        check_files(folder / MANIFEST, digests, files_of(folders, told["backbone"]))
         with torch.no_grad():
             for name, tensor in model._tensors().items():
                 tensor.copy_(found[name])
@@ -234,7 +195,10 @@ class MemGen(Independent):
             shutil.rmtree(folder / "trigger", ignore_errors=True)
         save_file({name: t.detach().cpu().contiguous() for name, t in self._tensors().items()}, folder / TENSORS)
         backbone = BackboneRecord.of(self.backbone, folder)
-        Manifest(backbone, self.settings, self.prompt, self.trigger is not None).write(folder)
+        told: dict[str, Any] = {"backbone": backbone, "settings": self.settings, "prompt": self.prompt}
+        folders = ["weaver"] if self.trigger is None else ["weaver", "trigger"]
+        content = {key: asdict(one) for key, one in told.items()} | {"trigger": self.trigger is not None}
+        write_manifest(folder / MANIFEST, content, files_of(folders, backbone))
 
     def fingerprint(self) -> str:
         """A short hash that names the weights: the backbone's, and those of weaver and trigger."""
@@ -298,24 +262,9 @@ class MemGen(Independent):
         reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots)
         return reasoner.solve(problems)
 
-    def stream(
-        self,
-        problem: Question,
-        *,
-        sampling: Sampling | None = None,
-        max_new_tokens: int = 2048,
-        memory: int | None = None,
-    ) -> Iterator[Event]:
-        """Answer one problem, yielding a TokenEvent or InvocationEvent as each happens and a FinishEvent at the end."""
-        sampling = sampling or Sampling()
-        request = self.request(
-            problem, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
-        )
-        return self.shared_engine.events([request], memory=memory)
-
 
 @dataclass(frozen=True)
-class MemGenReasoner:
+class MemGenReasoner(EngineReasoner):
     """A MemGen with everything about decoding decided.
 
     In its trajectories every block is an invocation, "prompt" or "inference": `num_latents` counts all of them, and
@@ -342,22 +291,6 @@ class MemGenReasoner:
             trigger_temperature=settings.sampling.temperature,
         )
         return settings.completed(request)
-
-    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
-        """What the engine is asked to continue."""
-        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
-
-    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
-        requests = [
-            self.model.request(
-                problem,
-                sampling=of_its_own(self.sampling, problem) if isinstance(problem, Problem) else self.sampling,
-                max_new_tokens=self.max_new_tokens,
-                trigger_temperature=self.sampling.temperature,
-            )
-            for problem in problems
-        ]
-        return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
 
 
 def num_insertions(trajectory: Trajectory) -> int:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from tyler.config.loops import MemGenConfig, MemGenWeaverConfig
+from tyler.config.loops import MemGenConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
@@ -30,9 +29,7 @@ from tyler.training.command import (
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_traces, longer, traces_of
-
-logger = logging.getLogger(__name__)
+from tyler.training.traces import Trace, load_traces, traces_of
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -45,7 +42,7 @@ def example_of(model: MemGen, trace: Trace) -> Example:
     insertions = training_insertions(
         model.backbone.tokenizer, trace.prompt_ids, trace.target_ids, model.settings.max_insertions
     )
-    return Example(trace.prompt_ids, trace.target_ids, insertions)
+    return Example(trace.prompt_ids, trace.target_ids, insertions, trace.id)
 
 
 def replayed_logprobs(
@@ -66,57 +63,23 @@ def batch_loss(
     return stage1_loss(logprobs, mask, num_targets)
 
 
-Named = tuple[str, Example]
-"""An example with the id of its trace."""
-
-
-def named_example(model: MemGen, trace: Trace) -> Named:
-    """A trace as the supervised loop takes it."""
-    return trace.id, example_of(model, trace)
-
-
-class WeaverTrainer(SupervisedTrainer[Named]):
+class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
     """The weaver learns from the traces' target tokens."""
 
     title, prefix = "MemGen weaver", "memgen_weaver"
 
-    def __init__(
-        self, model: MemGen, examples: Sequence[Named], config: MemGenWeaverConfig, development: Sequence[Named] = ()
-    ) -> None:
-        super().__init__(model, model.weaver, model.backbone, config, examples, development)
-        self.model = model
+    @property
+    def module(self) -> nn.Module:
+        return self.model.weaver
 
-    def batch_loss(self, part: Sequence[Named], num_targets: int) -> Tensor:
-        recomputed = self.recomputed
-        return batch_loss(self.model, [example for _, example in part], num_targets, recomputed)
+    def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
+        return batch_loss(self.model, part, num_targets, self.recomputed)
 
-    def num_targets(self, example: Named) -> int:
-        return len(example[1].target_ids)
+    def num_positions(self, example: Example) -> int:
+        return num_positions(example, self.model.weaver.mapping())
 
-    def num_positions(self, example: Named) -> int:
-        return num_positions(example[1], self.model.weaver.mapping())
-
-    def name(self, example: Named) -> str:
-        return example[0]
-
-    def describe(self, batch: Sequence[Named], seconds: float) -> dict[str, float]:
-        return {"blocks": sum(len(example.insertions) for _, example in batch) / len(batch)}
-
-
-def fitting(traces: Sequence[Trace], config: Config, backbone: Backbone) -> list[Trace]:
-    """The traces that leave room for MemGen's blocks. Raises ValueError when none does."""
-    memgen = config.memgen
-    latents = memgen.prompt_latents + memgen.max_insertions * memgen.inference_latents
-    limit = min(config.stage1.max_length, backbone.max_positions) - latents
-    kept = [trace for trace in traces if len(trace.prompt_ids) + len(trace.target_ids) <= limit]
-    if len(kept) < len(traces):
-        logger.warning("left out %d more traces: over %d tokens", len(traces) - len(kept), limit)
-    if not kept:
-        raise ValueError(
-            f"no trace has at most {limit} tokens, beside MemGen's {latents} latents; "
-            f"{longer(config, backbone.max_positions)}"
-        )
-    return kept
+    def describe(self, batch: Sequence[Example], seconds: float) -> dict[str, float]:
+        return {"blocks": sum(len(example.insertions) for example in batch) / len(batch)}
 
 
 @training_command
@@ -128,12 +91,12 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     settings = config.memgen.weaver
     earlier = None if start is None else trained_weaver(config, start)
     backbone = load_backbone(config) if earlier is None else earlier.backbone
-    traces = fitting(load_traces(config, backbone), config, backbone)
+    traces = load_traces(config, backbone)
     problems = development_problems(config, settings)
-    unseen = fitting(traces_of(problems, config, backbone), config, backbone) if problems else []
+    unseen = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(settings.seed)
     model = earlier or new_weaver(config, backbone)
-    examples, development = ([named_example(model, trace) for trace in part] for part in (traces, unseen))
+    examples, development = ([example_of(model, trace) for trace in part] for part in (traces, unseen))
     origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
     return Prepared(model, origin, WeaverTrainer(model, examples, settings, development).train)
 

@@ -3,5 +3,4 @@
 model.py    the projection, where thoughts stand in a prompt, checkpoints, one answer
 method.py   what an evaluation can change, and SoftCoT as a reasoner
 sft.py      the projection learns from traces
-trainer.py  what `tyler train` can train of it
 """

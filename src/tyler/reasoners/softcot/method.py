@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
-from tyler.reasoners.knobs import Knob, check_at_least
-from tyler.reasoners.method import Method, Saved
 from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
 from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
+from tyler.reasoners.table import Knob, Method, Saved, check_at_least
 from tyler.reasoners.tyler import of_its_own
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Question

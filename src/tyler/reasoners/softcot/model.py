@@ -15,7 +15,6 @@ backbone itself unless another is named, so that the comparison is one of method
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.native.engine import Engine
-from tyler.engine.request import Event, Request, SoftPrompt
+from tyler.engine.request import Request, SoftPrompt
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.shared_engine import SharedEngine
@@ -38,7 +37,7 @@ from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
 from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
 from tyler.modeling.tensor_files import read_tensors
-from tyler.reasoners.knobs import check_at_least
+from tyler.reasoners.table import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.prompts import Prompt, Question, encode_parts, opened_turn, prompt_ids
 
@@ -151,18 +150,6 @@ class SoftCot(Independent):
     def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> Engine:
         """A new decoding engine over the backbone."""
         return plain_engine(self.backbone, slots=slots, memory=memory, positions=positions)
-
-    def stream(
-        self,
-        problem: Question,
-        *,
-        sampling: Sampling | None = None,
-        max_new_tokens: int = 2048,
-        memory: int | None = None,
-    ) -> Iterator[Event]:
-        """Answer one problem, yielding a TokenEvent as each token happens and a FinishEvent at the end."""
-        request = self.request(problem, self.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
-        return self.shared_engine.events([request], memory=memory)
 
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.softcot.model import SoftCot, Wording
@@ -28,9 +26,7 @@ from tyler.training.command import (
 from tyler.training.objectives import token_logprobs
 from tyler.training.packing import read_packed
 from tyler.training.supervised import SupervisedTrainer
-from tyler.training.traces import longer
-
-logger = logging.getLogger(__name__)
+from tyler.training.traces import traces_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,10 @@ class Example:
     prompt_ids: list[int]
     places: tuple[int, ...]
     target_ids: list[int]
+
+    @property
+    def id(self) -> str:
+        return self.problem.id
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.target_ids)
@@ -77,46 +77,34 @@ def batch_loss(
     return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
 
 
-class SoftCotTrainer(SupervisedTrainer[Example]):
+class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
     """The Linear learns from the solutions' tokens."""
 
     title, prefix = "SoftCoT", "softcot"
 
-    def __init__(
-        self, model: SoftCot, examples: Sequence[Example], config: SoftCotConfig, development: Sequence[Example] = ()
-    ) -> None:
-        super().__init__(model, model.projection, model.backbone, config, examples, development)
-        self.model = model
+    @property
+    def module(self) -> nn.Module:
+        return self.model.projection
 
     def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
         return batch_loss(self.model, part, num_targets, self.recomputed)
 
-    def num_targets(self, example: Example) -> int:
-        return len(example.target_ids)
-
-    def num_positions(self, example: Example) -> int:
-        return len(example)
-
-    def name(self, example: Example) -> str:
-        return example.problem.id
-
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:
-    """The problems as traces. Raises ValueError when none is left after those over `stage1.max_length`."""
-    settings = config.softcot
+    """The problems whose traces every method learns from. Raises ValueError for one that is too long with a hint."""
+    kept, settings = {trace.id for trace in traces_of(problems, config, model.backbone)}, config.softcot
     examples = [
-        tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header) for problem in problems
+        tokenize(model, problem, settings.num_thoughts, learn_header=settings.learn_header)
+        for problem in problems
+        if problem.id in kept
     ]
-    limit = min(config.stage1.max_length, model.backbone.max_positions)
-    kept = [example for example in examples if len(example) <= limit]
-    if len(kept) < len(examples):
-        logger.warning("left out %d of %d traces: over %d tokens", len(examples) - len(kept), len(examples), limit)
-    if not kept:
+    longest, room = max(map(len, examples)), model.backbone.max_positions
+    if longest > room:
         raise ValueError(
-            f"none of the {len(examples)} traces has at most {limit} tokens; "
-            f"{longer(config, model.backbone.max_positions)}"
+            f"with its hint and thoughts a trace has {longest} tokens, and the model's context {room}; lower "
+            f"stage1.max_length={config.stage1.max_length}"
         )
-    return kept
+    return examples
 
 
 @training_command

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tyler.runs import line_files
+from tyler.evaluation import line_files
+from tyler.evaluation.line_files import LineFile
 from tyler.runs.checkpoints import RunError
-from tyler.runs.line_files import LineFile
 
 
 def test_a_line_that_was_cut_short_is_gone(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tyler.runs.curves import BLOCKS, INK, blocks, operators_of, panels, save_png, series, sketch, smoothed, svg
+from tyler.lens.curves import BLOCKS, INK, blocks, operators_of, panels, save_png, series, sketch, smoothed, svg
 
 METRICS = [
     {"step": 0, "calibration/elsewhere": 0.01},
@@ -81,7 +81,7 @@ def test_every_loop_has_its_curves() -> None:
             "Learning rate",
         ]
     memgen = panels([{"step": 1, "memgen_grpo/reward": 0.5, "memgen_grpo/insertions": 2.0, "memgen_grpo/loss": 0.1}])
-    assert [panel.title for panel in memgen] == ["Success", "Blocks after delimiters", "Objective"]
+    assert [panel.title for panel in memgen] == ["Reward", "Blocks after delimiters", "Objective"]
 
 
 def test_a_smoothed_curve_keeps_a_straight_line_and_its_band_holds_the_middle() -> None:
@@ -109,7 +109,7 @@ def test_an_axis_of_shares_shows_all_of_them() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from tyler.runs.curves import _draw
+    from tyler.lens.curves import _draw
 
     narrow = [{"step": step, "stage2/success": 0.9 + 0.001 * step} for step in range(1, 9)]
     figure, axes = pyplot.subplots()

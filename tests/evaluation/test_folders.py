@@ -11,7 +11,8 @@ import pytest
 from stored import keep, write_lines
 from tyler.cli import main
 from tyler.evaluation.answers import Record
-from tyler.runs.catalogue import EvaluationRun, TrainingRun, runs_below
+from tyler.evaluation.folders import EvaluationRun, runs_below
+from tyler.runs.catalogue import TrainingRun
 from tyler.runs.run import Run
 from tyler.tasks import Outcome
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Metrics = Sequence[Mapping[str, Any]]
 
-INVOCATIONS = "stage2/invocations_"
+INVOCATIONS, CALLS = "stage2/invocations_", r"invocations(?:_(\w+))?"
+OBJECTIVE = "Objective"
 READING = (
     "Lines are means over a twentieth of the steps, at least 5; bands go from the 10th to the 90th percentile of these."
 )
@@ -36,29 +37,56 @@ INCHES = (4.6, 2.7)
 """Of one panel: its text has the size of a page's where the page shows it at its own width."""
 
 
+PANELS = (
+    ("Loss on traces", "nats per token", r"(?!stage2|memgen_grpo)\w+/(development_)?loss", None),
+    ("Reward", "mean per rollout", r"\w+/reward", 1.0),
+    ("Success", "share", r"\w+/(success|accuracy|greedy_accuracy)", 1.0),
+    ("Invocations, sampled", "per rollout", rf"stage2/{CALLS}", None),
+    ("Invocations, greedy", "per answer", rf"greedy/{CALLS}", None),
+    ("Blocks after delimiters", "per answer", r"memgen_grpo/(insertions|consultations|greedy_insertions)", None),
+    ("Shares of rollouts and groups", "share", r"\w+/(over_budget|truncated|degenerate_groups|agreed)", 1.0),
+    ("KL to the start", "nats per action", r"\w+/kl", None),
+    ("Entropy of the policy", "nats per action", r"\w+/entropy", None),
+    ("Length of rollouts", "per rollout", r"\w+/(visible_tokens|latents)", None),
+    (OBJECTIVE, "loss", r"(stage2|memgen_grpo)/(loss|grpo|anchor)", None),
+    ("Clipped ratios", "share of actions", r"\w+/(operator_)?clip_share", None),
+    ("Gradient norm before clipping", "norm", r"\w+/gradient_norm", None),
+    ("Learning rate", "per step", r"\w+/learning_rate", None),
+)
+"""Title, unit, what the keys in it match, and what is in sight whatever the values are; the most telling first."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """One metric in a panel. `mark` curves are points joined by a dashed line: measured now and then."""
 
     key: str
-    label: str
-    mark: bool = False
-    operator: str | None = None
-    exact: bool = False
-    """A setting, not a measurement: it is not smoothed."""
+
+    @property
+    def label(self) -> str:
+        return self.operator or self.key.replace("stage2/", "").replace("memgen_grpo/", "").replace("_", " ")
+
+    @property
+    def mark(self) -> bool:
+        return "greedy" in self.key or "development" in self.key
+
+    @property
+    def operator(self) -> str | None:
+        """Whose invocations it counts."""
+        found = re.fullmatch(rf"\w+/{CALLS}", self.key)
+        return found[1] if found else None
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot. `low` and `high` are in sight whatever the values are, so that noise does not fill the plot."""
+    """One plot. 0 and `high` are in sight, so that noise does not fill the plot; of a loss that may be negative not."""
 
     title: str
     unit: str
     curves: tuple[Curve, ...]
-    low: float | None = 0.0
     high: float | None = None
-    line: tuple[float, str] | None = field(default=None)
-    """A value to hold against the curves, and what it is."""
+    budget: int | None = None
+    """A value to hold against the curves."""
 
 
 def series(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
@@ -67,111 +95,20 @@ def series(metrics: Metrics, key: str) -> tuple[list[int], list[float]]:
     return [step for step, _ in logged], [value for _, value in logged]
 
 
-def operators_of(metrics: Metrics, prefix: str = INVOCATIONS) -> list[str]:
+def operators_of(metrics: Metrics) -> list[str]:
     """The operators whose invocations were logged, in the order of the log."""
-    names = {key.removeprefix(prefix): None for entry in metrics for key in entry if key.startswith(prefix)}
+    names = {key.removeprefix(INVOCATIONS): None for entry in metrics for key in entry if key.startswith(INVOCATIONS)}
     return list(names)
 
 
-# --- which panels there are -------------------------------------------------------------------------------------------
-
-
 def panels(metrics: Metrics, budget: int | None = None) -> list[Panel]:
-    """The panels that a run's metrics fill, the most telling first; curves that were not logged are left out."""
-    logged = {key for entry in metrics for key, value in entry.items() if value is not None}
+    """The panels that a run's metrics fill; curves that were not logged are left out."""
+    logged = list(dict.fromkeys(key for entry in metrics for key, value in entry.items() if value is not None))
     found = []
-    for panel in [*_supervised(logged), *_reinforced(metrics, budget), *_optimization(logged)]:
-        if kept := tuple(curve for curve in panel.curves if curve.key in logged):
-            found.append(Panel(panel.title, panel.unit, kept, panel.low, panel.high, panel.line))
+    for title, unit, keys, high in PANELS:
+        if curves := tuple(Curve(key) for key in logged if re.fullmatch(keys, key)):
+            found.append(Panel(title, unit, curves, high, budget if title.startswith("Invocations") else None))
     return found
-
-
-def _supervised(logged: set[str]) -> list[Panel]:
-    """The loss of every loop that learns from traces."""
-    loops = sorted(key.removesuffix("/loss") for key in logged if re.fullmatch(r"(?!stage2|memgen_grpo)\w+/loss", key))
-    return [
-        Panel(
-            "Loss on traces",
-            "nats per token",
-            (
-                Curve(f"{loop}/loss", "training batch"),
-                Curve(f"{loop}/development_loss", "development problems", mark=True),
-            ),
-        )
-        for loop in loops
-    ]
-
-
-def _reinforced(metrics: Metrics, budget: int | None) -> list[Panel]:
-    """What loops that learn from rewards log."""
-    within = None if budget is None else (float(budget), f"budget {budget}")
-    success = (Curve("stage2/success", "sampled rollouts"), Curve("greedy/accuracy", "greedy, development", mark=True))
-    shares = (
-        Curve("stage2/over_budget", "rollouts over budget"),
-        Curve("stage2/truncated", "rollouts cut off"),
-        Curve("stage2/degenerate_groups", "groups that teach nothing"),
-        Curve("memgen_grpo/degenerate_groups", "groups that teach nothing"),
-        Curve("memgen_grpo/agreed", "trigger agreed"),
-    )
-    lengths = [
-        Curve(f"{loop}/{what}", what.replace("_", " "))
-        for loop in ("stage2", "memgen_grpo")
-        for what in ("visible_tokens", "latents")
-    ]
-    return [
-        Panel("Reward", "mean per rollout", (Curve("stage2/reward", "success less budget penalty"),), high=1.0),
-        Panel("Success", "share", success, high=1.0),
-        Panel(
-            "Success",
-            "share",
-            (
-                Curve("memgen_grpo/reward", "sampled answers"),
-                Curve("memgen_grpo/greedy_accuracy", "greedy, development", mark=True),
-            ),
-            high=1.0,
-        ),
-        Panel("Invocations, sampled", "per rollout", _calls(metrics, "stage2/invocations"), line=within),
-        Panel("Invocations, greedy", "per answer", _calls(metrics, "greedy/invocations", mark=True), line=within),
-        Panel(
-            "Blocks after delimiters",
-            "per answer",
-            (
-                Curve("memgen_grpo/insertions", "sampled"),
-                Curve("memgen_grpo/consultations", "trigger asked"),
-                Curve("memgen_grpo/greedy_insertions", "greedy, development", mark=True),
-            ),
-        ),
-        Panel("Shares of rollouts and groups", "share", shares, high=1.0),
-        Panel("KL to the start", "nats per action", (Curve("stage2/kl", "k3 estimate"),)),
-        Panel("Entropy of the policy", "nats per action", (Curve("stage2/entropy", "over V'"),)),
-        Panel("Length of rollouts", "per rollout", tuple(lengths)),
-    ]
-
-
-def _calls(metrics: Metrics, key: str, mark: bool = False) -> tuple[Curve, ...]:
-    each = (Curve(f"{key}_{name}", name, mark, name) for name in operators_of(metrics, f"{key}_"))
-    return Curve(key, "all", mark), *each
-
-
-def _optimization(logged: set[str]) -> list[Panel]:
-    """How the optimizer fared, in every loop."""
-
-    def curves(what: str, label: str, exact: bool = False) -> tuple[Curve, ...]:
-        return tuple(Curve(key, label, exact=exact) for key in sorted(logged) if key.endswith(f"/{what}"))
-
-    objective = (
-        Curve("stage2/loss", "whole"),
-        Curve("stage2/grpo", "GRPO with KL"),
-        Curve("stage2/anchor", "anchor, before its weight"),
-        Curve("memgen_grpo/loss", "GRPO"),
-    )
-    clipped = (*curves("clip_share", "all actions"), *curves("operator_clip_share", "invocations"))
-    return [
-        Panel("Objective", "loss", objective, low=None),
-        Panel("Clipped ratios", "share of actions", clipped),
-        Panel("Gradient norm before clipping", "norm", curves("gradient_norm", "norm")),
-        Panel("Learning rate", "per step", curves("learning_rate", "rate", exact=True)),
-    ]
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -238,8 +175,8 @@ def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics], titled: bool = 
         for nth, curve in enumerate(curves):
             colour = SERIES[place % len(SERIES)] if several else colour_of(curve.operator) if curve.operator else INK
             _plot(axes, series(metrics, curve.key), curve, run if several else curve.label, colour, place + nth)
-    if panel.line is not None:
-        axes.axhline(panel.line[0], color=INK, linestyle=(0, (1, 2)), linewidth=1, label=panel.line[1])
+    if panel.budget is not None:
+        axes.axhline(panel.budget, color=INK, linestyle=(0, (1, 2)), linewidth=1, label=f"budget {panel.budget}")
     _set_limits(axes, panel)
     axes.set_ylabel(panel.unit)
     axes.set_xlabel("step")
@@ -254,7 +191,7 @@ def _draw(axes: Axes, panel: Panel, runs: Mapping[str, Metrics], titled: bool = 
 def _plot(axes: Axes, points: tuple[list[int], list[float]], curve: Curve, label: str, colour: str, nth: int) -> None:
     steps, values = points
     dash, mark = DASHES[nth % len(DASHES)], MARKS[nth % len(MARKS)]
-    if curve.mark or curve.exact or len(values) < FEWEST:
+    if curve.mark or curve.key.endswith("learning_rate") or len(values) < FEWEST:
         shape = mark if curve.mark or len(values) < 3 else ""
         axes.plot(steps, values, "--" if curve.mark else dash, marker=shape, color=colour, label=label, markersize=4)
         return
@@ -268,9 +205,10 @@ def _set_limits(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import MaxNLocator
 
     low, high = axes.get_ylim()
-    low, high = (low if panel.low is None else min(low, panel.low)), max(high, panel.high or high)
-    room = 0.03 * (high - low)
-    axes.set_ylim(low if panel.low is None or low < panel.low else panel.low - room, high + room)
+    high = max(high, panel.high or high)
+    if panel.title != OBJECTIVE:
+        low = low if low < 0 else -0.03 * high
+    axes.set_ylim(low, high + 0.03 * (high - low))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

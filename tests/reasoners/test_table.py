@@ -8,17 +8,17 @@ import pytest
 
 from tyler.config.schema import Config
 from tyler.experiments.cells import SECTIONS
-from tyler.reasoners.trainers import TRAINERS
+from tyler.reasoners.table import TRAININGS
 from tyler.runs.metrics import LOOPS
 
 
-def test_the_trainings_of_all_packages_are_found() -> None:
-    assert set(TRAINERS) == {"sft", "grpo", "softcot", "memgen", "memgen-weaver-grpo", "memgen-trigger"}
+def test_these_are_the_trainings() -> None:
+    assert set(TRAININGS) == {"sft", "grpo", "softcot", "memgen", "memgen-weaver-grpo", "memgen-trigger"}
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_a_trainer_names_a_training_and_settings_that_there_are(name: str) -> None:
-    trainer, config = TRAINERS[name], Config()
+    trainer, config = TRAININGS[name], Config()
     assert callable(trainer.load())
     assert trainer.loop in config.loops and trainer.loop.partition(".")[0] in trainer.reads
     for setting in trainer.reads:

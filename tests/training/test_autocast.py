@@ -1,0 +1,69 @@
+"""Autocast: the same learning in bfloat16 products, and nothing of it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import test_stage1
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tyler.config.loops import Stage1Config
+from tyler.training import stage1
+from tyler.training.teacher_forcing import Example
+
+
+def accumulated(model: Any, examples: Sequence[Example], recompute: bool, autocast: bool) -> float:
+    """The loss of a batch, whose gradient is then in the parameters."""
+    settings = Stage1Config(gradient_checkpointing=recompute, autocast=autocast, micro_batch_size=2)
+    return stage1.Stage1Trainer(model, (), settings).accumulate(examples)
+
+
+def test_autocast_trains_float32_weights_in_bfloat16_with_about_the_same_gradients() -> None:
+    model = test_stage1.fresh()
+    examples = stage1.draw_batch(test_stage1.traces_for(model), test_stage1.SMALL, 0)
+    found = {}
+    for autocast in (False, True):
+        for recompute in (False, True):
+            model.synthesizer.zero_grad()
+            products = ProductDtypes()
+            with products:
+                loss = accumulated(model, examples, recompute, autocast)
+            assert not torch.is_autocast_enabled("cpu")
+            assert products.seen == ({torch.bfloat16} if autocast else {torch.float32})
+            assert products.attended == {torch.float32}, "a processor attends in float32"
+            gradient = torch.cat([parameter.grad.flatten() for parameter in model.synthesizer.trainable()])
+            assert gradient.dtype == torch.float32
+            found[autocast, recompute] = (loss, gradient)
+    for recompute in (False, True):
+        (loss, gradient), (low_loss, low) = found[False, recompute], found[True, recompute]
+        assert low_loss == pytest.approx(loss, rel=0.01)
+        assert nn.functional.cosine_similarity(gradient, low, dim=0) > 0.995
+        assert (gradient - low).norm() < 0.1 * gradient.norm()
+    torch.testing.assert_close(found[True, True][1], found[True, False][1], rtol=1e-4, atol=1e-6)
+
+
+class ProductDtypes(TorchDispatchMode):
+    """The dtypes of the matrix products with a backbone's weights, and of queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+        self.attended: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.seen.add(args[0].dtype)
+        if "scaled_dot_product" in str(func):
+            self.attended.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def test_autocast_over_other_weights_is_refused() -> None:
+    model = test_stage1.fresh()
+    model.backbone.model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"autocast is for weights in float32, these are torch.bfloat16"):
+        stage1.Stage1Trainer(model, (), Stage1Config(autocast=True))
