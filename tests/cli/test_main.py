@@ -4,11 +4,9 @@ import importlib
 import io
 import json
 import re
-import resource
 import signal
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,7 +25,7 @@ from tyler.model import Tyler
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
 
-HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "matplotlib")
+HEAVY = ("torch", "transformers", "peft", "numpy", "pydantic", "fastapi", "httpx2", "matplotlib")
 LIGHT_COMMAND_LINES = (["--help"], ["stage1", "--help"], ["--version"], ["stag1"], ["solve"], ["eval", "--tsak", "x"])
 
 
@@ -49,25 +47,6 @@ def called(monkeypatch: pytest.MonkeyPatch):
         return calls
 
     return called
-
-
-@pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)
-def test_help_version_and_usage_errors_take_less_than_three_tenths_of_a_second(arguments: list[str]) -> None:
-    allowed = max(0.3, 30 * bare_interpreter())  # more than 0.3 s only where the bare interpreter takes over 10 ms
-    assert any(cpu_seconds("-m", "tyler", *arguments) < allowed for _ in range(9)), "a busy machine slows some of them"
-
-
-def cpu_seconds(*command: str) -> float:
-    """Of a command; wall time would measure the neighbours."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *command], capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@cache
-def bare_interpreter() -> float:
-    return min(cpu_seconds("-c", "pass") for _ in range(9))
 
 
 @pytest.mark.parametrize("arguments", LIGHT_COMMAND_LINES, ids=" ".join)

@@ -43,6 +43,7 @@ def test_a_path_is_no_hub_id(folder: Path) -> None:
     assert "There is no folder '/no/such'. Give 'mini', a Hub id or a folder" in refusal("/no/such")
     typed = str(folder / "Qwen" / "Qwen3-4b")
     assert f"did you mean {folder / 'Qwen' / 'Qwen3-4B'}?" in refusal(typed)
+    assert "There is no folder 'runs/nowhere'. Give 'mini'" in refusal("runs/nowhere")
 
 
 def test_a_file_is_no_model(folder: Path) -> None:

@@ -67,7 +67,7 @@ class Served:
     def wait_until_idle(self) -> None:
         """Wait for the engine to have no request left."""
         engine = self.service.servable.model.shared_engine
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while self.service.dispatcher.open or engine.load().running:
             assert time.monotonic() < until, "a request is still running"
             time.sleep(0.01)
@@ -89,7 +89,7 @@ def serving(model: Tyler | Servable, **changes: Any) -> Iterator[Served]:
     server = Server(app, settings)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not server.started:
         assert time.monotonic() < until and thread.is_alive(), "the server did not start"
         time.sleep(0.01)

@@ -49,7 +49,7 @@ def nginx(pair: tuple[Served, Served], root: Path, tmp_path_factory: pytest.Temp
     (folder / "nginx.conf").write_text(recipe.replace("http {", f"http {{ access_log off; {kept}", 1))
     process = subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", folder / "nginx.conf"])
     try:
-        url, end = f"http://127.0.0.1:{port}", time.monotonic() + 20
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + 120
         while not listens(port):
             assert process.poll() is None and time.monotonic() < end, "nginx does not start"
             time.sleep(0.02)

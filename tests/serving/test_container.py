@@ -1,19 +1,23 @@
-"""The Dockerfile names what exists, and what it starts works; no Docker is needed to know that."""
+"""The Dockerfile and the units of systemd and Kubernetes name what exists; no Docker is needed to know that."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.specifiers import SpecifierSet
 from tests.serving.served import Served
 
 from tyler.cli.main import main
+from tyler.serving.settings import KEY_VARIABLE, ServerSettings
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,64 @@ def test_the_health_check_tells_a_server_that_is_ready(served: Served, instructi
     for url, status in ((served.url, 0), ("http://127.0.0.1:9", 1)):
         command = [sys.executable, "-c", code.replace("http://127.0.0.1:8000", url)]
         assert subprocess.run(command, capture_output=True, timeout=30).returncode == status
+
+
+# ------------------------------------------------------------------------------------------------------- supervisors
+
+
+def are_flags(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether `tyler serve` takes them."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *arguments, "--help"])
+    shown = capsys.readouterr().out
+    return ended.value.code == 0 and all(
+        one in shown for one in arguments if one.startswith("--") and one != "--config"
+    )
+
+
+@pytest.fixture(scope="module")
+def unit(root: Path) -> str:
+    return (root / "docs" / "recipes" / "tyler.service").read_text()
+
+
+def test_the_unit_of_systemd_starts_the_server_again_and_lets_it_drain(
+    unit: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fields = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+    _, command, *arguments = shlex.split(fields["ExecStart"])
+    settings = tmp_path / "serve.yaml"
+    settings.write_text("port: 8000\n")
+    at = arguments.index("--config") + 1
+    assert command == "serve" and are_flags([*arguments[:at], str(settings), *arguments[at + 1 :]], capsys)
+    assert fields["Restart"] == "on-failure", "status 1 is a lost engine, 0 an end that was asked for"
+    assert int(fields["TimeoutStopSec"]) > ServerSettings().drain_seconds
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_finds_nothing_wrong_with_the_unit(unit: str, tmp_path: Path) -> None:
+    path = tmp_path / "tyler.service"
+    path.write_text(unit.replace("/opt/tyler/bin/tyler", sys.executable))
+    found = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_the_deployment_of_kubernetes_asks_what_the_server_answers(
+    root: Path, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment, service = yaml.safe_load_all((root / "docs" / "recipes" / "kubernetes.yaml").read_text())
+    assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
+    assert (service["apiVersion"], service["kind"]) == ("v1", "Service")
+    pod = deployment["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+    (container,) = pod["spec"]["containers"]
+    ports = [one["containerPort"] for one in container["ports"]]
+    assert [one["port"] for one in service["spec"]["ports"]] == ports
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        asked = container[name]["httpGet"]
+        assert asked["port"] in ports and served.get(asked["path"]).status_code == 200
+    assert are_flags(container["args"], capsys)
+    drain = float(container["args"][container["args"].index("--drain-seconds") + 1])
+    assert pod["spec"]["terminationGracePeriodSeconds"] > drain
+    (key,) = container["env"]
+    assert key["name"] == KEY_VARIABLE and key["valueFrom"]["secretKeyRef"].keys() == {"name", "key"}

@@ -227,7 +227,7 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
         assert served.get("/health/ready").status_code == 503 and served.get("/health/live").status_code == 200
         assert served.post("/v1/chat/completions", SHORT).status_code == 500
         broken.clear()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while served.get("/health/ready").status_code != 200:
             assert time.monotonic() < until, "a new engine is tried before long"
             time.sleep(0.05)

@@ -14,8 +14,11 @@ from tyler.model import Tyler
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra clients)")
 from schemathesis.checks import not_a_server_error  # noqa: E402
 
-EXAMPLES = 60
-ASKED = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/api/answers", "/api/lens", "/api/export"]
+EXAMPLES = 30
+ASKED = [
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+    "/tokenize", "/detokenize", "/api/answers", "/api/lens", "/api/export",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def not_a_server_error_of(case, response) -> None:
 
 def test_the_other_endpoints_answer_whatever_is_in_their_path(small: Served) -> None:
     schema = schemathesis.openapi.from_url(f"{small.url}/openapi.json")
-    for path in ("/api/model", "/v1/models", "/v1/models/{name}", "/health/live", "/health/ready", "/metrics"):
+    for path in ("/api/model", "/v1/models", "/v1/models/{name}", "/version", "/health", "/health/live", "/metrics"):
 
         @settings(
             max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -21,6 +21,8 @@ WHAT_TO_GIVE = (
 NAMES = (MINI, *SHIPPED, *FETCHABLE)
 MANIFEST = re.compile(rb'\s*{\s*"format"\s*:')
 """How the file that makes a folder a checkpoint of tyler's begins (`manifest.py`), whatever the method."""
+RUNS = "runs/"
+"""Where trainings are written unless told otherwise: no Hub id begins so."""
 SHOWN = 3
 
 
@@ -40,7 +42,7 @@ def check_location(id: str) -> None:
     if names := get_close_matches(id, NAMES, n=1, cutoff=0.75):
         raise FileNotFoundError(f"there is no model {id!r}; did you mean {names[0]!r}?")
     meant = near(path)
-    is_path = id.startswith(("/", ".", "~")) or id.count("/") > 1 or id.endswith("/")
+    is_path = id.startswith(("/", ".", "~", RUNS)) or id.count("/") > 1 or id.endswith("/")
     if is_path or (meant is not None and is_run(meant)):
         hint = "" if meant is None else f"; did you mean {meant}?"
         raise FileNotFoundError(f"There is no folder {id!r}{hint or f'. {WHAT_TO_GIVE}'}")

@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", bound=Body)
 
 LARGE = 64 * 2**10
 """Bytes from which on a body is parsed in another thread, one at a time: the event loop goes on."""
-MOST_STRINGS, MOST_CONTAINERS, MOST_VALUES = 2**15, 2**13, 2**20
+MOST_STRINGS, MOST_CONTAINERS, MOST_VALUES = 2**15, 2**13, 2**19
 """Of a body: a value takes up to a hundred times its bytes once it is parsed."""
 STRING = re.compile(rb'"[^"]*"')
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -63,16 +63,8 @@ def check_shape(body: bytes) -> None:
     if containers <= MOST_CONTAINERS and quotes <= MOST_STRINGS and commas <= MOST_VALUES:
         return
     body = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # quotes within texts begin none
-    strings = containers = values = at = 0
-    for found in STRING.finditer(body):  # brackets and commas within texts do not count
-        start, end = found.span()
-        containers += body.count(b"[", at, start) + body.count(b"{", at, start)
-        values += body.count(b",", at, start)
-        strings, at = strings + 1, end
-        if strings > MOST_STRINGS:
-            break
-    containers += body.count(b"[", at) + body.count(b"{", at)
-    values += body.count(b",", at)
+    body, strings = STRING.subn(b"", body, count=MOST_STRINGS + 1)  # brackets and commas within texts do not count
+    containers, values = body.count(b"[") + body.count(b"{"), body.count(b",")
     for name, count, most in (
         ("texts", strings, MOST_STRINGS),
         ("lists and objects", containers, MOST_CONTAINERS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -22,6 +23,8 @@ BRANCH = re.compile(r"str|int|float|bool|\w+\[.*\]|[A-Z]\w*|[a-z-]+-.*|\[key\]")
 """Parts of a location that are not fields: where pydantic says which of several types it tried."""
 LONGEST_NAME = 100
 """Characters of a field's name, or of a value, that an error repeats."""
+BEGINNING = Repr()
+BEGINNING.maxlevel, BEGINNING.maxlist, BEGINNING.maxdict, BEGINNING.maxstring = 2, 6, 4, LONGEST_NAME
 
 
 class ClientGone(Exception):
@@ -87,19 +90,14 @@ def of_validation(error: ValidationError) -> ApiError:
         return ApiError(400, f"{param} is not supported by this server", param=param, code="unsupported_field")
     param = shortened(".".join(named))
     reason = wrong["msg"].removeprefix("Value error, ")
-    given = shown(wrong.get("input"))
-    value = f": {given}" if param and given and wrong["type"] != "missing" else ""
+    given = shown(wrong.get("input")) if param and wrong["type"] != "missing" else ""
+    value = f": {given}" if given else ""
     return ApiError(400, f"{param or 'body'}{value}: {reason}", param=param or None, code="invalid_value")
 
 
 def shown(value: object) -> str:
-    """A value that is worth repeating; empty for what may be large."""
-    if (isinstance(value, list | dict) and len(value) > 8) or (isinstance(value, str) and len(value) > LONGEST_NAME):
-        return ""
-    try:
-        given = repr(value)
-    except (RecursionError, ValueError):
-        return ""
+    """The beginning of a value; empty where even that is too much to repeat. The cost does not depend on its size."""
+    given = BEGINNING.repr(value)
     return given if len(given) <= LONGEST_NAME else ""
 
 
