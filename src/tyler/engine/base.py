@@ -61,7 +61,7 @@ class BaseEngine(ABC):
 
     running: Sequence[RequestState]
     """The rows that are being decoded."""
-    row_type = RequestState
+    row_type: type[RequestState] = RequestState
     """What is known of a request; a subclass may know more."""
     refused: tuple[str, ...] = ()
     """Settings of a request that only the native engine follows."""
