@@ -75,12 +75,12 @@ def gaps(model: Tyler, psi: Tensor, answers: list[Trajectory]) -> Tensor:
 
 
 def test_adapters_and_operators_stand_beside_a_quantised_backbone(tmp_path: Path) -> None:
-    """In int8, whose rounding of activations is all that is between vLLM's numbers and the learner's."""
+    """In int8: rounding is all that is between vLLM's numbers and the learner's, who reads the same weights."""
     built = tiny.build("qwen3", tiny.SEEDS["qwen3"], width=128)
     built.backbone.model.config.max_position_embeddings = POSITIONS
     backbone = quantised(built.backbone, tmp_path)
     model = Tyler(backbone, built.operators, built.synthesizer, built.policy, built.heads, built.prompt, built.stage)
-    with engine_of(model) as engine:
+    with engine_of(model, dtype="bfloat16") as engine:  # vLLM's kernel for int8 on a CPU with AMX takes no float32
         answers = engine.run(requests()[:: 2 * SOME])
         kinds = {type(one.quant_method).__name__ for one in engine._llm.apply_model(linear_maps)[0]}
     assert kinds == {"CompressedTensorsLinearMethod"}
@@ -89,7 +89,7 @@ def test_adapters_and_operators_stand_beside_a_quantised_backbone(tmp_path: Path
         found, without_psi = (gaps(model, psi, answers) for psi in (model.policy.psi, 0 * model.policy.psi))
         model.policy.lora.disable_adapter_layers()
         without_adapter = gaps(model, model.policy.psi, answers)
-    assert found.mean() < 0.05 and without_psi.mean() > 0.2 and without_adapter.mean() > 0.2
+    assert found.mean() < 0.1 and min(without_psi.mean(), without_adapter.mean()) > 0.3
 
 
 def linear_maps(model: nn.Module) -> list[nn.Module]:
