@@ -46,11 +46,11 @@ class Served:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx2.Response:
         """One request, without a pool that outlives it."""
-        with httpx2.Client(base_url=self.url, timeout=60) as client:
+        with httpx2.Client(base_url=self.url, timeout=300) as client:
             return client.post(path, json=body, **options)
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
-        with httpx2.Client(base_url=self.url, timeout=60) as client:
+        with httpx2.Client(base_url=self.url, timeout=300) as client:
             return client.get(path, **options)
 
     def metric(self, name: str) -> float:
@@ -99,5 +99,5 @@ def serving(model: Tyler | Servable, **changes: Any) -> Iterator[Served]:
     finally:
         running.openai.close()
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=300)
         assert not thread.is_alive(), "the server did not stop"

@@ -56,7 +56,7 @@ def nginx(pair: tuple[Served, Served], root: Path, tmp_path_factory: pytest.Temp
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=300)
 
 
 def listens(port: int) -> bool:
@@ -65,7 +65,7 @@ def listens(port: int) -> bool:
 
 
 def test_nginx_passes_answers_on_whole_and_as_they_come(nginx: str, model: Tyler) -> None:
-    with httpx2.Client(base_url=nginx, timeout=60) as client:
+    with httpx2.Client(base_url=nginx, timeout=300) as client:
         whole = client.post("/v1/chat/completions", json=SAMPLED)
         assert whole.json()["choices"][0]["message"]["content"] == expected(model).text
         with client.stream("POST", "/v1/chat/completions", json=SAMPLED | {"stream": True}) as stream:
@@ -88,7 +88,7 @@ def full(*servers: Served) -> Iterator[None]:
 
 
 def test_nginx_takes_a_request_from_a_full_server_to_the_other(nginx: str, pair: tuple[Served, Served]) -> None:
-    with httpx2.Client(base_url=nginx, timeout=60) as client:
+    with httpx2.Client(base_url=nginx, timeout=300) as client:
         for one in pair:
             with full(one):
                 assert all(client.post("/v1/chat/completions", json=SAMPLED).status_code == 200 for _ in range(3))
@@ -99,7 +99,7 @@ def test_nginx_takes_a_request_from_a_full_server_to_the_other(nginx: str, pair:
 
 def test_a_client_that_leaves_nginx_is_gone_for_its_server(nginx: str, pair: tuple[Served, Served]) -> None:
     before = sum(one.metric("request_aborted_total") for one in pair)
-    with httpx2.Client(base_url=nginx, timeout=60) as client:
+    with httpx2.Client(base_url=nginx, timeout=300) as client:
         with client.stream("POST", "/v1/chat/completions", json=LONG) as stream:
             next(stream.iter_lines())
     for one in pair:

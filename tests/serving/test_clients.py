@@ -235,7 +235,7 @@ def test_invocations_can_come_first_or_not_at_all(model: Tyler) -> None:
 def test_curl_gets_a_stream_that_ends_with_done(served: Served, model: Tyler) -> None:
     body = json.dumps(SAMPLED | {"stream": True})
     command = ["curl", "-sSN", f"{served.url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
     events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]" and all(line.startswith("data: ") for line in lines if line)
     found = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-1]]

@@ -38,7 +38,7 @@ def client(log: Path, unused_port: int) -> Iterator[httpx2.Client]:
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": unused_port})
         serve.run(app(Arguments(model="mini-tyler", log=str(log), **LIMITS)))
-        with httpx2.Client(base_url=f"http://127.0.0.1:{unused_port}", timeout=60) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{unused_port}", timeout=300) as client:
             yield client
     finally:
         serve.shutdown()

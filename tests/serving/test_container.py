@@ -80,7 +80,7 @@ def test_the_health_check_tells_a_server_that_is_ready(served: Served, instructi
     assert script == "-c" and "http://127.0.0.1:8000" in code
     for url, status in ((served.url, 0), ("http://127.0.0.1:9", 1)):
         command = [sys.executable, "-c", code.replace("http://127.0.0.1:8000", url)]
-        assert subprocess.run(command, capture_output=True, timeout=30).returncode == status
+        assert subprocess.run(command, capture_output=True, timeout=300).returncode == status
 
 
 # ------------------------------------------------------------------------------------------------------- supervisors

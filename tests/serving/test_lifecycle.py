@@ -64,7 +64,7 @@ def slow(endless: dict, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(served: Served, body: dict) -> tuple[httpx2.Client, httpx2.Response]:
     """A stream that has begun."""
-    client = httpx2.Client(base_url=served.url, timeout=30)
+    client = httpx2.Client(base_url=served.url, timeout=300)
     answer = client.send(client.build_request("POST", "/v1/chat/completions", json=body), stream=True)
     assert answer.status_code == 200, answer.read()
     return client, answer
@@ -120,7 +120,7 @@ def test_what_reads_beside_the_engine_leaves_answers_as_much_time_as_it_takes(
 
     with serving(model, max_new_tokens=200) as served:
         client, answer = start(served, endless | {"stream": True})
-        seen = served.soon(served.service.dispatcher.beside_steps(work)).result(timeout=30)
+        seen = served.soon(served.service.dispatcher.beside_steps(work)).result(timeout=300)
         answer.close()
         client.close()
     assert all(before == after for before, after in seen), "a step was taken within a pass"
@@ -141,15 +141,15 @@ def test_what_nobody_waits_for_ends_before_its_next_pass(model: Tyler) -> None:
 
     with serving(model) as served:
         waiting = served.soon(served.service.dispatcher.beside_steps(work))
-        assert began.wait(10)
+        assert began.wait(300)
         waiting.cancel()
-        assert ended.wait(5)
+        assert ended.wait(300)
 
         def fails(turn: Turn) -> None:
             raise RuntimeError("no room")
 
         with pytest.raises(DecodingError, match="reading failed: RuntimeError: no room"):
-            served.soon(served.service.dispatcher.beside_steps(fails)).result(timeout=10)
+            served.soon(served.service.dispatcher.beside_steps(fails)).result(timeout=300)
         assert served.get("/health/ready").status_code == 200
 
 
@@ -168,7 +168,7 @@ def test_a_full_queue_says_when_to_come_back(slow: None, endless: dict, model: T
         for client, answer in streams:
             answer.close()
             client.close()
-        waiting.join(timeout=30)
+        waiting.join(timeout=300)
         assert not waiting.is_alive()
         assert served.post("/v1/chat/completions", SHORT).status_code == 200
 
@@ -220,7 +220,7 @@ def test_a_failing_engine_fails_its_requests_and_readiness_until_it_works_again(
         events = [line for line in answer.iter_lines() if line.startswith("data: ")]
         assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "engine_failed"
         client.close()
-        asking.join(timeout=30)
+        asking.join(timeout=300)
         (failed,) = answers
         assert failed.status_code == 500 and failed.json()["error"]["code"] == "engine_failed"
         assert "the device is gone" in failed.json()["error"]["message"]
@@ -270,14 +270,14 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
         url = process.until(lambda: re.search(r"http://[\d.:]+\d", process.said))
         body = {"model": "mini", "messages": [{"role": "user", "content": "1 + 1"}], "stream": True, "max_tokens": 900}
         body |= {"temperature": 3.0, "seed": 1}
-        with httpx2.Client(base_url=url[0], timeout=60) as client:
+        with httpx2.Client(base_url=url[0], timeout=300) as client:
             while client.get("/health/ready").status_code != 200:
                 time.sleep(0.05)
             answer = client.send(client.build_request("POST", "/v1/chat/completions", json=body), stream=True)
             lines = answer.iter_lines()
             next(lines)
             process.send(signal.SIGTERM)
-            with httpx2.Client(base_url=url[0], timeout=60) as other:
+            with httpx2.Client(base_url=url[0], timeout=300) as other:
                 while (ready := other.get("/health/ready")).status_code == 200:
                     time.sleep(0.01)
                 assert ready.json()["status"] == "draining" and other.get("/health/live").status_code == 200
@@ -286,7 +286,7 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
             rest = [line for line in lines if line]
             assert rest[-1] == "data: [DONE]"
             assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] in ("length", "stop")
-        assert process.wait(30) == 0, process.said
+        assert process.wait(300) == 0, process.said
     finally:
         process.kill()
     (record,) = map(json.loads, log.read_text().splitlines())
@@ -370,7 +370,7 @@ def test_a_server_whose_engine_cannot_be_revived_ends_with_status_1() -> None:
     assert process.stdout is not None
     port = int(process.stdout.readline())
     body = {"model": "mini-tyler", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=300) as client:
         assert client.post("/v1/chat/completions", json=body).status_code == 500
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -47,7 +47,7 @@ def test_no_request_of_the_description_makes_the_server_fail(path: str, mode: st
     def check(case) -> None:
         if isinstance(case.body, dict) and mode == "positive" and path != "/api/export":
             case.body["model"] = small.service.settings.name
-        response = case.call(timeout=30)
+        response = case.call(timeout=300)
         not_a_server_error_of(case, response)
         found.add(response.status_code)
 
@@ -71,6 +71,6 @@ def test_the_other_endpoints_answer_whatever_is_in_their_path(small: Served) -> 
         )
         @given(case=schema[path]["GET"].as_strategy())
         def check(case) -> None:
-            not_a_server_error_of(case, case.call(timeout=30))
+            not_a_server_error_of(case, case.call(timeout=300))
 
         check()

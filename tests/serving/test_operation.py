@@ -7,9 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -18,7 +16,6 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.cli.main import main
 from tyler.cli.serve import with_config
-from tyler.engine.shared_engine import SharedEngine
 from tyler.model import Tyler
 from tyler.serving.conversation import ChatTemplate, Conversation
 from tyler.serving.errors import ApiError
@@ -126,24 +123,6 @@ def test_log_probabilities_join_to_the_text_that_a_stop_string_left(served: Serv
 # ---------------------------------------------------------------------------------------------------- the process
 
 
-def test_a_server_whose_engine_is_lost_says_so_and_ends(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: SharedEngine, *arguments: Any, **options: Any) -> None:
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr("tyler.serving.dispatcher.PROBE_SECONDS", 0.05)
-    with serving(model, max_probes=2) as served:
-        monkeypatch.setattr(SharedEngine, "_fitting", fails)
-        assert served.post("/v1/chat/completions", CHAT).status_code == 500
-        end = time.monotonic() + 120
-        while served.service.lost is None:
-            assert time.monotonic() < end, "it tries for ever"
-            time.sleep(0.01)
-        assert "failed 2 probes in a row (RuntimeError: the device is gone)" in served.service.lost
-        with pytest.raises(httpx2.HTTPError):
-            while time.monotonic() < end:
-                served.get("/health/live", headers={"Connection": "close"}).raise_for_status()
-
-
 def test_an_address_that_is_taken_is_reported_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -167,7 +146,7 @@ def test_settings_come_from_a_file_and_flags_go_before_it(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="must map names of flags"):
         with_config(["--config", str(file)])
     wrong = subprocess.run(
-        [sys.executable, "-m", "tyler", "serve", "mini", "--dtype", "int3"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "tyler", "serve", "mini", "--dtype", "int3"], capture_output=True, text=True, timeout=300
     )
     assert wrong.returncode == 2 and "int3" in wrong.stderr
 

@@ -92,7 +92,7 @@ def ask(page: Page, question: str = QUESTION) -> None:
 
 def finished(page: Page, count: int = 1) -> None:
     """Wait until so many answers have ended."""
-    expect(page.locator(".answer .facts:not(:empty)")).to_have_count(count, timeout=20_000)
+    expect(page.locator(".answer .facts:not(:empty)")).to_have_count(count, timeout=120_000)
 
 
 def visible_text(page: Page, number: int = 0) -> str:

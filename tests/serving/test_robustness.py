@@ -31,7 +31,7 @@ JSON = {"content-type": "application/json"}
 def connected(served: Served) -> Iterator[socket.socket]:
     """A bare connection to the server."""
     host, port = served.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
         yield connection
 
 
@@ -237,7 +237,7 @@ def test_a_body_of_a_hundred_megabytes_is_refused_and_takes_no_memory(served: Se
     process = psutil.Process()
     before = process.memory_info().rss
     for content in (parts(), parts()):
-        with httpx2.Client(base_url=served.url, timeout=30) as client:
+        with httpx2.Client(base_url=served.url, timeout=300) as client:
             with suppress(httpx2.WriteError):  # the connection may be closed before everything was sent
                 assert client.post("/v1/completions", content=content, headers=JSON).status_code == 413
     with connected(served) as connection:
@@ -267,7 +267,7 @@ def test_deeply_nested_json_is_a_request_that_is_refused(depth: int, field: str,
         middle = "1" if opening != "[" else ""
         nested = f"{opening * depth}{middle}{closing * depth}"
         content = f'{{"model": "{NAME}", "max_tokens": 4, "{field}": {nested}}}'
-        with httpx2.Client(base_url=served.url, timeout=30) as client:
+        with httpx2.Client(base_url=served.url, timeout=300) as client:
             answer = client.post("/v1/completions", content=content, headers=JSON)
         assert answer.status_code == 400 and answer.json()["error"]["message"]
         assert len(answer.text) < 2000, "an error does not send it all back"
