@@ -1,18 +1,13 @@
-"""The engine beside transformers' `generate`, beside its own bare forward, and its operator calls beside other ways.
+"""The engine beside transformers' `generate` and its own matrix products, and what operator calls cost.
 
-    OMP_NUM_THREADS=1 python benchmarks/decoding.py [--quick] [--shape 0.5b --part 6] [--only calls] [--json out.json]
+    OMP_NUM_THREADS=1 python benchmarks/decoding.py [--model smollm2] [--quick] [--json out.json]
 
-Prompts are random tokens, decoding is greedy, no answer ends early. On a CPU with one thread, seconds are those
-of the processor. `--shape 0.5b` is Qwen2.5-0.5B's in bfloat16; `--part 6` takes a sixth of its layers and of its
-vocabulary: every cost is a sixth and their ratios stay, for machines on which the whole takes too long.
+MODEL is mini, smollm2 (see `tyler fetch`), a folder, or a published id such as Qwen/Qwen2.5-0.5B-Instruct, which is
+built with random weights. Prompts are random tokens, decoding is greedy, no answer ends early.
 
-plain       the engine under Never; transformers' `generate`; and the bare forward: the same lean decoder, the LM head
-            and an argmax, without requests, rows, choices or log-probabilities
-first       time to the first token of a prompt of 512, against `generate`
-group       eight rollouts of one prompt, which is read once, against eight different prompts of the same length
-calls       five operator calls spread over an answer: none, as the engine serves them, with the context encoded anew at
-            each call, and with all caches of the batch dropped at each call. The figures are what the calls add
-throughput  tokens a second over slots, five calls in each answer
+plain    the engine under Never; `generate`; and the matrix products of the same steps alone, which are the floor
+calls    five operator calls spread over an answer, beside the same answer without them
+context  one operator call in a context of 128 positions and in longer ones
 """
 
 from __future__ import annotations
@@ -26,61 +21,29 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, best_clock, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.engine.native.attention import Span
-from tyler.engine.native.cache import Context, Room, position_bytes
-from tyler.engine.native.engine import Engine
-from tyler.engine.native.reader import Reader
-from tyler.engine.native.row import Row
+from tyler.engine.request import InvocationEvent
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 
-HALF_BILLION = "Qwen/Qwen2.5-0.5B-Instruct"
-PROMPT = 100
+PROMPT = 64
 CALLS = 5
-CALLED = ("none", "engine", "encoding again", "dropping caches")
+SPACING = 8
 Tokens = list[list[int]]
-Times = tuple[int, int]
-"""Rounds that count, and rounds before them."""
 
 
-class EncodingAgain(Engine):
-    """At a call, the synthesizer reads the row's whole context."""
-
-    def _synthesize(self) -> list[tuple[Row, float]]:
-        for row in self.rows:
-            if row.call is not None:
-                self.synthesis_reader.forget(row.slot, 0)
-        return super()._synthesize()
-
-
-class DroppingCaches(EncodingAgain):
-    """At a call of any row the policy, too, forgets every row, as the released MemGen does."""
-
-    def _synthesize(self) -> list[tuple[Row, float]]:
-        if served := super()._synthesize():
-            for row in self.rows:
-                self.policy_reader.forget(row.slot, 0)
-        return served
-
-
-def build(shape: str, dtype: str, part: int) -> Tyler:
-    """`mini`, or the random shape with a part of its layers and vocabulary."""
-    if shape == "mini":
-        backbone = Backbone.load("mini")
-        return untrained(Backbone("mini", endless(backbone), endless_tokenizer()))
-    for name in ("num_hidden_layers", "vocab_size"):
-        PUBLISHED[HALF_BILLION][name] //= part
-    return untrained(shaped(HALF_BILLION, dtype))
-
-
-def endless(backbone: Backbone) -> torch.nn.Module:
+def build(name: str, dtype: str) -> Tyler:
+    """The model, with answers that never end."""
+    if name in PUBLISHED:
+        return untrained(shaped(name, dtype))
+    backbone = Backbone.load(name, dtype=dtype)
     backbone.model.generation_config.eos_token_id = None
-    return backbone.model
+    return untrained(Backbone(name, backbone.model, endless_tokenizer()))
 
 
-def prompts(batch: int, length: int) -> Tokens:
-    draw = random.Random(length)
-    return [[draw.randrange(2, 400) for _ in range(length)] for _ in range(batch)]
+def prompts(batch: int, length: int = PROMPT) -> Tokens:
+    """Different for each row, and no special tokens, which are the first ids."""
+    draw = random.Random(batch)
+    return [[draw.randrange(100, 400) for _ in range(length)] for _ in range(batch)]
 
 
 def clocked(work: Callable[[], Tokens], results: dict[str, Tokens], name: str) -> Work:
@@ -95,17 +58,9 @@ def clocked(work: Callable[[], Tokens], results: dict[str, Tokens], name: str) -
     return way
 
 
-# ------------------------------------------------------------------------------------------------ ways
-
-
-def decoded(model: Tyler, requests: Sequence[Request], kind: type[Engine] = Engine, **settings: int) -> Tokens:
-    parts = (model.backbone, model.operators, model.policy, model.synthesizer, model.heads)
-    answers = kind(*parts, **{"slots": len(requests), **settings}).run(requests)
+def decoded(model: Tyler, requests: Sequence[Request]) -> Tokens:
+    answers = model.engine(slots=len(requests)).run(requests)
     return [[a for a, is_op in zip(one.actions, one.is_operator, strict=True) if not is_op] for one in answers]
-
-
-def never(model: Tyler, asked: Tokens, new: int) -> Tokens:
-    return decoded(model, [Request(one, Never(), max_new_tokens=new) for one in asked])
 
 
 def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
@@ -115,128 +70,86 @@ def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
 
 
 @torch.no_grad()
-def bare(model: Tyler, asked: Tokens, new: int) -> Tokens:
-    """The forward of every step and nothing else; the buffers have their full size from the start."""
-    backbone, rows, length = model.backbone, len(asked), len(asked[0])
-    context = Context(Room(rows, length + new, 1), backbone.dim, backbone.dtype, backbone.device)
-    reader = Reader(model.policy.decoder(), context)
-    for row, prompt in enumerate(asked):
-        context.write(row, 0, backbone.embed(torch.tensor(prompt)))
-
-    def read(start: int, end: int) -> torch.Tensor:
-        return reader.read([Span(row, start, end) for row in range(rows)]).view(rows, end - start, -1)
-
-    hidden = read(0, length)
-    tokens, head, table = [], backbone.head, backbone.embedding
-    for step in range(new):
-        chosen = torch.nn.functional.linear(hidden[:, -1], head).argmax(dim=-1)
-        tokens.append(chosen)
-        if step < new - 1:
-            context.embeds[:, length + step] = torch.nn.functional.embedding(chosen, table)
-            hidden = read(length + step, length + step + 1)
-    return torch.stack(tokens, dim=1).tolist()
+def products(model: Tyler, batch: int, new: int) -> Tokens:
+    """Every weight matrix times as many states as decoding has: all of the prompts at once, then a state a row."""
+    network = model.backbone.model
+    head = network.get_output_embeddings()
+    linears = [one for one in network.modules() if isinstance(one, torch.nn.Linear) and one is not head]
+    for rows, times in ((batch * PROMPT, 1), (batch, new - 1)):
+        inputs = {size: torch.randn(rows, size, dtype=head.weight.dtype) for size in {x.in_features for x in linears}}
+        last = torch.randn(batch, head.in_features, dtype=head.weight.dtype)
+        for _ in range(times):
+            for one in linears:
+                torch.nn.functional.linear(inputs[one.in_features], one.weight)
+            torch.nn.functional.linear(last, head.weight)
+    return []
 
 
-# -------------------------------------------------------------------------------------------- contests
-
-
-def plain(model: Tyler, batch: int, new: int, times: Times) -> Iterator[Timing | Figure]:
-    asked, results = prompts(batch, PROMPT), {}
+def plain(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
+    asked, results = prompts(batch), {}
+    requests = [Request(one, Never(), max_new_tokens=new) for one in asked]
     ways = {
-        "engine": clocked(lambda: never(model, asked, new), results, "engine"),
+        "engine": clocked(lambda: decoded(model, requests), results, "engine"),
         "generate": clocked(lambda: generated(model, asked, new), results, "generate"),
-        "bare forward": clocked(lambda: bare(model, asked, new), results, "bare forward"),
+        "products": clocked(lambda: products(model, batch, new), results, "products"),
     }
-    yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], *times)
+    yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], rounds)
     same = statistics.mean(one == other for one, other in zip(results["engine"], results["generate"], strict=True))
     yield Figure(f"plain, batch {batch}", "answers equal to generate's", same, "of all")
 
 
-def first(model: Tyler, new: int, times: Times) -> Iterator[Timing | Figure]:
-    asked, results = prompts(1, 512), {}
-    ways = {
-        "engine": clocked(lambda: never(model, asked, 1), results, "engine"),
-        "generate": clocked(lambda: generated(model, asked, 1), results, "generate"),
-    }
-    yield from compete([Contest("first token, prompt 512", ways, 512, "positions")], *times)
-
-
-def group(model: Tyler, new: int, times: Times) -> Iterator[Timing | Figure]:
-    new, together, apart, results = min(new, 60), prompts(1, 200) * 8, prompts(8, 200), {}
-    ways = {
-        "one prompt": clocked(lambda: never(model, together, new), results, "one"),
-        "eight prompts": clocked(lambda: never(model, apart, new), results, "eight"),
-    }
-    yield from compete([Contest("8 rollouts, prompt 200", ways, 8 * new, "tokens")], *times)
-
-
-def calls(model: Tyler, batch: int, new: int, times: Times, which: Sequence[str]) -> Iterator[Timing | Figure]:
+def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing]:
     draw, part, results = random.Random(batch), new // CALLS, {}
     places = [[part * turn + draw.randrange(part // 3, part - 1) for turn in range(CALLS)] for _ in range(batch)]
-    asked = prompts(batch, PROMPT)
+    asked = prompts(batch)
+    without = [Request(one, Never(), max_new_tokens=new) for one in asked]
     routers = [Forced({place: ("state",) for place in row}) for row in places]
-    requests = [Request(one, router, max_new_tokens=new + CALLS) for one, router in zip(asked, routers, strict=True)]
+    called = [Request(one, router, max_new_tokens=new + CALLS) for one, router in zip(asked, routers, strict=True)]
     ways = {
-        "none": clocked(lambda: never(model, asked, new), results, "none"),
-        "engine": clocked(lambda: decoded(model, requests), results, "engine"),
-        "encoding again": clocked(lambda: decoded(model, requests, EncodingAgain), results, "again"),
-        "dropping caches": clocked(lambda: decoded(model, requests, DroppingCaches), results, "dropping"),
+        "no call": clocked(lambda: decoded(model, without), results, "no call"),
+        f"{CALLS} calls": clocked(lambda: decoded(model, called), results, "calls"),
     }
-    name = f"{CALLS} calls, batch {batch}"
-    timings = compete([Contest(name, {way: ways[way] for way in which}, batch * new, "tokens")], *times)
-    yield from timings
-    none, *others = (timing.seconds for timing in timings)
-    added = [[a - b for a, b in zip(one, none, strict=True)] for one in others]
-    for what, one in zip(which[2:], added[1:], strict=True):
-        shares = [a / b for a, b in zip(one, added[0], strict=True)]
-        yield Figure(name, f"{what} adds, over what the engine adds", statistics.median(shares), "times")
+    yield from compete([Contest(f"calls, batch {batch}", ways, batch * new, "tokens")], rounds)
 
 
-def throughput(model: Tyler, slots: int, new: int, times: Times) -> Iterator[Timing | Figure]:
-    draw, new, results, count = random.Random(0), min(new, 100), {}, max(64, slots)
-    requests = [
-        Request(one, Forced({draw.randrange(new): ("state",) for _ in range(CALLS)}), max_new_tokens=new + CALLS)
-        for one in prompts(count, 60)
-    ]
+def call_seconds(model: Tyler, length: int) -> float:
+    """The median seconds of a call, without the first, which reads the whole context."""
+    router = Forced({SPACING * place: ("state",) for place in range(1, CALLS + 2)})
+    engine = model.engine(slots=1)
+    spent, seconds = 0.0, []
+    request = Request(prompts(1, length)[0], router, max_new_tokens=SPACING * (CALLS + 2) + CALLS)
+    for event in engine.stream([request]):
+        if isinstance(event, InvocationEvent):
+            (row,) = engine.running
+            seconds.append(row.synthesis_seconds - spent)
+            spent = row.synthesis_seconds
+    return statistics.median(seconds[1:])
 
-    ways = {"engine": clocked(lambda: decoded(model, requests, slots=slots), results, "engine")}
-    yield from compete([Contest(f"{count} requests, {slots} slots", ways, count * new, "tokens")], *times)
 
-
-def memory(model: Tyler) -> Iterator[Figure]:
-    cache = position_bytes(model.backbone.model.config, model.backbone.dtype)
-    yield Figure("memory", "caches of both streams", 2 * cache, "bytes a position")
-    yield Figure("memory", "context", model.backbone.dim * model.backbone.dtype.itemsize, "bytes a position")
+def context(model: Tyler, lengths: Sequence[int], rounds: int) -> list[Timing]:
+    ways = {f"at {length:,}": lambda length=length: call_seconds(model, length) for length in lengths}
+    return compete([Contest("one call", ways)], rounds)
 
 
 def main() -> None:
-    parser = options(__doc__, rounds=5)
-    parser.add_argument("--shape", choices=["mini", "0.5b"], default="mini")
-    parser.add_argument("--dtype", default="bfloat16", help="of the 0.5b shape")
-    parser.add_argument("--part", type=int, default=1, help="divide layers and vocabulary of the 0.5b shape by this")
-    parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32 64 (plain) and 1 8 (calls)")
-    parser.add_argument("--warmups", type=int, default=1, help="rounds before those that count")
-    parser.add_argument("--ways", type=int, choices=[2, 3, 4], default=4, help="how many of the ways to call, in order")
-    parser.add_argument("--new-tokens", type=int, help="by default 600, and 60 with --quick")
-    parser.add_argument("--only", nargs="+", default=["plain", "first", "group", "calls", "throughput"])
+    parser = options(__doc__)
+    parser.add_argument("--model", default="mini")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32, and 1 8 with --quick")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024, 1536], help="contexts of a call")
+    parser.add_argument("--new-tokens", type=int, help="by default 300, and 40 with --quick")
+    parser.add_argument("--only", nargs="+", choices=["plain", "calls", "context"], help="by default all")
     arguments = read(parser)
-    report = Report("decoding", arguments)
-    model = build(arguments.shape, arguments.dtype, arguments.part)
-    new, times = arguments.new_tokens or (60 if arguments.quick else 600), (arguments.rounds, arguments.warmups)
-    report.add(memory(model))
-    if "plain" in arguments.only:
-        for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32, 64]):
-            report.add(plain(model, batch, new, times))
-    if "first" in arguments.only:
-        report.add(first(model, new, times))
-    if "group" in arguments.only:
-        report.add(group(model, new, times))
-    if "calls" in arguments.only:
-        for batch in arguments.batches or ([1] if arguments.quick else [1, 8]):
-            report.add(calls(model, batch, new, times, CALLED[: arguments.ways]))
-    if "throughput" in arguments.only and not arguments.quick:
-        for slots in (1, 8, 32, 64, 128):
-            report.add(throughput(model, slots, new, times))
+    report, model = Report("decoding", arguments), build(arguments.model, arguments.dtype)
+    new = arguments.new_tokens or (40 if arguments.quick else 300)
+    chosen = arguments.only or ["plain", "calls", "context"]
+    for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32]):
+        if "plain" in chosen:
+            report.add(plain(model, batch, new, arguments.rounds))
+        if "calls" in chosen:
+            report.add(calls(model, batch, new, arguments.rounds))
+    if "context" in chosen:
+        report.add(context(model, arguments.lengths, arguments.rounds))
     report.publish(arguments.json)
 
 

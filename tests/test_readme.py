@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from documents import commands, follow, parse, steps
+from tyler import Tyler
 from tyler.cli.main import main
 from tyler.config.files import presets
 
@@ -50,6 +52,15 @@ def test_the_first_answer_is_the_one_that_readme_shows(readme: str, capsys: pyte
     assert main(arguments) == 0
     printed = capsys.readouterr()
     assert printed.out + printed.err == shown
+
+
+def test_the_picture_is_of_that_answer_and_made_by_its_command(root: Path, readme: str) -> None:
+    script = runpy.run_path(str(root / "scripts" / "answer_svg.py"))
+    assert f'"{script["QUESTION"]}"' in readme
+    events = Tyler.from_pretrained(script["MODEL"]).stream(script["QUESTION"], max_new_tokens=160)
+    picture = (root / "docs" / "figures" / "answer.svg").read_text()
+    assert script["svg"](script["QUESTION"], events) == picture
+    assert len(picture) < 30_000 and "](docs/figures/answer.svg)" in readme
 
 
 def test_what_readme_does_not_run_has_a_reason_and_is_parsed(readme: str) -> None:

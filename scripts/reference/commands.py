@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
-from tyler.cli.main import COMMANDS
+from tyler.cli.main import COMMANDS, main
 
 HEAD = """# Command line
 
@@ -17,8 +17,7 @@ The help of every command. What can be set: [every setting](settings.md).
 
 def page() -> str:
     """The page as Markdown."""
-    with ThreadPoolExecutor(2) as pool:
-        texts = list(pool.map(help_of, ["", *COMMANDS]))
+    texts = map(help_of, ["", *COMMANDS])
     titles = ["tyler", *(f"tyler {name}" for name in COMMANDS)]
     sections = [f"## `{title}`\n\n```text\n{text}\n```\n" for title, text in zip(titles, texts, strict=True)]
     return "\n".join([HEAD, *sections])
@@ -26,7 +25,8 @@ def page() -> str:
 
 def help_of(command: str) -> str:
     """The help text at a fixed width and without colours."""
-    arguments = [sys.executable, "-m", "tyler", *filter(None, [command]), "--help"]
-    environment = {**os.environ, "COLUMNS": "92", "NO_COLOR": "1", "TERM": "dumb"}
-    shown = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
-    return "\n".join(line.rstrip() for line in shown.strip().splitlines())
+    shown = io.StringIO()
+    plain = mock.patch.dict(os.environ, COLUMNS="92", NO_COLOR="1", TERM="dumb")
+    with plain, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        main([*filter(None, [command]), "--help"])
+    return "\n".join(line.rstrip() for line in shown.getvalue().strip().splitlines())

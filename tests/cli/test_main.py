@@ -262,6 +262,18 @@ def test_eval_compares_no_evaluation_with_itself_alone(capsys: pytest.CaptureFix
     assert "--compare needs two or more evaluations, got only a" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "words"), [(["--task", "gsm9k"], "unknown task 'gsm9k'"), (["--count", "0"], "--count 0: at least 1")]
+)
+def test_eval_refuses_a_task_or_a_count_before_anything_is_loaded(option: list[str], words: str) -> None:
+    code = (
+        "import sys; from tyler.cli.main import main; "
+        f"main({['eval', 'mini', *option]!r}); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert words in done.stderr and done.stdout == "False\n"
+
+
 def test_eval_without_a_model_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["eval", "--task", "gsm8k"]) == 2
     assert "needs a MODEL (a folder or a Hub id), --endpoint" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`tyler quickstart`: both stages and an evaluation on the shipped mini model, on a CPU, in minutes."""
+"""`tyler quickstart`: an answer of the shipped mini-tyler, then both stages and an evaluation, on a CPU, in minutes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries, Learned, Never, Router
+from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.html_report import save
 from tyler.evaluation.options import Answering, Questions
 from tyler.evaluation.pass_at_1 import evaluate
@@ -27,6 +28,11 @@ from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS
 from tyler.training import stage1, stage2
 
+SAMPLE = 16
+"""Answers of the shipped model that are timed before anything is trained."""
+WHOLE_RUN = 400.0
+"""How many times as long as the sample the documented run takes, as measured at scale 0.1."""
+
 
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     """Train, evaluate and show. `scale` multiplies the steps and problems: 1 is the documented run.
@@ -38,6 +44,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     started = time.perf_counter()
     console = Console()
     config = configure(seed, scale)
+    show_shipped(console, config, scale)
     plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
     tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
@@ -53,6 +60,30 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
         save_png(read_jsonl(output / stage / "metrics.jsonl"), output / f"{stage}.png", f"mini, {stage}", budget)
     show(console, config, reports, sketch(metrics), tuned)
     say_where(console, output, time.perf_counter() - started)
+
+
+def show_shipped(console: Console, config: Config, scale: float) -> None:
+    """An answer of the shipped model, and how long the training will take if this machine stays as fast as now."""
+    model = Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype)
+    problems = [problem.prompt for problem in load_problems("mini", config.evaluation.split, count=SAMPLE)]
+    show_answer(console, problems[0], model.solve(problems[0], max_new_tokens=config.decoding.max_new_tokens))
+    started = time.perf_counter()
+    model.solve(problems, max_new_tokens=config.decoding.max_new_tokens)
+    seconds = time.perf_counter() - started
+    minutes = max(1, round(seconds * WHOLE_RUN * scale / 60))
+    console.print(
+        "\nThis was mini-tyler, which ships with tyler. Now a model like it is trained and evaluated. "
+        f"{SAMPLE} answers took {seconds:.1f} s here, so this takes about {minutes} min.\n",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def show_answer(console: Console, question: str, answer: Trajectory) -> None:
+    """A problem and its answer, with the operators in their places."""
+    console.print(Panel(Text(question), title="a problem", title_align="left"))
+    title = "its answer; operators are silent and shown here"
+    console.print(Panel(answer.__rich__(), title=title, title_align="left"))
 
 
 def configure(seed: int, scale: float) -> Config:
@@ -114,14 +145,7 @@ def show(console: Console, config: Config, reports: list[Report], curves: str, m
     problem = load_problems(config.evaluation.task, config.evaluation.split, count=1)[0]
     trajectory = model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens)
     console.print()
-    console.print(Panel(Text(problem.prompt), title="a problem", title_align="left"))
-    console.print(
-        Panel(
-            trajectory.__rich__(),
-            title="its answer; operators are silent and shown here",
-            title_align="left",
-        )
-    )
+    show_answer(console, problem.prompt, trajectory)
 
 
 def say_where(console: Console, output: Path, seconds: float) -> None:

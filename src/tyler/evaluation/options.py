@@ -53,6 +53,15 @@ class Questions:
     instruction: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
     """What follows every problem, in the place of the model's or the task's own; '' for nothing."""
 
+    def check(self) -> None:
+        """Raise ValueError for a task that does not exist, and for a count below 1."""
+        from tyler.tasks import find_task
+
+        for task in self.task:
+            find_task(task)
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"--count {self.count}: at least 1 problem is needed")
+
     @classmethod
     def of(cls, config: EvaluationConfig) -> Questions:
         """What the `evaluation` section of a config asks."""
@@ -292,6 +301,7 @@ class Asked:
 
     def check(self) -> None:
         """Raise ValueError for invalid options; to be called before anything is loaded."""
+        self.questions.check()  # before torch is loaded, which takes seconds
         answering = self.answering
         _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         self.server.check()

@@ -215,7 +215,7 @@ context unseen by the user.
 from tyler import Tyler
 
 model = Tyler.from_pretrained("path/to/this/folder")
-trajectory = model.solve("What is 12 + 30?")
+trajectory = model.solve("YOUR QUESTION")
 print(trajectory.text, trajectory.invocations)
 ```
 

@@ -89,14 +89,14 @@ def usage(manifest: Manifest, repo: str) -> str:
     return f"""
 ```sh
 pip install path/to/tyler   # the package tyler-reasoning, from its repository
-tyler solve {repo} "What is 12 + 30?"
+tyler solve {repo} "YOUR QUESTION"
 ```
 
 ```python
 from tyler import Tyler
 
 model = Tyler.from_pretrained("{repo}")
-trajectory = model.solve("What is 12 + 30?")
+trajectory = model.solve("YOUR QUESTION")
 print(trajectory.text, trajectory.invocations)
 ```
 

@@ -2,8 +2,7 @@
 
 torch lays a weight out anew for every product, which with the rows of a decoding step takes as long as the
 product itself. oneDNN, which comes with torch, multiplies by a weight that was laid out before: one to two and a half
-times as fast for 1 to 32 rows, and never slower from SMALLEST numbers on (`docs/performance.md`). The price is a second
-copy of the weights.
+times as fast for 1 to 32 rows, and never slower from SMALLEST numbers on. The price is a second copy of the weights.
 """
 
 from __future__ import annotations
