@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # What `make real` asks.
-PROBLEM ?= A baker made 48 cakes. He sold 19 of them. How many cakes are left?
+PROBLEM ?= What is 12 + 30?
 # Whole files to a worker: what a file builds once (models, servers, transcriptions) is then built once.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 

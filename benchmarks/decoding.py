@@ -7,7 +7,6 @@ built with random weights. Prompts are random tokens, decoding is greedy, no ans
 
 plain    the engine under Never; `generate`; and the matrix products of the same steps alone, which are the floor
 calls    five operator calls spread over an answer, beside the same answer without them
-context  one operator call in a context of 128 positions and in longer ones
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ import torch
 from harness import Contest, Figure, Report, Timing, Work, best_clock, compete, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
-from tyler.engine.request import InvocationEvent
 from tyler.modeling.architectures import PUBLISHED
 from tyler.modeling.backbone import Backbone
 
 PROMPT = 64
 CALLS = 5
-SPACING = 8
 Tokens = list[list[int]]
 
 
@@ -112,44 +109,22 @@ def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing]:
     yield from compete([Contest(f"calls, batch {batch}", ways, batch * new, "tokens")], rounds)
 
 
-def call_seconds(model: Tyler, length: int) -> float:
-    """The median seconds of a call, without the first, which reads the whole context."""
-    router = Forced({SPACING * place: ("state",) for place in range(1, CALLS + 2)})
-    engine = model.engine(slots=1)
-    spent, seconds = 0.0, []
-    request = Request(prompts(1, length)[0], router, max_new_tokens=SPACING * (CALLS + 2) + CALLS)
-    for event in engine.stream([request]):
-        if isinstance(event, InvocationEvent):
-            (row,) = engine.running
-            seconds.append(row.synthesis_seconds - spent)
-            spent = row.synthesis_seconds
-    return statistics.median(seconds[1:])
-
-
-def context(model: Tyler, lengths: Sequence[int], rounds: int) -> list[Timing]:
-    ways = {f"at {length:,}": lambda length=length: call_seconds(model, length) for length in lengths}
-    return compete([Contest("one call", ways)], rounds)
-
-
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--model", default="mini")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batches", type=int, nargs="+", help="by default 1 8 32, and 1 8 with --quick")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024, 1536], help="contexts of a call")
     parser.add_argument("--new-tokens", type=int, help="by default 300, and 40 with --quick")
-    parser.add_argument("--only", nargs="+", choices=["plain", "calls", "context"], help="by default all")
+    parser.add_argument("--only", nargs="+", choices=["plain", "calls"], help="by default all")
     arguments = read(parser)
     report, model = Report("decoding", arguments), build(arguments.model, arguments.dtype)
     new = arguments.new_tokens or (40 if arguments.quick else 300)
-    chosen = arguments.only or ["plain", "calls", "context"]
+    chosen = arguments.only or ["plain", "calls"]
     for batch in arguments.batches or ([1, 8] if arguments.quick else [1, 8, 32]):
         if "plain" in chosen:
             report.add(plain(model, batch, new, arguments.rounds))
         if "calls" in chosen:
             report.add(calls(model, batch, new, arguments.rounds))
-    if "context" in chosen:
-        report.add(context(model, arguments.lengths, arguments.rounds))
     report.publish(arguments.json)
 
 

