@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tyler.config.schema import Config
-from tyler.config.sections import suggest
+from tyler.config.sections import sections_in, suggest
 from tyler.modeling.operators import Operator
 
 PRESETS = Path(str(files("tyler") / "configs"))
@@ -203,24 +202,17 @@ def _keys_of(location: tuple[int | str, ...]) -> list[str]:
     section: type[BaseModel] = Config
     for name in location:
         if isinstance(name, str):
-            section = _section_in(section.model_fields[name].annotation)[0]
+            section = sections_in(section.model_fields[name].annotation)[0]
     return list(section.model_fields)
 
 
 def _nullable_sections(section: type[BaseModel] = Config, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Where a config may have null in the place of a section."""
     for name, field in section.model_fields.items():
-        for below in _section_in(field.annotation):
+        for below in sections_in(field.annotation):
             if type(None) in get_args(field.annotation):
                 yield (*place, name)
             yield from _nullable_sections(below, (*place, name))
-
-
-def _section_in(annotation: Any) -> list[type[BaseModel]]:
-    """The section that a type is made of: itself, or the one in a tuple or a union of it."""
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in _section_in(part)]
 
 
 NULLABLE = frozenset(_nullable_sections())

@@ -6,13 +6,14 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tyler.config.schema import Config
+from tyler.config.sections import sections_in
 
 WIDTH = 110
 OPERATOR = {
@@ -21,20 +22,6 @@ OPERATOR = {
     "boundary": "The rule that proposes its places, a key of `tyler.boundaries.rules.RULES`.",
 }
 """The keys of an operator, a dataclass of the model and no section."""
-
-
-def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, where it holds one; a list of sections counts as one."""
-    for one in (annotation, *parts(annotation)):
-        if inspect.isclass(one) and issubclass(one, BaseModel):
-            return one
-    return None
-
-
-def parts(annotation: Any) -> list[Any]:
-    """Everything inside an annotation, through unions, tuples and Annotated."""
-    inner = [one for one in get_args(annotation) if one is not Ellipsis]
-    return [found for one in inner for found in (one, *parts(one))]
 
 
 def meaning(owner: type[BaseModel], name: str) -> str:
@@ -52,7 +39,7 @@ def own_text(owner: type[BaseModel], name: str) -> str:
 
 def first_paragraph(owner: Any) -> str:
     """What a section is."""
-    return plain(inspect.getdoc(section_in(owner)) or "")
+    return plain(inspect.getdoc(next(iter(sections_in(owner)), None)) or "")
 
 
 def plain(text: str) -> str:
@@ -70,7 +57,7 @@ def _lines(
 ) -> Iterator[str]:
     for name, field in owner.model_fields.items():
         value, default = values[name], None if defaults is None else defaults.get(name)
-        nested = section_in(field.annotation)
+        nested = next(iter(sections_in(field.annotation)), None)
         if not indent:
             yield ""
         about = _about(owner, name, field)

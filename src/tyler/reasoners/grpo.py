@@ -28,9 +28,5 @@ def run(config: Config) -> Prepared[Tyler]:
     model.policy.add_lora(lora)
     room = longest_prompt(backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)
-    origin = (
-        origin_of(backbone.fingerprint(), map(Problem.content, problems))
-        | origins(config.rewards)
-        | backbone.text_origin()
-    )
+    origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
     return Prepared(model, origin, partial(stage2.train, model, problems, development, config, title="GRPO"), config)

@@ -55,5 +55,5 @@ def run(config: Config) -> Prepared[Tyler]:
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
     model.policy.add_lora(lora)
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
+    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)

@@ -147,23 +147,20 @@ def _askable(
     return [problem for problem, fitting in zip(problems, fits, strict=True) if fitting]
 
 
-def origin_of(model: str, examples: Iterable[tuple[object, ...]]) -> dict[str, str]:
-    """Hashes of what a run learns from: the fingerprint of the model that it starts from, and its examples in order."""
+def origin_of(
+    model: str, examples: Iterable[tuple[object, ...]], backbone: Backbone, operators: Sequence[Operator] = ()
+) -> dict[str, str]:
+    """Hashes of what a run learns from: the fingerprint of the model that it starts from, its examples in order, how
+    the model is asked, and what the operators' boundaries mean, for a rule may be edited under its name."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "backslashreplace"))
-    return {"the weights it starts from": model, "the training examples": digest.hexdigest()}
-
-
-def rule_origins(operators: Sequence[Operator]) -> dict[str, str]:
-    """Hashes of what the operators' boundaries mean, as a run notes them: a rule may be edited under its name."""
-    found = {}
+    found = {"the weights it starts from": model, "the training examples": digest.hexdigest()}
     for name in {one.boundary: None for one in operators}:
-        told = {
-            key: sorted(value) if isinstance(value, frozenset) else value for key, value in vars(RULES[name]).items()
-        }
+        rule = vars(RULES[name])
+        told = {key: sorted(value) if isinstance(value, frozenset) else value for key, value in rule.items()}
         found[f"the rule {name!r}"] = hashlib.sha256(repr(told).encode()).hexdigest()
-    return found
+    return found | backbone.text_origin()
 
 
 def _refuse_unfinished(start: Path | str) -> None:

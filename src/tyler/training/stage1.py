@@ -33,7 +33,6 @@ from tyler.training.command import (
     lora_settings,
     origin_of,
     prompt_settings,
-    rule_origins,
     training_command,
 )
 from tyler.training.loop import batch_at
@@ -176,8 +175,8 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     earlier = None if start is None else trained_operators(config, start)
     backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
     traces, development = load_traces(config, backbone), load_development(config, backbone)
-    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces))
-    origin |= backbone.text_origin() | rule_origins(config.operators)
+    started = (earlier or backbone).fingerprint()
+    origin = origin_of(started, map(Trace.content, traces), backbone, config.operators)
     warn_of_idle(traces, config.operators)
     torch.manual_seed(config.stage1.seed)
     model = earlier or new_operators(config, backbone)

@@ -39,7 +39,6 @@ from tyler.training.command import (
     load_askable,
     origin_of,
     prompt_settings,
-    rule_origins,
     training_command,
 )
 from tyler.training.grpo import (
@@ -242,12 +241,8 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     check_inherited(config, start, model.backbone, recorded)
     room = longest_prompt(model.backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)
-    origin = (
-        origin_of(model.fingerprint(), map(Problem.content, problems))
-        | origins(config.rewards)
-        | model.backbone.text_origin()
-        | rule_origins(config.operators)
-    )
+    content = map(Problem.content, problems)
+    origin = origin_of(model.fingerprint(), content, model.backbone, config.operators) | origins(config.rewards)
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2").with_engine(config.decoding.engine, **config.decoding.engine_args)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))

@@ -287,7 +287,7 @@ def _prepared(
 ) -> Prepared[MemGen]:
     room = longest_prompt(model.backbone, model.weaver.mapping())
     problems, development = load_askable(config, settings, model.request, room)
-    origin = origin_of(start, map(Problem.content, problems)) | origins(config.rewards) | model.backbone.text_origin()
+    origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
 
     def train(run: TrainedRun) -> None:
         with ExitStack() as stack:

@@ -97,7 +97,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     torch.manual_seed(settings.seed)
     model = earlier or new_weaver(config, backbone)
     examples, development = ([example_of(model, trace) for trace in part] for part in (traces, unseen))
-    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces)) | backbone.text_origin()
+    origin = origin_of((earlier or backbone).fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, WeaverTrainer(model, examples, settings, development).train)
 
 

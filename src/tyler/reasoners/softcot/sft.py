@@ -120,5 +120,5 @@ def run(config: Config) -> Prepared[SoftCot]:
     examples, unseen = examples_of(problems, config, model), development_problems(config, settings)
     development = examples_of(unseen, config, model) if unseen else []
     models = f"{backbone.fingerprint()} {assistant.fingerprint()}"
-    origin = origin_of(models, map(Problem.content, problems)) | backbone.text_origin()
+    origin = origin_of(models, map(Problem.content, problems), backbone)
     return Prepared(model, origin, SoftCotTrainer(model, examples, settings, development).train)
