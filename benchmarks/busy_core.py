@@ -32,7 +32,7 @@ def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
     """What is run, by its name: short forms of what users run. `folder` is theirs, new in every run."""
     chosen = {
         "solve": ["solve", "mini-tyler", QUESTION],
-        "stage1, 8 steps": ["stage1", "mini", "--output", str(folder / "stage1"), *TRAINING],
+        "stage1, 8 steps": ["train", "stage1", "mini", "--output", str(folder / "stage1"), *TRAINING],
         "eval, 32 problems": ["eval", "mini-tyler", "--count", "32", "--output", str(folder / "eval")],
         "quickstart, a twentieth": ["quickstart", "--scale", "0.05", "--output", str(folder / "quickstart")],
     }

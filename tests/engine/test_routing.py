@@ -15,7 +15,6 @@ from tyler.boundaries.placement import RULES, BoundaryScanner, candidates, find_
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Call, Forced, Learned, Never, Router, Schedule
 from tyler.engine.sampling import Sampling
-from tyler.modeling.interventions import remove
 from tyler.modeling.operators import Operator
 
 STEPS = [piece for n in range(1, 41) for piece in (f"Step {n}: ", "so ", "$x^2$", " is", " 4.", "\n\n")]
@@ -259,26 +258,6 @@ def test_the_engine_invokes_operators_where_stage_one_trains_them() -> None:
         assert all(set('$\\`{["') & set(piece) for piece, _ in opening), "O_p stands in front of what opens a structure"
         held += len(opening)
     assert held >= 5
-
-
-def test_a_removed_operator_is_never_invoked() -> None:
-    model = tiny.tyler("qwen2")
-    without = model.with_heads(remove(model.heads, "procedure"))
-    requests = [*boundary_requests(6), *boundary_requests(6, router=Learned())]
-    before = [call.operator for one in model.engine(slots=12).run(requests) for call in one.invocations]
-    after = [call.operator for one in without.engine(slots=12).run(requests) for call in one.invocations]
-    assert "procedure" in before
-    assert "procedure" not in after and {"global", "state"} <= set(after)
-
-
-def test_forced_calls_stand_where_they_were_asked_for() -> None:
-    calls = {0: ("state",), 3: ("procedure", "global"), 7: ("state",)}
-    requests = boundary_requests(4, router=Forced(calls))
-    for trajectory in tiny.tyler("qwen3").engine(slots=4).run(requests):
-        placed = [(call.position, call.operator) for call in trajectory.invocations]
-        wanted = [(position, name) for position, names in calls.items() for name in names]
-        assert placed == wanted[: len(placed)]
-        assert len(placed) == 4 or trajectory.num_visible <= 7
 
 
 def test_the_routers_numbers_are_not_the_samplers() -> None:

@@ -156,14 +156,6 @@ def test_the_engine_lives_from_call_to_call_until_it_is_released(model: Tyler) -
     assert engines[-1].room.slots == 100 and len(engines) == 3
 
 
-def test_solve_and_stream_share_the_models_engine(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(Engine, "watch", lambda self, watch=Engine.watch: made.append(self) or watch(self))
-    model.solve([tiny.SHORT, tiny.MEDIUM], max_new_tokens=4)
-    list(model.stream(tiny.SHORT, max_new_tokens=4))
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize("waits", [{"memory": 10**7}, {"requests": [ask(tiny.SHORT, max_new_tokens=200)]}])
 def test_a_call_that_needs_another_engine_waits_for_those_before_it(waits: dict[str, Any], model: Tyler) -> None:
     memory = 10 * 64 * bytes_of_position(model.backbone)  # room for short answers in many slots, or long ones in few
@@ -295,16 +287,6 @@ def test_who_stops_listening_frees_the_row_at_once(model: Tyler) -> None:
     until(lambda: not engines[0].rows)
 
 
-def test_an_abort_leaves_the_other_callers_answers_as_they_are(model: Tyler) -> None:
-    shared, engines, _ = watched(model)
-    kept, dropped = shared.events([CASES["boundaries, sampled"]]), shared.events([CASES["never"]])
-    next(kept), next(dropped)
-    dropped.close()
-    *_, last = kept
-    assert same(last.trajectory, alone(model, CASES["boundaries, sampled"]))
-    until(lambda: not engines[0].rows)
-
-
 def failing(model: Tyler, after: int) -> tuple[SharedEngine, list[Engine]]:
     """A shared engine whose first engine breaks after some steps."""
     engines: list[Engine] = []
@@ -335,22 +317,6 @@ def test_an_error_in_a_step_reaches_every_caller_and_the_next_call_works(model: 
     until(lambda: len(lost) == 2)
     assert {str(error) for error in lost} == {"decoding failed: RuntimeError: the device is gone"}
     assert same(shared.run([CASES["greedy"]])[0], alone(model, CASES["greedy"])) and len(engines) == 2
-
-
-def test_nobody_waits_for_ever_when_a_step_fails(model: Tyler) -> None:
-    shared, _ = failing(model, after=3)
-    together, outcomes = threading.Barrier(4), list[str]()
-
-    def ask_once() -> None:
-        together.wait()
-        try:
-            shared.run([ask(tiny.LONG, max_new_tokens=60, router=Never())])
-            outcomes.append("answer")
-        except DecodingError:
-            outcomes.append("error")
-
-    in_threads([ask_once] * 4)
-    assert len(outcomes) == 4 and "error" in outcomes
 
 
 def test_an_interrupted_caller_leaves_a_working_model(model: Tyler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,11 +83,6 @@ def test_swap_exchanges_lengths_and_latents() -> None:
     assert torch.allclose(trajectory.latents[0], plain.latents[0], atol=1e-6)
 
 
-def test_swapping_twice_changes_nothing() -> None:
-    model = tiny.tyler("qwen2")
-    assert swap(swap(model.heads, "state", "global"), "global", "state") == dict(model.heads)
-
-
 def test_share_lets_one_head_answer_for_all() -> None:
     model = tiny.tyler("qwen2")
     trajectory = under(model, share(model.heads, "procedure"))

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +23,7 @@ from torch import Tensor
 from tyler.engine.checks import check_real, check_whole
 from tyler.engine.sampling import NEVER, Sampling, choose, logprobs_of
 
+Found = TypeVar("Found")
 BITS = 32
 """Tokens in one number of a grammar's mask."""
 
@@ -131,10 +132,12 @@ class LogitState:
 
     def mask(self) -> Int[Tensor, "words"] | None:
         """What the grammar allows next; None without one, and where it has failed."""
-        if self.matcher is None or self.error is not None:
-            return None
+        return self._asked(lambda matcher: matcher.mask())
+
+    def _asked(self, ask: Callable[[Matcher], Found]) -> Found | None:
+        """What the grammar says to something; None without one, and once it has failed."""
         try:
-            return self.matcher.mask()
+            return None if self.matcher is None or self.error is not None else ask(self.matcher)
         except GrammarError as error:
             self.error = str(error)
             return None
@@ -142,20 +145,13 @@ class LogitState:
     def update(self) -> None:
         """Take in the tokens that have come since."""
         for token in self.tokens[self._seen :]:
-            self._accept(token)
+            self._asked(lambda matcher, token=token: matcher.accept(token))  # type: ignore[misc]
             if self.settings.repetition_penalty != 1 and token not in self._repeated:
                 self._repeated.add(token)
                 self.repeated.append(token)
             if self._penalizes:
                 self._penalize(token)
         self._seen = len(self.tokens)
-
-    def _accept(self, token: int) -> None:
-        if self.matcher is not None and self.error is None:
-            try:
-                self.matcher.accept(token)
-            except GrammarError as error:
-                self.error = str(error)
 
     def _penalize(self, token: int) -> None:
         if token not in self._places:

@@ -113,14 +113,10 @@ class RequestState:
         """p(operator) of the decision about an action, where it is told."""
         return self.operator_probs[action] if action < len(self.operator_probs) else ()
 
-    def exceeds(self, latents: int = 0) -> bool:
-        """Whether a call of so many latents is too much for `max_generated`, or nothing of it is left."""
-        most = self.request.max_generated
-        if most is None:
-            return False
+    def generated(self) -> int:
+        """Positions of its answer and its soft prompt: tokens, also held ones, and latents."""
         thoughts = 0 if self.request.soft_prompt is None else len(self.request.soft_prompt.positions)
-        used = len(self.visible) + len(self.held) + sum(call.num_latents for call in self.invocations) + thoughts
-        return used + latents > most if latents else used >= most
+        return len(self.visible) + len(self.held) + sum(call.num_latents for call in self.invocations) + thoughts
 
     def park(self, call: Call, logprob: float) -> None:
         self.call, self.call_logprob = call, logprob
@@ -172,9 +168,10 @@ class RequestState:
         """
         if self.finish_reason:
             return
+        most = math.inf if self.request.max_generated is None else self.request.max_generated
         if actions + len(self.held) >= self.request.max_new_tokens:
             self.limited_by = "max_new_tokens"
-        elif self.exceeds(latents):
+        elif self.generated() + max(latents, 1) > most:
             self.limited_by = "max_generated"
         elif self.length + len(self.held) > longest:
             self.limited_by = "context"
@@ -201,22 +198,19 @@ class RequestState:
         self.told_later.append(event)
         return []
 
-    def fail(self, error: str) -> None:
-        """End the answer here, because of an error."""
-        self.finish_reason, self.call, self.error = "error", None, error
-
     def is_lost(self, logprob: float, where: str) -> bool:
         """Whether nothing can have been drawn; then the answer ends with an error that says why: the numbers at `where`
         are not finite, or its grammar has failed."""
         if self.logit_state is not None and self.logit_state.error is not None:
-            self.fail(f"{GRAMMAR_FAILED}: {self.logit_state.error}")
-            return True
-        if math.isfinite(logprob):
+            self.error = f"{GRAMMAR_FAILED}: {self.logit_state.error}"
+        elif math.isfinite(logprob):
             return False
-        self.fail(
-            f"{where} are not finite (the log-probability of what was drawn is {logprob}): a weight or an activation "
-            "overflowed. Check the weights; instead of float16, decode in bfloat16 or float32"
-        )
+        else:
+            self.error = (
+                f"{where} are not finite (the log-probability of what was drawn is {logprob}): a weight or an "
+                "activation overflowed. Check the weights; instead of float16, decode in bfloat16 or float32"
+            )
+        self.finish_reason, self.call = "error", None
         return True
 
     def find_stop(self) -> None:
@@ -240,24 +234,19 @@ class RequestState:
 
     def _tail(self, length: int) -> str:
         """The end of the visible text: its last tokens, of so many characters or more, where there are so many."""
-        pieces, found = list[str](), 0
-        for index in reversed(range(len(self.visible))):
-            if found >= length:
-                break
-            pieces.append(self.visible[index])
-            found += len(pieces[-1])
-        return "".join(reversed(pieces))
+        start, found = len(self.visible), 0
+        while start and found < length:
+            start -= 1
+            found += len(self.visible[start])
+        return "".join(self.visible[index] for index in range(start, len(self.visible)))
 
     def emit(self) -> list[Event]:
         """Events for the visible tokens that can no longer be held back or cut off by a stop string, and for the calls
         between them."""
-        certain = min(
-            len(self.visible), self.schedule.settled(), self.call.position if self.call else len(self.visible)
-        )
-        if self.finish_reason:
-            certain = len(self.visible)
-        elif self.request.stop:
-            certain = min(certain, self._before_partial_stop())
+        certain = len(self.visible)
+        if not self.finish_reason:
+            certain = min(certain, self.schedule.settled(), self.call.position if self.call else certain)
+            certain = min(certain, self._before_partial_stop()) if self.request.stop else certain
         events: list[Event] = []
         start = 0 if self.stopped_at is None else sum(len(self.visible[index]) for index in range(self.emitted))
         for index in range(self.emitted, certain):
@@ -281,15 +270,8 @@ class RequestState:
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""
         tail = self._tail(max(map(len, self.request.stop)) - 1)
-        overlap = max(
-            (
-                size
-                for stop in self.request.stop
-                for size in range(1, min(len(stop), len(tail) + 1))
-                if tail.endswith(stop[:size])
-            ),
-            default=0,
-        )
+        sizes = ((stop, size) for stop in self.request.stop for size in range(1, min(len(stop), len(tail) + 1)))
+        overlap = max((size for stop, size in sizes if tail.endswith(stop[:size])), default=0)
         kept, end = len(self.visible), len(tail)
         while kept and end > len(tail) - overlap:
             kept -= 1

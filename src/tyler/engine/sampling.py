@@ -206,8 +206,14 @@ def filter_logits(
     own = logits if len(rows) == len(samplings) else logits[rows]
     top_k = torch.tensor([min(samplings[row].top_k or count, count) for row in rows], device=device)[:, None]
     top_p = torch.tensor([samplings[row].top_p for row in rows], dtype=torch.float32, device=device)[:, None]
-    found, enough = _filtered_among_top(own, top_k, top_p)
-    if left := [place for place, one in enumerate(enough) if not one]:
+    found, left, mass = torch.empty_like(own), list(range(len(own))), own.logsumexp(dim=-1, keepdim=True)
+    likeliest_probability = (own.amax(dim=-1, keepdim=True) - mass).exp()
+    hopeful = (top_k <= TOP) | (TOP * likeliest_probability >= top_p)  # else so few never hold enough
+    if places := hopeful.squeeze(-1).nonzero().flatten().tolist():
+        among = own if len(places) == len(own) else own[places]
+        found[places], enough = _filtered_among_top(among, mass[places], top_k[places], top_p[places])
+        left = sorted({*left} - {place for place, one in zip(places, enough, strict=True) if one})
+    if left:
         kept = own[left]
         if bool((top_k[left] < count).any()):
             kept = likeliest(kept, torch.ones_like(kept), top_k[left])
@@ -220,15 +226,18 @@ def filter_logits(
 
 
 def _filtered_among_top(
-    logits: Float[Tensor, "batch actions"], top_k: Int[Tensor, "batch 1"], top_p: Float[Tensor, "batch 1"]
+    logits: Float[Tensor, "batch actions"],
+    mass: Float[Tensor, "batch 1"],
+    top_k: Int[Tensor, "batch 1"],
+    top_p: Float[Tensor, "batch 1"],
 ) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
     """What the filters leave of each row, found among its TOP likeliest actions; and for which rows these were enough:
-    where all of them are kept, or the last one ties, others might be."""
+    where all of them are kept, or the last one ties, others might be. `mass` is the logits' logsumexp."""
     count = logits.shape[-1]
     ordered, order = logits.topk(min(TOP, count), dim=-1)
     rank = torch.arange(ordered.shape[-1], device=logits.device)
     kept = ordered.masked_fill(rank >= top_k, NEVER)
-    whole = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
+    whole = torch.where(top_k >= count, mass, kept.logsumexp(dim=-1, keepdim=True))
     probabilities = (kept - whole).exp()
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = kept.masked_fill_((before >= top_p) & (rank > 0) & (top_p < 1), NEVER)  # by rounding the sum is 1 early

@@ -45,7 +45,8 @@ class Trajectory:
     the operators allowed at that step; an operator that a fixed router placed was not drawn, and has 0. `latents` are
     those of each invocation in order, on the CPU. `offered` says which operators were actions of the policy (none under
     a fixed router). `finish_reason` is "eos", "stop" (a stop string, or a sampler's own end), "length" or "abort";
-    `limited_by` says which length: "max_new_tokens", "max_generated", or "context" where the model's context was full.
+    `limited_by` says which length: "max_new_tokens", "max_generated", "context" where the model's context was full, or
+    "memory" where the engine's slot was: with a larger `memory`, or fewer `slots`, the answer goes on.
     `seconds` is wall time in the engine, from the answer's start to its end. `engine_seconds` is the time of the passes
     that served it, each split evenly over the rows it served, and `synthesis_seconds` the operator calls' part of that;
     `queue_seconds` is the wait before the start. `is_soft` says which actions of a sampler only record a token whose
@@ -108,7 +109,8 @@ class Trajectory:
     def summary(self) -> str:
         """Tokens, latents, invocations and why it ended, in a line."""
         calls = counted(self.num_invocations, "invocation")
-        limit = f" ({self.limited_by})" if self.limited_by else ""
+        remedy = ": raise memory, or lower slots" if self.limited_by == "memory" else ""
+        limit = f" ({self.limited_by}{remedy})" if self.limited_by else ""
         tokens, latents = counted(self.num_visible, "visible token"), counted(self.num_latents, "latent")
         return f"{tokens}, {latents} in {calls}; finished by {self.finish_reason}{limit}"
 

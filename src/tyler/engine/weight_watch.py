@@ -38,27 +38,22 @@ class WeightWatch:
 
     def look(self) -> None:
         """Take the present weights as known."""
-        self._theta_tensors = list(self._theta.parameters())
-        known = {id(tensor) for tensor in self._theta_tensors}
-        self._loras = self._present_loras()
-        self._tensors = [
-            tensor for module in self._adapted for tensor in module.parameters() if id(tensor) not in known
-        ]
-        self._theta_writes, self._writes = writes(self._theta_tensors), writes(self._tensors)
+        self._frozen = list(self._theta.parameters())
+        known = set(map(id, self._frozen))
+        self._trained = [one for module in self._adapted for one in module.parameters() if id(one) not in known]
+        self._loras = [module.lora for module in self._adapted]
+        self._writes = writes(self._frozen), writes(self._trained)
 
     @property
     def theta_changed(self) -> bool:
         """Whether the backbone itself was written."""
-        return writes(self._theta_tensors) != self._theta_writes
+        return writes(self._frozen) != self._writes[0]
 
     @property
     def changed(self) -> bool:
         """Whether anything was written, or a LoRA has come or gone."""
-        moved = any(a is not b for a, b in zip(self._present_loras(), self._loras, strict=True))
-        return moved or writes(self._tensors) != self._writes or self.theta_changed
-
-    def _present_loras(self) -> list[PeftModel | None]:
-        return [module.lora for module in self._adapted]
+        moved = any(module.lora is not lora for module, lora in zip(self._adapted, self._loras, strict=True))
+        return moved or writes(self._trained) != self._writes[1] or self.theta_changed
 
 
 def writes(tensors: Sequence[Tensor]) -> list[int]:

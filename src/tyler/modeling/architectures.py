@@ -60,104 +60,9 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By model type: the families whose decoding is proved equal to the paper's transcription in the tests."""
 
-QWEN = {
-    "vocab_size": 151936,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
-    "tie_word_embeddings": True,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-}
+ASSETS = Path(str(files("tyler"))) / "assets"
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "HuggingFaceTB/SmolLM2-135M-Instruct": {
-        "model_type": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 2,
-    },
-    "meta-llama/Llama-3.2-1B-Instruct": {
-        "model_type": "llama",
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-5,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 500_000.0,
-            "factor": 32.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
-        "tie_word_embeddings": True,
-        "bos_token_id": 128000,
-        "eos_token_id": [128001, 128008, 128009],
-    },
-    "Qwen/Qwen2.5-0.5B-Instruct": {
-        **QWEN,
-        "model_type": "qwen2",
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-    },
-    "Qwen/Qwen2.5-1.5B-Instruct": {
-        **QWEN,
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-    },
-    "HuggingFaceTB/SmolLM3-3B": {
-        "model_type": "smollm3",
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 65536,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 5_000_000.0},
-        "no_rope_layer_interval": 4,
-        "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": 128012,
-        "pad_token_id": 128004,
-    },
-    "Qwen/Qwen3-4B": {
-        **QWEN,
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-    },
-}
+PUBLISHED: dict[str, dict[str, Any]] = json.loads((ASSETS / "published.json").read_text(encoding="utf-8"))
 """The backbones of the paper and one that runs on a small CPU, by their Hub id: what their `config.json` says."""
 
 
@@ -167,7 +72,7 @@ SHIPPED = {"mini-tyler": "mini", "smollm2-tyler": "smollm2"}
 
 def shipped(name: str) -> Path | None:
     """The folder of a trained Tyler that ships inside the package; None for any other name."""
-    return Path(str(files("tyler") / "assets" / name)) if name in SHIPPED else None
+    return ASSETS / name if name in SHIPPED else None
 
 
 def located(id: str) -> str:
@@ -176,7 +81,7 @@ def located(id: str) -> str:
     Raises FileNotFoundError for one that has not been fetched yet.
     """
     if id == MINI:
-        return str(files("tyler") / "assets" / "mini")
+        return str(ASSETS / "mini")
     if id not in FETCHABLE:
         return id
     folder = fetched_folder(id)

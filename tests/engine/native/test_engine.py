@@ -108,15 +108,6 @@ def test_a_budget_caps_the_invocations_and_changes_nothing_before(budget: int) -
         assert one.actions[: spent[0] + 1] == other.actions[: spent[0] + 1]
 
 
-def test_an_answer_does_not_depend_on_the_order_of_submission() -> None:
-    model = tiny.tyler("smollm3")
-    requests = list(CASES.values())
-    order = [(7 * index + 3) % len(requests) for index in range(len(requests))]
-    straight = run(model, requests, slots=3)
-    shuffled = run(model, [requests[index] for index in order], slots=3)
-    assert all(same(straight[index], other) for index, other in zip(order, shuffled, strict=True))
-
-
 def test_an_engine_can_be_used_again_and_joined_while_it_runs() -> None:
     model = tiny.tyler("qwen3")
     requests = list(CASES.values())
@@ -139,19 +130,6 @@ def test_each_request_has_one_random_stream_of_its_own() -> None:
     one, two, again, three, last = run(model, requests, slots=2)
     assert same(one, again) and same(one, last)
     assert len({tuple(other.actions) for other in (one, two, three)}) == 3
-
-
-def test_slots_of_finished_requests_are_taken_by_waiting_ones() -> None:
-    model = tiny.tyler("qwen2")
-    engine = model.engine(slots=2)
-    for index in range(5):
-        engine.add_request(ask(tiny.SHORT, router=Never(), max_new_tokens=3 if index else 9))
-    widths = []
-    while engine.rows or engine.waiting:
-        engine.step()
-        widths.append(len(engine.rows))
-    assert max(widths) <= 2
-    assert len(widths) < 9 + 4 * 3
 
 
 # ---------------------------------------------------------------------------------------------- replay
@@ -493,15 +471,6 @@ def test_only_what_is_waiting_or_running_can_be_aborted() -> None:
     for other in (index, index + 1):
         with pytest.raises(ValueError, match=f"request {other} is neither"):
             engine.abort(other)
-
-
-def test_finishes_are_the_ends_of_the_stream() -> None:
-    model = tiny.tyler("smollm3")
-    requests = list(CASES.values())
-    streamed = [event for event in events_of(model, requests, slots=3) if isinstance(event, FinishEvent)]
-    finished = list(model.engine(slots=3).as_completed(requests))
-    assert [event.index for event in finished] == [event.index for event in streamed]
-    assert all(same(a.trajectory, b.trajectory) for a, b in zip(finished, streamed, strict=True))
 
 
 def test_the_synthesizer_is_folded_with_the_first_call_and_never_where_nobody_calls() -> None:

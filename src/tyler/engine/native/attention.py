@@ -15,7 +15,7 @@ from functools import cache
 from itertools import accumulate
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import varlen
 
@@ -47,12 +47,11 @@ class PackedAttention:
         self._cache, device = cache, cache.keys.device
         self.end = max(span.end for span in spans)
         """No position is this or more."""
-        self.positions: Int[Tensor, " positions"] = torch.tensor(
-            [position for span in spans for position in range(span.start, span.end)], device=device
-        )
-        first = [span.slot * cache.room.capacity for span in spans for _ in range(len(span))]
-        self.places: Int[Tensor, " positions"] = self.positions + torch.tensor(first, device=device)
-        """The positions among those of all slots."""
+        positions = [position for span in spans for position in range(span.start, span.end)]
+        firsts = (first for span in spans for first in [span.slot * cache.room.capacity] * len(span))
+        places = [first + position for first, position in zip(firsts, positions, strict=True)]
+        self.positions, self.places = torch.tensor([positions, places], device=device).unbind(0)
+        """Of the slot, and among those of all slots."""
         whole = takes_lengths() and device.type == "cuda" and cache.keys.dtype in (torch.bfloat16, torch.float16)
         runs = [spans] if whole else list(runs_of(spans))
         self._runs = [OfAnyLength(cache, run) if whole else Run(cache, run) for run in runs]
@@ -105,8 +104,8 @@ class Run:
             starts = torch.tensor([span.start for span in spans], device=cache.keys.device)
             last = starts[:, None, None] + torch.arange(self._seq, device=starts.device)[:, None]
             unseen = torch.arange(end, device=starts.device) > last
-            mask = torch.zeros(unseen.shape, dtype=cache.keys.dtype, device=starts.device)
-            self._mask = mask.masked_fill_(unseen, float("-inf"))[:, None]
+            nothing = torch.zeros((), dtype=cache.keys.dtype, device=starts.device)
+            self._mask = torch.where(unseen, float("-inf"), nothing)[:, None]
 
     def attend(self, layer: int, queries: Float[Tensor, "count heads head_dim"]) -> Float[Tensor, "count attention"]:
         keys, values = self._keys[layer], self._values[layer]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tyler.engine.base import BaseEngine, Load
 from tyler.engine.checks import check_sizes
@@ -72,7 +72,8 @@ class Engine(BaseEngine):
         self.num_latents = {name: head.num_latents for name, head in self.heads.items()}
         self.longest_action = longest_action(self.heads)
         self.room = Room.of(backbone, slots, memory, None if positions is None else self._reach(positions))
-        self._device = backbone.device  # transformers looks it up again, and a step asks for it often
+        # transformers looks these up again, and a step asks for them often
+        self._device, self._embedding = backbone.device, backbone.embedding
         self.lm_head = LmHead(policy)
         self.context = Context(self.room, backbone.dim, backbone.dtype, backbone.device)
         self.policy_reader = Reader(policy.decoder(), self.context)
@@ -255,7 +256,7 @@ class Engine(BaseEngine):
         unread = [(row.unread(read_to[row.slot]), row) for row in self.rows if row.is_read]
         for start, row in sorted(unread, key=lambda one: one[1].length - one[0]):
             if left and self._borrow(self.policy_reader, row, planned):
-                start = max(start, row.unread(read_to[row.slot]))
+                start = max(start, row.unread(read_to[row.slot]))  # what was borrowed is read
                 planned.append((row, Span(row.slot, start, min(row.length, start + left))))
                 left -= len(planned[-1][1])
         if not planned:
@@ -297,7 +298,7 @@ class Engine(BaseEngine):
         """Write the embeddings of tokens that came since the last pass."""
         if self._unembedded:
             places, tokens = torch.tensor(self._unembedded, device=self._device).t()
-            self.context.flat.index_copy_(0, places, self.backbone.embed(tokens))
+            self.context.flat.index_copy_(0, places, nn.functional.embedding(tokens, self._embedding))
             self._unembedded = []
 
     def _wait_for_device(self) -> None:

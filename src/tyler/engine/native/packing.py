@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -47,29 +47,28 @@ class PackedWeight:
     @torch.no_grad()
     def product(self, x: Float[Tensor, "rows inputs"], bias: Tensor | None = None) -> Float[Tensor, "rows outputs"]:
         """x W^T + b, without gradient."""
-        return self._padded(x, lambda rows, packed: _linear(rows, packed, bias, "none", [], ""))
+        return _linear(_padded(x), self._present(), bias, "none", [], "")[: len(x)]
 
     @torch.no_grad()
     def wide_product(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         """x W^T in float32, without gradient: a second product returns what the first one rounded away."""
         if x.dtype == torch.float32:
             return self.product(x)
+        rows, packed = _padded(x), self._present()
+        rounded = _linear(rows, packed, None, "none", [], "")
+        return _linear.binary(rows, rounded.neg(), packed, None, "add").float().add_(rounded)[: len(x)]
 
-        def twice(rows: Tensor, packed: Tensor) -> Tensor:
-            rounded = _linear(rows, packed, None, "none", [], "")
-            return _linear.binary(rows, rounded.neg(), packed, None, "add").float().add_(rounded)
-
-        return self._padded(x, twice)
-
-    def _padded(self, x: Float[Tensor, "rows inputs"], product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """A product of at least FEWEST rows by the packed weight, as it is now."""
+    def _present(self) -> Tensor:
+        """The packed weight, as it is now."""
         writes = [part._version for part in self._parts]
         if writes != self._writes:
             self._packed, self._writes = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS), writes
-        rows = len(x)
-        if 0 < rows < FEWEST:
-            x = torch.nn.functional.pad(x, (0, 0, 0, FEWEST - rows))
-        return product(x, self._packed)[:rows]
+        return self._packed
+
+
+def _padded(x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "more inputs"]:
+    """At least FEWEST rows, unless there are none."""
+    return torch.nn.functional.pad(x, (0, 0, 0, FEWEST - len(x))) if 0 < len(x) < FEWEST else x
 
 
 _made: WeakIdKeyDictionary = WeakIdKeyDictionary()

@@ -72,6 +72,8 @@ class Reader:
 
 def pieces(spans: Sequence[Span], size: int) -> list[list[Span]]:
     """The spans, cut where a pass has `size` positions."""
+    if sum(map(len, spans)) <= size:
+        return [list(spans)]
     found: list[list[Span]] = [[]]
     left = size
     for span in spans:
