@@ -34,7 +34,8 @@ def page() -> str:
         scale = next(one for one in SCALES.values() if not one.hidden and experiment.entries(one))
         results = Reproduction([name], scale, Path("nowhere"), Sources({})).results(name, known)
         parts.append(f"## `{name}`: {results['title']}")
-        parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in experiment.tables(results)]
-        parts.append("\n".join(provenance(name, results)))
+        tables = experiment.tables(results)
+        parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in tables]
+        parts.append("\n".join(provenance(results, tables)))
     parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens")
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -82,12 +82,9 @@ def test_tables_are_made_by_one_command_without_weights(tmp_path: Path, monkeypa
     assert all(read_results(tmp_path / "r" / name)["missing"] == 0 for name in every)
 
 
-def test_every_experiment_speaks_of_the_paper_and_shows_its_figures(folder: Path) -> None:
+def test_every_experiment_speaks_of_the_paper(folder: Path) -> None:
     section = (folder / "README.md").read_text().split("\n### The paper's experiments\n")[1].split("\n## ")[0]
-    said, figures = section.split("\n<details")
-    parts = {part.split("**")[0]: part for part in said.split("\n- **")[1:]}
+    parts = {part.split("**")[0]: part for part in section.split("\n- **")[1:]}
     assert parts.keys() == set(declared.names())
     for name, part in parts.items():
         assert "paper" in part and len(part.split()) >= 25, f"{name} does not say what of the paper appears"
-        drawn = (folder / "reproduction-mini" / name).glob("*.svg")
-        assert all(f"reproduction-mini/{name}/{path.name}" in figures for path in drawn)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import tyler.tasks
 from tyler.tasks import TASKS, Outcome, ballots, benchmarks, find_task, grade, grader_version, grading, task_name
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
 from tyler.tasks.problem import leaves_thought_open
@@ -94,14 +93,6 @@ def test_a_benchmark_is_one_module_and_nothing_else(name: str, monkeypatch: pyte
     finally:
         grading._aliases.cache_clear()
         sys.modules.pop(f"tyler.tasks.benchmarks.{name}")
-
-
-def test_a_benchmark_is_found_under_its_earlier_place() -> None:
-    from tyler.tasks import gsm8k
-
-    assert find_task("gsm8k") is gsm8k.TASK
-    with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
-        tyler.tasks.unheard_of  # noqa: B018
 
 
 def test_importing_the_tasks_imports_nothing_heavy():

@@ -222,8 +222,6 @@ class Experiment:
     figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
     base: str = ""
     drawn: str = ""
-    follows_paper: bool = True
-    """Whether the paper has it; a study of our own runs when it is asked for by name, not with all."""
 
 
 def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:

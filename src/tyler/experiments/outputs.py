@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT
-from tyler.experiments.experiment import WRITERS, Experiment, Results, no_figures
+from tyler.experiments.experiment import WRITERS, Experiment, Results, Table, no_figures
 from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def read_results(folder: Path) -> Results:
 
 def render(folder: Path, name: str) -> list[Path]:
     """Make the tables and figures of an experiment from its results.json; returns the files."""
-    results, experiment = read_results(folder), declared.find(name)
-    note, made = provenance(name, results), []
+    results, experiment, made = read_results(folder), declared.find(name), []
     for table in experiment.tables(results):
+        note = provenance(results, [table])
         for ending, write in WRITERS.items():
             made.append(folder / f"{table.name}.{ending}")
             atomic_write(made[-1], write(table, note))
@@ -72,15 +73,15 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def provenance(name: str, results: Results) -> list[str]:
-    """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
+def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
+    """What stands under tables: problems, seeds, intervals, what is missing, command and version."""
     missing = results["missing"]
     lines = [
         f"{made_of(results)} Intervals are 95% over problems, whose answers of several seeds count as alike: of a "
         "share Wilson's at the effective number of answers, put together (MOVER) for an average, and a bootstrap for a "
         "difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
     ]
-    lines += [IN_BRACKETS] * declared.find(name).follows_paper
+    lines += [IN_BRACKETS] * any("[" in cell for table in tables for row in table.rows for cell in row)
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
     return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
 
