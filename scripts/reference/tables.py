@@ -37,5 +37,5 @@ def page() -> str:
         tables = experiment.tables(results)
         parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in tables]
         parts.append("\n".join(provenance(results, tables)))
-    parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens")
+    parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens.json")
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -112,8 +112,9 @@ def reproduction_of(
 def show_instead(instead: Instead, made: Reproduction, hardware: str) -> bool:
     """Show what was asked for in place of running the cells; whether anything was."""
     if instead.render:
+        known = made.known()
         for part in (made, *studies_beside(made)):
-            part.report()
+            part.report(known)
             say_where(part)
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells

@@ -87,9 +87,9 @@ class Reproduction:
         grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
         self.report()
 
-    def report(self) -> None:
-        """Results, tables and figures from the records there are."""
-        known = self.known()
+    def report(self, known: Mapping[str, Record] | None = None) -> None:
+        """Results, tables and figures from the records there are, which may be `known` already."""
+        known = self.known() if known is None else known
         for name in self.names:
             write_results(self.folder / name, name, self.results(name, known))
 
