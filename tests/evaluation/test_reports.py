@@ -233,14 +233,6 @@ def test_methods_are_side_by_side_and_what_changed_can_be_picked(report: Report)
     assert view([report])["changes"] == {}
 
 
-def test_operators_are_counted_where_they_stand_in_the_answer(report: Report) -> None:
-    assert [views.tenth_of(place, 20) for place in (0, 1, 2, 19, 20)] == [0, 0, 1, 9, 9]
-    assert views.tenth_of(0, 0) == 0
-    (place,) = view([report])["places"]
-    assert [sum(part["share"] for part in one["parts"]) for one in place["bins"]] == [0] * 9 + [100]
-    assert place["highest"] == 2.0, "10 calls in 5 answers, all after their two tokens"
-
-
 def test_rows_are_headed_by_what_they_are(report: Report) -> None:
     titled = [Report("GSM8K", tuple(replace(one, task="gsm8k") for one in report.records))]
     assert heading([report]) == "method" and heading(titled) == "task"

@@ -21,7 +21,7 @@ from tyler.lens.survey import Survey
 from tyler.runs.run import Run
 
 
-def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
+def train(path: Path, *overrides: str) -> Path:
     """A Stage 2 of three steps, with two rollouts each."""
     with Run.create(path, dump(load_config("mini", list(overrides)))) as run:
         run.note_at_start({"training": "Stage 2", "steps": 3})
@@ -29,12 +29,11 @@ def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
             calls = {"stage2/invocations": 2.0, "stage2/invocations_global": 2.0}
             run.log(step, {"stage2/reward": 0.1 * step, "stage2/success": 0.2 * step, "stage2/kl": 0.01, **calls})
             for member in range(2):
-                call = ["global", 1, 8, 3] if offsets else ["global", 1, 8]
                 line = {
                     "problem": f"p{step}",
                     "member": member,
                     "text": "So <b>5</b>",
-                    "invocations": [call],
+                    "invocations": [["global", 1, 8, 3]],
                     "outcome": "wrong" if member else "correct",
                     "reward": 1.0 - member,
                 }
@@ -55,12 +54,6 @@ def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path
     assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
     assert "grpo.budget" in page.text and 'href="trajectories.jsonl.gz"' in text
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
-
-
-def test_rollouts_of_earlier_logs_say_after_how_many_tokens_operators_came(tmp_path: Path) -> None:
-    train(tmp_path / "run", offsets=False)
-    text = run_report.write([tmp_path / "run"]).read_text()
-    assert "<small>after 1 token</small>" in text and "So &lt;b&gt;5&lt;/b&gt;" in text
 
 
 def test_several_runs_are_compared_in_one_plot_and_by_their_settings(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "members": [
             {
                 "style": style_of(Outcome(member["outcome"])),
-                "traced": _traced(member["text"], member["invocations"]),
+                "traced": as_html(member["text"], [Call(*one) for one in member["invocations"]]),
                 "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
             }
             for member in members
@@ -250,18 +250,7 @@ class Call:
     operator: str
     position: int
     num_latents: int
-    offset: int = 0
-
-
-def _traced(text: str, invocations: Sequence[Sequence[Any]]) -> Markup:
-    """A rollout with its operators in place; of earlier logs, which lack the place, with the tokens before each."""
-    calls = [Call(*one) for one in invocations]
-    if all(len(one) > 3 for one in invocations):
-        return as_html(text, calls)
-    told = Markup(" ").join(
-        Markup("{} <small>after {}</small>").format(as_html("", [one]), counted(one.position, "token")) for one in calls
-    )
-    return Markup("{}\n\n{}").format(told, text)
+    offset: int
 
 
 # --- evaluations ------------------------------------------------------------------------------------------------------
