@@ -82,17 +82,10 @@ def test_a_cue_starts_an_answer(expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Let me solver on",
-        "outlet me solve x",
-        "the Solution: we add",
-        "Solutions: 1 and 2",
-        "Final answer: 5",
-        "Solution:",
-        "Answer:5",
-        "## Solution to part b",
-        "Let me solve",
+        "Let me solver on", "outlet me solve x", "the Solution: we add", "Solutions: 1 and 2", "Final answer: 5",
+        "Solution:", "Answer:5", "## Solution to part b", "Let me solve",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_a_cue_starts_nothing(text: str) -> None:
     assert marked(text) == text
 
@@ -152,17 +145,10 @@ def test_a_step_title_and_its_text_are_two_steps() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "We get\n1.5 apples",
-        "We get\n1,234 apples",
-        "We get 3. Then 4. And",
-        "so it is\n3.\nIndeed",
-        "born in\n1995. Then",
-        "see Step 3: there",
-        "all\nStep 3 of it",
-        "a\n- b\n* c",
-        "version\n2.x and",
+        "We get\n1.5 apples", "We get\n1,234 apples", "We get 3. Then 4. And", "so it is\n3.\nIndeed",
+        "born in\n1995. Then", "see Step 3: there", "all\nStep 3 of it", "a\n- b\n* c", "version\n2.x and",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_a_marker_is_no_step(text: str) -> None:
     assert marked(text) == text
 

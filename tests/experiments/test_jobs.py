@@ -67,15 +67,9 @@ CELLS = [
     cell("Stage 1, timed", STAGE1, measure=LATENCY),
 ]
 VARYING = (
-    "folder",
-    "source",
-    "training_seconds",
-    "decoding_seconds",
-    "seconds",
-    "synthesis_seconds",
-    "environment",
+    "folder", "source", "training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment",
     "weights",
-)
+)  # fmt: skip
 
 
 def told(folder: Path) -> dict[str, Any]:

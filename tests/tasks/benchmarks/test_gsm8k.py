@@ -121,18 +121,9 @@ def test_hostile_answers_are_read_at_once_and_never_correct(answer):
 
 
 RENDERINGS = (
-    "{0}",
-    r"\${0}",
-    "${0}$",
-    r"{0} \text{{ dollars}}",
-    "{0}.00",
-    "{0}.",
-    r"{0}\%",
-    r"\text{{{0}}}",
-    r"\textbf{{{0}}}",
-    "x = {0}",
-    "{0} apples",
-)
+    "{0}", r"\${0}", "${0}$", r"{0} \text{{ dollars}}", "{0}.00", "{0}.", r"{0}\%", r"\text{{{0}}}", r"\textbf{{{0}}}",
+    "x = {0}", "{0} apples",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -222,19 +222,13 @@ def row(answer: object, kind: str, **changed: object) -> Row:
 @pytest.mark.parametrize(
     ("published", "hub", "kind", "gold"),
     [
-        (True, "True", "bool", "true"),
-        (False, "False", "bool", "false"),
-        (11760, "11760", "integer", "11760"),
-        (1.0, "1.0", "float", "1.0"),
-        (1, "1", "float", "1.0"),
-        (4e-05, "4e-05", "float", "4e-05"),
-        (-6e25, "-6e+25", "float", "-6e+25"),
-        ([0, 5], "[0, 5]", "list of integer", "[0, 5]"),
+        (True, "True", "bool", "true"), (False, "False", "bool", "false"), (11760, "11760", "integer", "11760"),
+        (1.0, "1.0", "float", "1.0"), (1, "1", "float", "1.0"), (4e-05, "4e-05", "float", "4e-05"),
+        (-6e25, "-6e+25", "float", "-6e+25"), ([0, 5], "[0, 5]", "list of integer", "[0, 5]"),
         ([0.333, 0.25], "[0.333, 0.25]", "list of float", "[0.333, 0.25]"),
-        ([1, 0.25], "[1, 0.25]", "list of float", "[1.0, 0.25]"),
-        ("(c)", "(c)", "option", '"(c)"'),
+        ([1, 0.25], "[1, 0.25]", "list of float", "[1.0, 0.25]"), ("(c)", "(c)", "option", '"(c)"'),
     ],
-)
+)  # fmt: skip
 def test_the_published_row_and_the_hubs_have_the_same_gold(published, hub, kind, gold):
     first, second = (problem(row(answer, kind), "test") for answer in (published, hub))
     assert first == second
