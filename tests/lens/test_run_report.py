@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.store import read_records
 from tyler.lens import run_report
-from tyler.lens.survey import Survey
 from tyler.runs.run import Run
 
 
@@ -94,24 +92,3 @@ def test_no_run_at_all_is_refused(
     assert main.main(["report"]) == 2
     assert "there is nothing to report on; give a run" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_lens_counted_of_a_run_is_shown(root: Path, tmp_path: Path) -> None:
-    train(tmp_path / "run")
-    assert "operator lens" not in run_report.write([tmp_path / "run"]).read_text().lower()
-    kept = (root / "docs" / "results" / "lens" / "mini-tyler.json").read_text()
-    (tmp_path / "run" / "lens.json").write_text(kept)
-    told = json.loads(kept)
-    page = parsed(run_report.write([tmp_path / "run"]).read_text())
-    assert "The operator lens" in page.text and "200 of mini, eval; 200 answers with operators" in page.text
-    lean = told["operators"]["global"]["tested"]["Does the answer lean on it?"]["mean"]
-    assert f"yes, {lean:.2f} (" in page.text
-    assert Survey.from_dict(told).to_dict() == {name: told[name] for name in Survey.__dataclass_fields__}
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"problems": "6 of mini", "num_problems": 6}'])
-def test_what_is_not_the_lens_of_many_answers_is_named(tmp_path: Path, text: str) -> None:
-    train(tmp_path / "run")
-    (tmp_path / "run" / "lens.json").write_text(text)
-    with pytest.raises(ValueError, match=r"lens\.json is not what `tyler lens MODEL --task TASK --json` prints"):
-        run_report.write([tmp_path / "run"])
