@@ -20,7 +20,7 @@ BEGINNING = """# Tables
 In brief:
 
 - Every table of the paper's experiments on `mini` and of the studies, made from the records in `docs/results` when this
-  page is built; `tyler reproduce NAME --render` makes them anywhere, with LaTeX, CSV and figures.
+  page is built; `tyler reproduce NAME --render` makes them anywhere, with LaTeX and figures.
 - Intervals are over problems; comparisons are paired, with the p of sign flips and Holm's p of all in a table.
 """
 

@@ -69,7 +69,7 @@ def test_nothing_is_missing_and_everything_is_made_from_results_alone(name: str,
     (tmp_path / RESULTS).write_bytes((made / name / RESULTS).read_bytes())
     files = render(tmp_path, name)
     assert {path.name for path in files} == {path.name for path in (made / name).iterdir()} - {RESULTS}
-    assert {path.suffix for path in files} >= {".md", ".tex", ".csv"}
+    assert {path.suffix for path in files} >= {".md", ".tex"}
     for path in files:
         assert path.read_bytes() == (made / name / path.name).read_bytes(), path.name
 

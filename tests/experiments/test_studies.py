@@ -69,7 +69,7 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
     for one in (one for one in found["entries"] if "k" in one):
         low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
         assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
-    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".tex", ".json", ".svg", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
 
 
 def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: dict[str, dict[str, Any]]) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT
 from tyler.experiments.experiment import WRITERS, Experiment, Results, Table, no_figures
 from tyler.runs.atomic_files import atomic_write
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RESULTS = "results.json"
 IN_BRACKETS = "In brackets the paper's number where it has one; † marks one that no count of right answers gives."
@@ -54,22 +51,14 @@ def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
     """The figures of an experiment; without any, matplotlib is not imported."""
     if experiment.figures is no_figures:
         return []
-    from tyler.experiments.figures import note, styled
+    from tyler.experiments.figures import note, styled, written
 
+    files = []
     with styled():
-        made = experiment.figures(results)
-        for figure in made.values():
+        for stem, figure in experiment.figures(results).items():
             note(figure, [f"{made_of(results)} {experiment.drawn}".strip(), command(results)])
-        return [file for stem, figure in made.items() for file in save(figure, folder / stem)]
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """A figure as SVG and PNG, the same bytes from the same results."""
-    from tyler.experiments.figures import written
-
-    files = [stem.with_suffix(f".{ending}") for ending in ("svg", "png")]
-    for file in files:
-        atomic_write(file, written(figure, file.suffix[1:]))
+            files.append(folder / f"{stem}.svg")
+            atomic_write(files[-1], written(figure))
     return files
 
 
