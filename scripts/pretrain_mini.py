@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from tyler.tasks.mini.puzzle import STYLES
 from tyler.tasks.mini.science import LETTERS
-from tyler.tasks.mini.styles import STYLES
 from tyler.tasks.mini.tokenizer import CUES, build
 from tyler.tasks.mini.world import corpus
 

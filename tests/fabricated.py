@@ -16,7 +16,6 @@ from tyler.engine.trajectory import Invocation
 from tyler.evaluation.answers import Record
 from tyler.experiments.cells import LATENTS, Cell, Sources, name_of
 from tyler.experiments.measures import packed
-from tyler.experiments.records import columns
 from tyler.experiments.scales import SOFTCOT
 from tyler.tasks import Outcome
 
@@ -29,6 +28,18 @@ def record(cell: Cell, sources: Sources) -> dict[str, Any]:
     """A finished cell as `records.read` gives it."""
     answers = [] if cell.measure == LATENTS else records_of(cell, sources)
     return {**about(cell), **(columns(answers) if answers else {})}
+
+
+def columns(records: list[Record]) -> dict[str, Any]:
+    """Answers column by column, as `records.columns_in` gives them."""
+    return {
+        "ids": [record.id for record in records],
+        "families": [record.family for record in records],
+        "outcomes": [str(record.outcome) for record in records],
+        "visible": [record.visible_tokens for record in records],
+        "latents": [record.latents for record in records],
+        "calls": [[[call.operator, call.position] for call in record.calls] for record in records],
+    }
 
 
 def measure(cell: Cell, sources: Sources, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tables of the operator lens from the records in docs/results/lens, which `tyler lens MODEL --json` printed."""
+"""The tables of the operator lens from docs/results/lens.json, which holds what `tyler lens MODEL --json` printed."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-
 """The model of each record, as the page names it."""
 
 
-def section(folder: Path) -> list[str]:
+def section(file: Path) -> list[str]:
     """The part of the page of tables that is about the lens."""
-    *tested, replaced, asked = tables(folder)
+    *tested, replaced, asked = tables(file)
     parts = ["## The operator lens"]
-    for name, table in zip(surveys(folder), tested, strict=True):
+    for name, table in zip(surveys(file), tested, strict=True):
         parts += [f"### {TITLES[name]}: nats of log p of the tokens after a block", table]
     return [*parts, "### Share of answers that keep what is in their box", replaced, asked]
 
 
-def surveys(folder: Path) -> dict[str, Survey]:
-    """The records that are there, in the order of the page."""
-    files = {name: folder / f"{name}.json" for name in TITLES}
-    return {name: Survey.from_dict(json.loads(file.read_text())) for name, file in files.items() if file.exists()}
+def surveys(file: Path) -> dict[str, Survey]:
+    """The records, in the order of the page."""
+    records = json.loads(file.read_text())
+    return {name: Survey.from_dict(records[name]) for name in TITLES}
 
 
-def tables(folder: Path) -> list[str]:
+def tables(file: Path) -> list[str]:
     """Every table of the page: one for each record, then what is decoded again side by side."""
-    found = surveys(folder)
+    found = surveys(file)
     told = {TITLES[name]: one for name, one in found.items()}
     return [
         *(tested(one) for one in found.values()),

@@ -20,7 +20,7 @@ BEGINNING = """# Tables
 In brief:
 
 - Every table of the paper's experiments on `mini` and of the studies, made from the records in `docs/results` when this
-  page is built; `tyler reproduce NAME --render` makes them anywhere, with LaTeX, CSV and figures.
+  page is built; `tyler reproduce NAME --render` makes them anywhere, with LaTeX and figures.
 - Intervals are over problems; comparisons are paired, with the p of sign flips and Holm's p of all in a table.
 """
 
@@ -34,7 +34,8 @@ def page() -> str:
         scale = next(one for one in SCALES.values() if not one.hidden and experiment.entries(one))
         results = Reproduction([name], scale, Path("nowhere"), Sources({})).results(name, known)
         parts.append(f"## `{name}`: {results['title']}")
-        parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in experiment.tables(results)]
-        parts.append("\n".join(provenance(name, results)))
-    parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens")
+        tables = experiment.tables(results)
+        parts += [markdown(table, []).strip().replace("## ", "### ", 1) for table in tables]
+        parts.append("\n".join(provenance(results, tables)))
+    parts += runpy.run_path(str(Path(__file__).parent / "lens.py"))["section"](RESULTS / "lens.json")
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -70,20 +70,11 @@ def test_the_first_feed_reports_position_0_even_before_any_text() -> None:
 @pytest.mark.parametrize(
     "expected",
     [
-        "Let me solve⟨g⟩ it.",
-        "Now let's solve⟨g⟩ it.",
-        "Let’s think step by step⟨g⟩. Then",
-        "Solution:⟨g⟩ We add.",
-        "SOLUTION:⟨g⟩ We add.",
-        "**Solution:**⟨g⟩ We add.",
-        "**Solution**:⟨g⟩ We add.",
-        "**Solution**\n⟨g⟩We add.",
-        "## Solution\n\n⟨g⟩⟨s⟩We add.",
-        "Proof.⟨g⟩ We add.",
-        "Answer:⟨g⟩ 5",
-        "thoughts\n</think>\n\n⟨g⟩⟨s⟩We add.",
+        "Let me solve⟨g⟩ it.", "Now let's solve⟨g⟩ it.", "Let’s think step by step⟨g⟩. Then", "Solution:⟨g⟩ We add.",
+        "SOLUTION:⟨g⟩ We add.", "**Solution:**⟨g⟩ We add.", "**Solution**:⟨g⟩ We add.", "**Solution**\n⟨g⟩We add.",
+        "## Solution\n\n⟨g⟩⟨s⟩We add.", "Proof.⟨g⟩ We add.", "Answer:⟨g⟩ 5", "thoughts\n</think>\n\n⟨g⟩⟨s⟩We add.",
     ],
-)
+)  # fmt: skip
 def test_a_cue_starts_an_answer(expected: str) -> None:
     assert_marked(expected)
 
@@ -91,17 +82,10 @@ def test_a_cue_starts_an_answer(expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Let me solver on",
-        "outlet me solve x",
-        "the Solution: we add",
-        "Solutions: 1 and 2",
-        "Final answer: 5",
-        "Solution:",
-        "Answer:5",
-        "## Solution to part b",
-        "Let me solve",
+        "Let me solver on", "outlet me solve x", "the Solution: we add", "Solutions: 1 and 2", "Final answer: 5",
+        "Solution:", "Answer:5", "## Solution to part b", "Let me solve",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_a_cue_starts_nothing(text: str) -> None:
     assert marked(text) == text
 
@@ -161,17 +145,10 @@ def test_a_step_title_and_its_text_are_two_steps() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "We get\n1.5 apples",
-        "We get\n1,234 apples",
-        "We get 3. Then 4. And",
-        "so it is\n3.\nIndeed",
-        "born in\n1995. Then",
-        "see Step 3: there",
-        "all\nStep 3 of it",
-        "a\n- b\n* c",
-        "version\n2.x and",
+        "We get\n1.5 apples", "We get\n1,234 apples", "We get 3. Then 4. And", "so it is\n3.\nIndeed",
+        "born in\n1995. Then", "see Step 3: there", "all\nStep 3 of it", "a\n- b\n* c", "version\n2.x and",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_a_marker_is_no_step(text: str) -> None:
     assert marked(text) == text
 
@@ -212,21 +189,12 @@ def test_only_the_opening_of_a_formula_is_a_structure(formula: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        r"It costs \$5 and \$7.",
-        "It costs $5 and $7.",
-        "It costs $1,234.50, or $1.",
-        "It costs $5.",
-        "It costs $5",
-        "She has $5 + $7 = $12 now.",
-        "She has $5+$7=$12 now.",
-        "It is 3*$5=$<<3*5=15>>15.",
-        "It is $.10 each, $60/15 hours, $2/tile and $5k.",
-        "It is $1000 x 20/100 = $200.",
-        "From $5-$7 to $8.",
-        "a $ b",
+        r"It costs \$5 and \$7.", "It costs $5 and $7.", "It costs $1,234.50, or $1.", "It costs $5.", "It costs $5",
+        "She has $5 + $7 = $12 now.", "She has $5+$7=$12 now.", "It is 3*$5=$<<3*5=15>>15.",
+        "It is $.10 each, $60/15 hours, $2/tile and $5k.", "It is $1000 x 20/100 = $200.", "From $5-$7 to $8.", "a $ b",
         "a $",
     ],
-)
+)  # fmt: skip
 def test_money_is_no_structure(text: str) -> None:
     assert marked(text) == text
 
@@ -386,23 +354,11 @@ def test_decoding_real_solutions_token_by_token_gives_the_same_boundaries(data_d
 @pytest.mark.parametrize(
     ("text", "settled"),
     [
-        ("We add.\n\n", 9),  # a blank line holds nothing back: its boundary comes after it
-        ("We add.\n\n  ", 9),  # indentation does, for the step that it may start
-        ("We get $", 7),
-        ("We get $5", 7),
-        ("We get $5 an", 12),
-        ("We get $x", 9),
-        ("We get \\", 7),
-        ("We get \\beg", 7),
-        ("We get \\bet", 11),
-        ("We get {", 8),
-        ('We get {"', 8),
-        ("```", 3),
-        ("``", 0),
-        ("word", 4),
-        ("$x + 1$", 7),
+        ("We add.\n\n", 9), ("We add.\n\n  ", 9), ("We get $", 7), ("We get $5", 7), ("We get $5 an", 12),
+        ("We get $x", 9), ("We get \\", 7), ("We get \\beg", 7), ("We get \\bet", 11), ("We get {", 8),
+        ('We get {"', 8), ("```", 3), ("``", 0), ("word", 4), ("$x + 1$", 7),
     ],
-)
+)  # fmt: skip
 def test_settled_holds_back_no_more_than_it_must(text: str, settled: int) -> None:
     scanner = BoundaryScanner()
     scanner.feed(text)

@@ -334,16 +334,6 @@ def test_evaluations_of_other_questions_run_one_after_another(
     assert found == ["jsonl-test-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]
 
 
-def test_what_weights_are_in_is_a_setting_where_it_is_not_float32(place: Path) -> None:
-    loaded = registry.load(str(place / "model"), name="x")
-    settings = [
-        evaluation.settings_of("m", replace(loaded, dtype=dtype), {}, Asked(Questions()))
-        for dtype in ("float32", "bfloat16")
-    ]
-    assert loaded.dtype == "float32" and "dtype" not in settings[0]
-    assert settings[1] == {**settings[0], "dtype": "bfloat16"}
-
-
 def test_every_key_of_a_config_arrives() -> None:
     """A key that is new to the config needs a place among the options."""
     evaluation = EvaluationConfig(task="gsm8k", split="test", path="data", count=7)

@@ -25,7 +25,7 @@ from tyler.experiments.averages import average_interval
 from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
 from tyler.experiments.declared.invocation import POINTS, smoothed
-from tyler.experiments.declared.removal import kind, steps
+from tyler.experiments.declared.removal import interval, kind, steps
 from tyler.experiments.declared.specialization import Vectors, distances_of, permuted, principal, silhouette
 from tyler.experiments.experiment import Measured
 from tyler.experiments.grid import Grid
@@ -69,7 +69,7 @@ def test_nothing_is_missing_and_everything_is_made_from_results_alone(name: str,
     (tmp_path / RESULTS).write_bytes((made / name / RESULTS).read_bytes())
     files = render(tmp_path, name)
     assert {path.name for path in files} == {path.name for path in (made / name).iterdir()} - {RESULTS}
-    assert {path.suffix for path in files} >= {".md", ".tex", ".csv"}
+    assert {path.suffix for path in files} >= {".md", ".tex"}
     for path in files:
         assert path.read_bytes() == (made / name / path.name).read_bytes(), path.name
 
@@ -140,6 +140,14 @@ def test_new_failures_are_counted_problem_by_problem(made: Path) -> None:
         pairs = list(zip(before, after, strict=True))
         assert one["failed"] == sum(old == "correct" != new for old, new in pairs) == sum(one["kinds"].values())  # type: ignore[attr-defined]
         assert one["repaired"] == sum(new == "correct" != old for old, new in pairs)
+        for count, (low, high) in zip(one["kinds"].values(), one["intervals"].values(), strict=True):  # type: ignore[attr-defined]
+            assert low <= count <= high or (count == low == 0 and high > 0)
+
+
+def test_failures_of_one_problem_in_three_seeds_are_not_those_of_three_problems() -> None:
+    alike, apart = interval([0, 1, 2, 3] * 3, 100, 3), interval(list(range(12)), 100, 3)
+    assert alike[0] < apart[0] < 12 < apart[1] < alike[1]
+    assert interval([], 100, 3) == [0.0, pytest.approx(300 * wilson(0, 100)[1], abs=0.01)]
 
 
 def test_invocations_are_counted_by_family_too(made: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tyler.experiments import jobs, records
 from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
 from tyler.experiments.grid import Grid
+from tyler.experiments.training import trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,9 +38,8 @@ def pending(*cells: Cell) -> dict[str, tuple[Cell, dict[str, Any]]]:
     return {one.row: (one, {}) for one in cells}
 
 
-def test_a_training_is_one_job_however_many_cells_need_it(tmp_path: Path) -> None:
+def test_a_training_is_one_job_however_many_cells_need_it() -> None:
     found = jobs.jobs_of(
-        Grid(tmp_path, tmp_path, Sources({})),
         pending(cell("CoT", Training()), cell("Stage 2", STAGE2), cell("Stage 1", STAGE1), cell("again", STAGE2)),
     )
     keys = {job.key: job for job in found}
@@ -48,8 +48,8 @@ def test_a_training_is_one_job_however_many_cells_need_it(tmp_path: Path) -> Non
     assert [keys[key].needs for key in keys] == [set(), set(), {one}, {two}, {one}, {two}]
 
 
-def test_no_job_starts_before_what_it_needs_and_no_more_than_there_are_processes(tmp_path: Path) -> None:
-    waiting = jobs.jobs_of(Grid(tmp_path, tmp_path, Sources({})), pending(cell("Stage 2", STAGE2), cell("SFT", SFT)))
+def test_no_job_starts_before_what_it_needs_and_no_more_than_there_are_processes() -> None:
+    waiting = jobs.jobs_of(pending(cell("Stage 2", STAGE2), cell("SFT", SFT)))
     one, two, sft = ((training, "mini", 42) for training in (STAGE1, STAGE2, SFT))
 
     def startable(done: set[Any], free: int) -> list[Any]:
@@ -67,15 +67,9 @@ CELLS = [
     cell("Stage 1, timed", STAGE1, measure=LATENCY),
 ]
 VARYING = (
-    "folder",
-    "source",
-    "training_seconds",
-    "decoding_seconds",
-    "seconds",
-    "synthesis_seconds",
-    "environment",
+    "folder", "source", "training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment",
     "weights",
-)
+)  # fmt: skip
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -198,3 +192,13 @@ def test_what_times_its_answers_runs_after_everything_and_alone(
     jobs.run(Grid(tmp_path, tmp_path, Sources({})), made, 2, lambda _: None, lambda _: None)
     assert order[-2:] == ["timed 0", "timed 1"] and not beside["timed 0"] | beside["timed 1"]
     assert any(beside[one.row] for one in plain)
+
+
+def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
+    merge = Training("merge", start=SFT)
+    folder, _ = trained(merge, "mini", 42, Sources({}), tmp_path)
+    note = Path(f"{folder}.done.json")
+    note.unlink()
+    before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+    assert trained(merge, "mini", 42, Sources({}), tmp_path)[0] == folder and note.exists()
+    assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before

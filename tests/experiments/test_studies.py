@@ -1,19 +1,24 @@
-"""The studies: what their pages quote is in the store, and every declared row and comparison has records."""
+"""The committed records: every declared row has some, tables follow, the page quotes them, anyone can grade them."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tyler.experiments import declared
+from tyler.cli.main import main
+from tyler.experiments import declared, outputs
 from tyler.experiments.cells import Sources, name_of
-from tyler.experiments.outputs import write_results
+from tyler.experiments.experiment import WRITERS
+from tyler.experiments.outputs import read_results, write_results
 from tyler.experiments.records import folders_of_records
 from tyler.experiments.records import read_all as read
 from tyler.experiments.reproduction import Reproduction
@@ -65,7 +70,7 @@ def test_a_study_is_complete_and_its_tables_are_made_from_the_store(
     for one in (one for one in found["entries"] if "k" in one):
         low, high = f"{one['low']:.1f}", f"{one['high']:.1f}"
         assert f"| {one['row']} | {', '.join(map(str, one['k']))} | " in text and f" | {low}–{high} | " in text
-    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".tex", ".json", ".svg", ".png"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".tex", ".json", ".svg"}
 
 
 def test_the_counts_that_the_page_quotes_are_in_the_records(root: Path, known: dict[str, dict[str, Any]]) -> None:
@@ -185,3 +190,84 @@ def test_the_settings_of_a_declared_row_are_valid_and_learn_problems_without_end
     for count in steps:
         config = cell.training.config(cell.preset, cell.seed)
         assert getattr(config, cell.training.method).steps == count
+
+
+# --- the paper's experiments
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path) -> Path:
+    return root / "docs" / "results"
+
+
+@pytest.fixture(scope="module")
+def made() -> Reproduction:
+    """The paper's experiments, of which all records are there."""
+    return Reproduction(declared.names(), SCALES["mini"], Path("nowhere"), Sources({}))
+
+
+@pytest.mark.parametrize("name", declared.names())
+def test_tables_follow_from_the_records(
+    name: str, made: Reproduction, known: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    results = made.results(name, known)
+    assert results["missing"] == 0
+    write_results(tmp_path, name, results)
+    assert read_results(tmp_path)["entries"] == results["entries"]
+    for ending in WRITERS:
+        assert list(tmp_path.glob(f"*.{ending}"))
+
+
+def test_published_counts_are_those_of_the_records(made: Reproduction, known: dict[str, Any]) -> None:
+    entries = {(one["row"], one["column"]): one for one in made.results("main", known)["entries"]}
+    assert (entries["Tyler, Stage 2", "harder"]["k"], entries["Tyler, Stage 2", "harder"]["n"]) == (
+        [167, 174, 174],
+        300,
+    )
+    assert (entries["CoT", "eval"]["k"], entries["CoT", "eval"]["n"]) == ([342], 600)
+
+
+def test_every_record_is_a_cell_of_today(made: Reproduction, known: dict[str, Any], folder: Path) -> None:
+    used = {
+        name for one in declared.names() for entry in made.results(one, known)["entries"] for name in entry["records"]
+    }
+    own = {name for name, one in known.items() if Path(one["folder"]).name == "reproduction-mini"}
+    assert own <= used
+
+
+def test_a_stranger_reads_an_answer_and_grades_it_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = pq.read_table(
+        folder / "reproduction-mini" / "answers.parquet", columns=["evaluation", "text"]
+    ).to_pylist()
+    name, count = Counter(one["evaluation"] for one in answers if one["text"] is not None).most_common(1)[0]
+    assert any("boxed{" in one["text"] for one in answers if one["evaluation"] == name)
+    again = tmp_path / "again"
+    again.mkdir()
+    for path in (folder / "reproduction-mini").glob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(
+            table.filter(pa.array([one == name for one in table["evaluation"].to_pylist()])), again / path.name
+        )
+    assert main(["grade", str(again), "--no-math-verify"]) == 0
+    said = capsys.readouterr().out
+    assert f"graded {count} answers" in said and "0 verdicts changed" in said
+    assert len(list(again.glob("verdicts-official-*.parquet"))) == 2
+
+
+def test_tables_are_made_by_one_command_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tables of all experiments and studies; figures, which take minutes, are left out here."""
+    monkeypatch.setattr(outputs, "drawn", lambda *_: [])
+    assert main(["reproduce", "--render", "--output", str(tmp_path / "r")]) == 0
+    every = {*declared.names(), *declared.studies()} - {"smollm2_growth", "half_precision"}  # which have no records yet
+    assert {path.parent.name for path in (tmp_path / "r").glob("*/*.md")} == every
+    assert all(read_results(tmp_path / "r" / name)["missing"] == 0 for name in every)
+
+
+def test_every_experiment_speaks_of_the_paper(folder: Path) -> None:
+    section = (folder / "README.md").read_text().split("\n### The paper's experiments\n")[1].split("\n## ")[0]
+    parts = {part.split("**")[0]: part for part in section.split("\n- **")[1:]}
+    assert parts.keys() == set(declared.names())
+    for name, part in parts.items():
+        assert "paper" in part and len(part.split()) >= 25, f"{name} does not say what of the paper appears"

@@ -30,7 +30,7 @@ from tyler.lens.block import (
 )
 from tyler.lens.interventions import NAMED, REPLACEMENTS, Blocks, before, blocks_of, replacements, synthesized
 from tyler.lens.rescoring import Gap, Rescored, boxed_actions, differences, kept_answers, rescore, with_block
-from tyler.lens.survey import STATEMENTS, Estimate, bootstrap, count, survey
+from tyler.lens.survey import STATEMENTS, Estimate, Survey, bootstrap, count, survey
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import PAPER_OPERATORS
@@ -184,7 +184,7 @@ def test_every_block_is_read_with_every_control(model: Tyler, answers: list[Traj
 
 def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
     fewest = []
-    problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
+    problems = [problem.prompt for problem in load_problems("mini", "dev", count=6)]
     for answer in model.solve(problems, max_new_tokens=160):
         truth = Rescored.of(model, answer, 0)
         latents = answer.latents[0]
@@ -407,9 +407,11 @@ def lens_page(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["mini-tyler", "mini-stage-1", "smollm2-stage-1"])
 def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, lens_page: dict[str, Any]) -> None:
-    text = "\n".join(lens_page["section"](root / "docs" / "results" / "lens"))
-    told = json.loads((root / "docs" / "results" / "lens" / f"{name}.json").read_text())
+    file = root / "docs" / "results" / "lens.json"
+    text = "\n".join(lens_page["section"](file))
+    told = json.loads(file.read_text())[name]
     assert told["num_problems"] >= 60
+    assert Survey.from_dict(told).to_dict() == {key: told[key] for key in Survey.__dataclass_fields__}
     for statement in STATEMENTS:
         tested = [one["tested"].get(statement.question) for one in told["operators"].values()]
         cells = [lens_tables.verdict(Estimate(**one) if one else None) for one in tested]
@@ -424,8 +426,7 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
 
 def test_the_page_quotes_the_records(root: Path, lens_page: dict[str, Any]) -> None:
     text = (root / "docs" / "lens.md").read_text()
-    folder = root / "docs" / "results" / "lens"
-    assert {path.stem for path in folder.glob("*.json")} <= lens_page["TITLES"].keys()
-    kept = {name: one.operators["global"].kept for name, one in lens_page["surveys"](folder).items()}
+    surveys = lens_page["surveys"](root / "docs" / "results" / "lens.json")
+    kept = {name: one.operators["global"].kept for name, one in surveys.items()}
     for one in (kept["mini-tyler"], kept["mini-stage-1"]):
         assert f"{one.mean:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,10 @@ from tyler.evaluation.html_report import save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.store import read_records
 from tyler.lens import run_report
-from tyler.lens.survey import Survey
 from tyler.runs.run import Run
 
 
-def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
+def train(path: Path, *overrides: str) -> Path:
     """A Stage 2 of three steps, with two rollouts each."""
     with Run.create(path, dump(load_config("mini", list(overrides)))) as run:
         run.note_at_start({"training": "Stage 2", "steps": 3})
@@ -29,12 +27,11 @@ def train(path: Path, *overrides: str, offsets: bool = True) -> Path:
             calls = {"stage2/invocations": 2.0, "stage2/invocations_global": 2.0}
             run.log(step, {"stage2/reward": 0.1 * step, "stage2/success": 0.2 * step, "stage2/kl": 0.01, **calls})
             for member in range(2):
-                call = ["global", 1, 8, 3] if offsets else ["global", 1, 8]
                 line = {
                     "problem": f"p{step}",
                     "member": member,
                     "text": "So <b>5</b>",
-                    "invocations": [call],
+                    "invocations": [["global", 1, 8, 3]],
                     "outcome": "wrong" if member else "correct",
                     "reward": 1.0 - member,
                 }
@@ -55,12 +52,6 @@ def test_the_page_of_one_run_has_its_curves_rollouts_and_settings(tmp_path: Path
     assert 'So <span class="op" style="background:#007abf">global ×8</span>&lt;b&gt;5&lt;/b&gt;' in text
     assert "grpo.budget" in page.text and 'href="trajectories.jsonl.gz"' in text
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
-
-
-def test_rollouts_of_earlier_logs_say_after_how_many_tokens_operators_came(tmp_path: Path) -> None:
-    train(tmp_path / "run", offsets=False)
-    text = run_report.write([tmp_path / "run"]).read_text()
-    assert "<small>after 1 token</small>" in text and "So &lt;b&gt;5&lt;/b&gt;" in text
 
 
 def test_several_runs_are_compared_in_one_plot_and_by_their_settings(tmp_path: Path) -> None:
@@ -101,24 +92,3 @@ def test_no_run_at_all_is_refused(
     assert main.main(["report"]) == 2
     assert "there is nothing to report on; give a run" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_lens_counted_of_a_run_is_shown(root: Path, tmp_path: Path) -> None:
-    train(tmp_path / "run")
-    assert "operator lens" not in run_report.write([tmp_path / "run"]).read_text().lower()
-    kept = (root / "docs" / "results" / "lens" / "mini-tyler.json").read_text()
-    (tmp_path / "run" / "lens.json").write_text(kept)
-    told = json.loads(kept)
-    page = parsed(run_report.write([tmp_path / "run"]).read_text())
-    assert "The operator lens" in page.text and "200 of mini, eval; 200 answers with operators" in page.text
-    lean = told["operators"]["global"]["tested"]["Does the answer lean on it?"]["mean"]
-    assert f"yes, {lean:.2f} (" in page.text
-    assert Survey.from_dict(told).to_dict() == {name: told[name] for name in Survey.__dataclass_fields__}
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"problems": "6 of mini", "num_problems": 6}'])
-def test_what_is_not_the_lens_of_many_answers_is_named(tmp_path: Path, text: str) -> None:
-    train(tmp_path / "run")
-    (tmp_path / "run" / "lens.json").write_text(text)
-    with pytest.raises(ValueError, match=r"lens\.json is not what `tyler lens MODEL --task TASK --json` prints"):
-        run_report.write([tmp_path / "run"])

@@ -23,7 +23,7 @@ from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone, view
 from tyler.modeling.interventions import swap
 from tyler.modeling.lora import LoraSettings, lora_layers
-from tyler.modeling.manifest import BackboneRecord, forget_folders
+from tyler.modeling.manifest import BackboneRecord
 from tyler.runs.run import Run
 
 EVERYWHERE = Forced({0: ("global",), 3: ("state", "procedure"), 7: ("global",)})
@@ -414,7 +414,9 @@ def test_a_model_on_a_folder_loads_from_any_directory(tmp_path: Path, monkeypatc
 
 def test_a_model_that_names_no_folder_finds_it_beside_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = on_a_relative_path(tmp_path / "project", monkeypatch)
-    forget_folders(checkpoint / "tyler.json")
+    manifest = json.loads((checkpoint / "tyler.json").read_text())
+    manifest["backbone"]["folder"] = None
+    (checkpoint / "tyler.json").write_text(json.dumps(manifest))
     assert Tyler.from_pretrained("runs/a").backbone.id == "bb"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").rename(tmp_path / "moved")

@@ -37,9 +37,9 @@ def test_every_format_gives_the_same_rows(tmp_path, ending):
 
 @pytest.mark.parametrize(
     ("ending", "numbers"),
-    [(".jsonl", [1, 2, 3]), (".jsonl.gz", [1, 2, 3]), (".json", [2, 6, 10]), (".csv", [2, 3, 4])],
+    [(".jsonl", [1, 2, 3]), (".jsonl.gz", [1, 2, 3]), (".json", [1, 2, 3]), (".csv", [2, 3, 4])],
 )
-def test_a_row_of_a_text_file_is_numbered_by_its_line(tmp_path, ending, numbers):
+def test_a_row_of_a_text_file_is_numbered_by_its_line_and_one_of_an_array_by_its_place(tmp_path, ending, numbers):
     assert [row.number for row in read_rows(write(tmp_path / f"rows{ending}", ROWS))] == numbers
 
 
@@ -73,12 +73,9 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
         ("a.jsonl", b"[1]\n", "line 1: expected a JSON object, got list"),
         ("a.jsonl.gz", b'{"a": 1}\n', "not a whole gzip file"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-8], "not a whole gzip file"),
-        ("a.json", b'{"a": 1}', "line 1: expected a JSON array of objects"),
-        ("a.json", b'[{"a": 1},\n7]', "line 2: expected a JSON object, got int"),
-        ("a.json", b'[{"a": 1}\n{"a": 2}]', "expected ',' or ']'"),
-        ("a.json", b'[{"a": 1},\n{"a": ]', "line 2: not JSON"),
-        ("a.json", b'[{"a": 1}]\n[{"a": 2}]', "line 1: expected nothing after the array"),
-        ("a.json", b"[\n]\ngarbage", "line 2: expected nothing after the array, got 'g'"),
+        ("a.json", b'{"a": 1}', "expected a JSON array of objects, got dict"),
+        ("a.json", b'[{"a": 1},\n7]', "row 2: expected a JSON object, got int"),
+        ("a.json", b'[{"a": 1},\n{"a": ]', "not JSON .*line 2"),
         ("a.csv", b"a,b\n1\n", "line 2: expected 2 columns"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", "line 3: expected 2 columns"),
         ("a.parquet", b"PAR1", "not Parquet"),

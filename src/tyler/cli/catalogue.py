@@ -93,8 +93,7 @@ def report(
     """Write one page of HTML about runs and evaluations, from their records: curves, tables, answers, settings.
 
     The page needs no network and nothing beside it. Several runs are compared: their curves in one plot, their answers
-    problem by problem, and the settings in which they differ. What `tyler lens RUN --json > RUN/lens.json` keeps is
-    shown too.
+    problem by problem, and the settings in which they differ.
 
     Args:
         runs: Run directories, folders of evaluations, or folders that hold some.

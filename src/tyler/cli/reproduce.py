@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 """Where the checkout that this is run from keeps the records of earlier studies, whatever the working directory."""
+NO_RECORDS = Path("none")
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,8 @@ class Instead:
     all experiments, also those of our own studies."""
     dry_run: bool = False
     """Run nothing: list every cell with its tokens and memory."""
-    smoke: bool = False
-    """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
-    and one problem of each task, in a folder that is removed at the end."""
-    tokenizers: SomeFolder = None
-    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3; by default that in --data which
-    is called tokenizers."""
     trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = ()
     """Run nothing: one number or row of a table, by the row and the column, with every record that it is from."""
-
-    def check(self) -> None:
-        """Raise ValueError for options that do not go together, and for a folder that is not there."""
-        if self.smoke and not self.dry_run:
-            raise ValueError("--smoke is a dry run; give --dry-run too")
-        if self.tokenizers is not None and not self.smoke:
-            raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
-        if self.tokenizers is not None and not self.tokenizers.is_dir():
-            raise ValueError(f"--tokenizers {self.tokenizers} is not a folder")
 
 
 EVERYTHING = Instead()
@@ -80,8 +66,8 @@ def reproduce(
         seeds: Of everything that is trained; by default those of the scale.
         output: Where models, records and results go; by default runs/reproduce-SCALE.
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
-        earlier: A folder with records of earlier studies, in folders of their own; by default docs/results of the
-            checkout. They are read, and never written.
+        earlier: A folder with records of earlier studies, in folders of their own, or none; by default docs/results of
+            the checkout. They are read, and never written.
         processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
         memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
             half of what is free.
@@ -100,14 +86,8 @@ def reproduce(
     made = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
-    instead.check()
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
-    if instead.smoke:
-        from tyler.experiments.smoke import run as rehearse
-
-        rehearse(made, instead.tokenizers or tokenizers_in(data), options)
-        return
     if not show_instead(instead, made, hardware):
         carry_out(made, hardware, options, processes, bound)
 
@@ -121,16 +101,20 @@ def reproduction_of(
     from tyler.experiments.reproduction import Reproduction
 
     libraries = folders_of_records(earlier)
-    if not libraries:
-        print(f"{earlier} holds no earlier records: every cell is run; give --earlier DIR to read some")
+    if not libraries and earlier != NO_RECORDS:
+        raise ValueError(
+            f"{earlier} holds no earlier records; give --earlier DIR with some, or --earlier none: then every model is "
+            "trained here"
+        )
     return Reproduction(possible(declared.chosen(names), "all" in names, scale), scale, output, sources, libraries)
 
 
 def show_instead(instead: Instead, made: Reproduction, hardware: str) -> bool:
     """Show what was asked for in place of running the cells; whether anything was."""
     if instead.render:
+        known = made.known()
         for part in (made, *studies_beside(made)):
-            part.report()
+            part.report(known)
             say_where(part)
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells
@@ -157,11 +141,6 @@ def studies_beside(made: Reproduction) -> list[Reproduction]:
         if names := [name for name in declared.studies() if declared.find(name).entries(scale)]:
             found.append(replace(made, names=names, scale=scale))
     return found
-
-
-def tokenizers_in(data: Path | None) -> Path | None:
-    """The folder of tokenizers beside the tasks' files, where it is there."""
-    return data / "tokenizers" if data is not None and (data / "tokenizers").is_dir() else None
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:

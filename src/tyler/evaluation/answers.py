@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from tyler.engine.trajectory import Invocation
@@ -127,9 +128,18 @@ VERDICT = ("outcome", "answer", "math_verify", "reason")
 """The columns of a verdict beside those that name its answer."""
 
 
+GRADED = ("task", "id", "sample", "text", "gold", "finish_reason", "thought_open")
+"""The columns of an answer on which a verdict depends."""
+
+
 def digest(answers: Iterable[Answer]) -> str:
-    """A hash of what verdicts depend on: the texts, gold answers and ends of some answers, in any order."""
+    """A hash of what verdicts depend on, of answers in any order."""
+    return digest_of(map(attrgetter(*GRADED), answers))
+
+
+def digest_of(rows: Iterable[tuple[Any, ...]]) -> str:
+    """The same of the columns GRADED."""
     found = hashlib.sha256()
-    for one in sorted(answers, key=lambda one: one.key):
-        found.update(json.dumps([*one.key, one.text, one.gold, one.finish_reason, one.thought_open]).encode())
+    for row in sorted(rows, key=lambda row: row[:3]):
+        found.update(json.dumps(row).encode())
     return found.hexdigest()[:16]

@@ -15,7 +15,6 @@ from accelerate import PartialState
 from rich.console import Console
 
 from tyler.engine.routing import Router
-from tyler.engine.sampling import Sampling
 from tyler.evaluation import budget_matching, html_report
 from tyler.evaluation.answers import FAILED, Record
 from tyler.evaluation.budget_matching import Match
@@ -197,10 +196,10 @@ def _named(router: Router) -> str:
 
 def sampling_in_words(settings: Mapping[str, Any]) -> str:
     """How the answers of an evaluation were drawn, from its settings."""
-    if "sampling" not in settings:
-        return "greedy, Pass@1"
     asked, samples = settings["sampling"], settings["samples"]
-    drawn = [f"temperature {asked['temperature']:g}" if asked["temperature"] else "greedy"]
+    if not asked["temperature"]:
+        return "greedy, Pass@1"
+    drawn = [f"temperature {asked['temperature']:g}"]
     drawn += [f"top-p {asked['top_p']:g}"] if asked["top_p"] < 1 else []
     drawn += [f"top-k {asked['top_k']}"] if asked["top_k"] else []
     return ", ".join([*drawn, f"seed {asked['seed']}", f"{samples} answers each" if samples > 1 else "Pass@1"])
@@ -260,22 +259,17 @@ def facts_of(
 
 
 def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
-    """Everything that decides the answers; an evaluation resumes only under the same.
-
-    What sampling there is stands there only where it is not greedy, and what the weights are in only where it is not
-    float32, and the engine only where it is not the native one, so that evaluations from before it resume.
-    """
+    """Everything that decides the answers; an evaluation resumes only under the same."""
     prompt, answering = loaded.prompt, asked.answering
-    sampled = answering.sampling != Sampling() or answering.samples > 1
-    sampling = {"sampling": asdict(answering.sampling), "samples": answering.samples} if sampled else {}
     return {
         "model": model,
         "weights": loaded.weights,
         "method": loaded.method,
         "method_settings": asdict(loaded.settings),
         "max_new_tokens": loaded.max_new_tokens,
-        **sampling,
-        **({} if loaded.dtype == "float32" else {"dtype": loaded.dtype}),
+        "sampling": asdict(answering.sampling),
+        "samples": answering.samples,
+        "dtype": loaded.dtype,
         **answering.engine_choice.settings(),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,

@@ -13,20 +13,15 @@ from rich.table import Table
 from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
 from tyler.evaluation.samples import by_problem
-from tyler.evaluation.statistics import Paired, PairedShares, holm
+from tyler.evaluation.statistics import Paired, holm
 from tyler.evaluation.store import read_records
 from tyler.tasks.task import Mode
 
-COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "only 1st/2nd", "p")
+COLUMNS = ("task", "n", "1st", "2nd", "points", "95% CI", "better 1st/2nd", "p")
 CAPTION = (
-    "1st and 2nd: problems solved of n. Points: second less first, with Newcombe's paired 95% interval. Only 1st/2nd: "
-    "problems that one of them alone solved. p: exact McNemar test, two-sided. "
-    "Where no problem differs the interval is what so many problems resolve."
-)
-SAMPLES_CAPTION = (
-    "Of several answers to a problem: 1st and 2nd are mean shares of right ones, the interval is a bootstrap over "
-    "problems, only 1st/2nd counts problems that one solves more often, and p is of sign flips of the mean difference "
-    "over problems."
+    "1st and 2nd: the share of right answers. Points: second less first, with a 95% bootstrap interval over problems; "
+    "where no problem differs, what so many problems resolve. Better 1st/2nd: problems that one of them solves more "
+    "often. p: sign flips of the mean difference over problems, two-sided; with one answer each it is McNemar's."
 )
 
 
@@ -35,7 +30,7 @@ class Pair:
     """Two evaluations on the problems of one task that both answered."""
 
     task: str
-    counts: Paired | PairedShares
+    counts: Paired
     unmatched: int
     """Problems that only one of them answered; they are left out."""
     tokens: tuple[float, float]
@@ -72,13 +67,9 @@ def _question(answers: Answers) -> tuple[str, str]:
     return answers[0].gold, answers[0].prompt
 
 
-def _counted(first: Sequence[Answers], second: Sequence[Answers]) -> Paired | PairedShares:
-    """Right and wrong of each problem; or shares, where a problem has several answers."""
-    samples = max(map(len, first)), max(map(len, second))
-    if samples == (1, 1):
-        return Paired.of([one[0].correct for one in first], [one[0].correct for one in second])
-    shares = (tuple(fmean(one.correct for one in answers) for answers in side) for side in (first, second))
-    return PairedShares(*shares)
+def _counted(first: Sequence[Answers], second: Sequence[Answers]) -> Paired:
+    """The share of right answers to each problem."""
+    return Paired(*(tuple(fmean(one.correct for one in answers) for answers in side) for side in (first, second)))
 
 
 def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
@@ -91,7 +82,7 @@ def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
             (
                 one.task,
                 str(counts.count),
-                *_solved(counts),
+                *(f"{100 * fmean(shares):.1f}%" for shares in (counts.first_shares, counts.second_shares)),
                 f"{100 * counts.difference:+.1f}",
                 f"{100 * low:+.1f} to {100 * high:+.1f}",
                 f"{counts.only_first}/{counts.only_second}",
@@ -101,13 +92,6 @@ def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _solved(counts: Paired | PairedShares) -> tuple[str, str]:
-    """Problems solved of n, or where they have several answers the mean share of right ones."""
-    if isinstance(counts, Paired):
-        return str(counts.first), str(counts.second)
-    return f"{100 * fmean(counts.first_shares):.1f}%", f"{100 * fmean(counts.second_shares):.1f}%"
-
-
 def table(pairs: Sequence[Pair]) -> Table:
     """Paired differences, for the terminal."""
     result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -115,8 +99,7 @@ def table(pairs: Sequence[Pair]) -> Table:
         result.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
     for line in rows(pairs):
         result.add_row(*line)
-    several = any(isinstance(one.counts, PairedShares) for one in pairs)
-    result.caption, result.caption_justify = SAMPLES_CAPTION if several else CAPTION, "left"
+    result.caption, result.caption_justify = CAPTION, "left"
     return result
 
 

@@ -65,8 +65,14 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]], schema: pa.Schema, abou
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of a file and what its metadata says. Raises RunError for a damaged file or one of another format."""
     about = metadata(path)
+    return table(path).to_pylist(), about
+
+
+def table(path: Path) -> pa.Table:
+    """The columns of a file. Raises RunError for a damaged file or one of another format."""
+    metadata(path)
     try:
-        return pq.read_table(path, memory_map=False).to_pylist(), about
+        return pq.read_table(path, memory_map=False)
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"{path} is damaged ({error}); restore it") from error
 

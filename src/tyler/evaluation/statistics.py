@@ -61,8 +61,8 @@ def middle95(found: np.ndarray) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class PairedShares:
-    """Two methods on the same problems, several answers each: each problem's share of right answers."""
+class Paired:
+    """Two methods on the same problems: each problem's share of right answers, 0 or 1 where it has one."""
 
     first_shares: tuple[float, ...]
     second_shares: tuple[float, ...]
@@ -149,69 +149,3 @@ def sign_test(fewer: int, more: int) -> float:
     """The two-sided chance that fair coins fall at least as unevenly as `fewer` to `more`."""
     tail = sum(math.comb(fewer + more, k) for k in range(min(fewer, more) + 1))
     return min(1.0, 2 * tail / 2 ** (fewer + more))
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Two methods on the same problems: how often both, only the first, only the second, and neither was right."""
-
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
-
-    @classmethod
-    def of(cls, first: Sequence[bool], second: Sequence[bool]) -> Paired:
-        """Count successes problem by problem. Raises ValueError for sequences of different lengths."""
-        pairs = list(zip(first, second, strict=True))
-        return cls(*(pairs.count(cell) for cell in ((True, True), (True, False), (False, True), (False, False))))
-
-    @property
-    def count(self) -> int:
-        return self.both + self.only_first + self.only_second + self.neither
-
-    @property
-    def first(self) -> int:
-        return self.both + self.only_first
-
-    @property
-    def second(self) -> int:
-        return self.both + self.only_second
-
-    @property
-    def difference(self) -> float:
-        """Share of the second less share of the first, in [-1, 1]."""
-        return (self.only_second - self.only_first) / self.count
-
-    def interval(self) -> tuple[float, float]:
-        """95% interval of the difference: Newcombe (1998), method 10, from the two Wilson intervals.
-
-        Statistics in Medicine 17, 2635-2650. It keeps within [-1, 1] and holds its level where counts are small. Where
-        no problem differs it is what so many problems resolve (`resolution`).
-        """
-        if not self.only_first + self.only_second:
-            return resolution(self.count)
-        (low1, high1), (low2, high2) = wilson(self.first, self.count), wilson(self.second, self.count)
-        share1, share2, phi = self.first / self.count, self.second / self.count, self._correlation()
-
-        def width(a: float, b: float) -> float:
-            return math.sqrt(max(0.0, a**2 - 2 * phi * a * b + b**2))
-
-        return (
-            self.difference - width(share2 - low2, high1 - share1),
-            self.difference + width(high2 - share2, share1 - low1),
-        )
-
-    def _correlation(self) -> float:
-        """phi of the 2 x 2 table, with Newcombe's continuity correction; 0 where a margin is empty."""
-        margins = self.first * (self.count - self.first) * self.second * (self.count - self.second)
-        if margins == 0:
-            return 0.0
-        product = float(self.both * self.neither - self.only_first * self.only_second)
-        if product > 0:
-            product = max(product - self.count / 2, 0)
-        return product / math.sqrt(margins)
-
-    def p_value(self) -> float:
-        """Two-sided exact McNemar test: whether the problems that only one of them solved split evenly."""
-        return sign_test(self.only_first, self.only_second)

@@ -92,9 +92,9 @@ class Verdicts:
             found[row["evaluation"]][row["task"], row["id"], row["sample"]] = row
         return cls(path, found, about)
 
-    def check(self, name: str, answers: Sequence[Answer]) -> None:
-        """Raise RunError unless these verdicts are on these answers."""
-        if (noted := self.about["answers"].get(name)) is not None and noted != digest(answers):
+    def check(self, name: str, digest: str) -> None:
+        """Raise RunError unless these verdicts are on the answers of a digest."""
+        if self.about["answers"].get(name, digest) != digest:
             raise RunError(
                 f"{self.path} holds verdicts on other answers than those beside it; remove it and run "
                 f"`tyler grade {self.path.parent}`"
@@ -157,7 +157,7 @@ def read_evaluations(folder: Path, mode: Mode = "official") -> dict[str, list[Re
         for one in verdicts:
             if name in one.of:
                 if not again:
-                    one.check(name, some)
+                    one.check(name, digest(some))
                 rows |= {key: row for key, row in one.of[name].items() if key not in again}
         if name == name_in(folder):
             rows |= lines
@@ -177,7 +177,7 @@ def newest_verdicts(
     for file in files:
         for name, some in answers.items():
             if name in file.of:
-                file.check(name, some)
+                file.check(name, digest(some))
                 rows[name] |= file.of[name]
     found = {
         name: {one.key: _joined(one, rows[name][one.key]) for one in some if one.key in rows[name]}
@@ -248,7 +248,7 @@ class AnswerStore:
         if (path := self.folder / f"{name}.parquet").exists():
             finished, again = Verdicts.read(path), answered_in_lines(self.folder)
             if not again:
-                finished.check(self.name, list(self.answers.values()))
+                finished.check(self.name, digest(self.answers.values()))
             rows |= {key: row for key, row in finished.of.get(self.name, {}).items() if key not in again}
         for path in self.folder.glob(f"{name}*.jsonl"):
             rows |= dict(_verdict_lines(path))

@@ -88,7 +88,6 @@ def style_of(outcome: Outcome) -> Style:
     return Style(str(outcome), word, sign, VERDICTS[str(outcome)], PATTERNS[outcome])
 
 
-TENTHS = 10
 MOST_CHARACTERS = 2_000_000
 """Of the questions and answers on a page; the rest is in the store."""
 NOT_KEPT = "The text of this answer was not kept."
@@ -165,11 +164,11 @@ def _family_table(families: Sequence[str], members: Sequence[Report]) -> list[tu
 
 
 def _calls(reports: Sequence[Report]) -> dict[str, Any]:
-    """Invocations per answer, as bars and a table, and where in the answers they are; empty without any."""
+    """Invocations per answer, as bars and a table; empty without any."""
     means = [(report, report.invocations_by_operator()) for report in reports]
     names = list(dict.fromkeys(name for _, found in means for name in found))
     if not names:
-        return {"calls": [], "operators": [], "call_table": [], "places": []}
+        return {"calls": [], "operators": [], "call_table": []}
     highest = max(sum(found.values()) for _, found in means)
     return {
         "calls": [_call_bar(report.name, found, highest) for report, found in means],
@@ -178,7 +177,6 @@ def _calls(reports: Sequence[Report]) -> dict[str, Any]:
             (heading(reports), *names, "all"),
             *((r.name, *(f"{f.get(n, 0):.2f}" for n in names), f"{sum(f.values()):.2f}") for r, f in means),
         ],
-        "places": _places([report for report, found in means if found], names),
     }
 
 
@@ -189,47 +187,6 @@ def _call_bar(name: str, means: Mapping[str, float], highest: float) -> dict[str
     ]
     told = ", ".join(f"{operator} {mean:.2f}" for operator, mean in means.items())
     return {"name": name, "mean": sum(means.values()), "parts": parts, "label": told or "none"}
-
-
-def tenth_of(position: int, visible_tokens: int) -> int:
-    """In which tenth of an answer an operator was invoked, from the visible tokens before it."""
-    return min(TENTHS - 1, TENTHS * position // max(1, visible_tokens))
-
-
-def _places(reports: Sequence[Report], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each report: invocations per answer in every tenth of it, on one scale."""
-    counts = [
-        Counter(
-            (tenth_of(call.position, record.visible_tokens), call.operator)
-            for record in report.records
-            for call in record.calls
-        )
-        for report in reports
-    ]
-    heights = [
-        [sum(count[tenth, name] for name in names) / len(report.records) for tenth in range(TENTHS)]
-        for report, count in zip(reports, counts, strict=True)
-    ]
-    top = max(map(max, heights))
-    return [
-        {
-            "name": report.name,
-            "highest": max(height),
-            "label": ", ".join(f"{value:.2f}" for value in height),
-            "bins": [_bin(count, tenth, names, len(report.records), top) for tenth in range(TENTHS)],
-        }
-        for report, count, height in zip(reports, counts, heights, strict=True)
-    ]
-
-
-def _bin(
-    count: Mapping[tuple[int, str], int], tenth: int, names: Sequence[str], answers: int, top: float
-) -> dict[str, Any]:
-    means = {name: count.get((tenth, name), 0) / answers for name in names}
-    return {
-        "title": ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()),
-        "parts": [{"share": 100 * mean / top, "colour": colour_of(name)} for name, mean in means.items() if mean],
-    }
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

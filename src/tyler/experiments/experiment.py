@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,15 +73,7 @@ def escaped(text: str) -> str:
     return "".join(ESCAPED.get(letter, letter) for letter in text)
 
 
-def comma_separated(table: Table, note: Sequence[str]) -> str:
-    """CSV, with the note in lines that begin with #."""
-    out = io.StringIO()
-    out.writelines(f"# {line}\n" for line in note)
-    csv.writer(out, lineterminator="\n").writerows([table.columns, *table.rows])
-    return out.getvalue()
-
-
-WRITERS = {"md": markdown, "tex": latex, "csv": comma_separated}
+WRITERS = {"md": markdown, "tex": latex}
 """By the ending of the file."""
 
 
@@ -222,8 +212,6 @@ class Experiment:
     figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
     base: str = ""
     drawn: str = ""
-    follows_paper: bool = True
-    """Whether the paper has it; a study of our own runs when it is asked for by name, not with all."""
 
 
 def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:

@@ -21,8 +21,6 @@ STYLE = str(files("tyler.experiments") / "tyler.mplstyle")
 NOTE, LETTER = 5, 0.55
 """Points of a note under a figure, and the width of its letters in them."""
 BAR: Mapping[str, Any] = {"fmt": "none", "elinewidth": 0.8, "capsize": 2, "capthick": 0.8}
-UNTIMED = {"svg": {"Date": None}, "png": {"Software": None}}
-"""Metadata without a date or a version."""
 
 
 def styled() -> AbstractContextManager[None]:
@@ -56,14 +54,13 @@ def note(figure: Figure, lines: Sequence[str]) -> None:
     figure.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=NOTE, color="#555555", linespacing=1.4)
 
 
-def written(figure: Figure, kind: str) -> bytes:
-    """A figure as a file of this kind, and closed."""
-    out = io.BytesIO()
-    metadata: dict[str, Any] = UNTIMED[kind]
+def written(figure: Figure) -> bytes:
+    """A figure as SVG, the same bytes from the same results, and closed."""
+    out = io.StringIO()
     with style.context(STYLE):
-        figure.savefig(out, format=kind, metadata=metadata)
+        figure.savefig(out, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    return shortened(out.getvalue().decode()).encode() if kind == "svg" else out.getvalue()
+    return shortened(out.getvalue()).encode()
 
 
 def shortened(svg: str) -> str:

@@ -15,7 +15,7 @@ from tyler.evaluation.store import AnswerStore
 from tyler.experiments import jobs, records
 from tyler.experiments.cells import ALONE, UNTRAINED, Cell, Questions, Sources, Training, name_of
 from tyler.experiments.measures import MEASURES
-from tyler.experiments.training import needed, trained
+from tyler.experiments.training import trained
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
@@ -37,8 +37,6 @@ class Grid:
     records: Path
     sources: Sources
     options: GradeOptions = field(default_factory=GradeOptions)
-    kept: Path | None = None
-    """Where finished models are that need no training, and go once they are trained (`training.keep`)."""
     slots: int = SLOTS
     """Answers decoded at once, unless their times are measured; changes speed and memory, not the answers."""
     memory: int | None = None
@@ -81,10 +79,6 @@ class Grid:
         """Measure a cell and write its record."""
         about = self.measure(cell, self.records / name, identity)
         records.finish(self.records / name, {"identity": identity, **about})
-
-    def needed(self, cell: Cell) -> list[Training]:
-        """The trainings that a cell needs and that are not kept, each after what it starts from."""
-        return needed(cell.training, cell.preset, cell.seed, self.sources, self.kept)
 
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
@@ -132,7 +126,7 @@ class Grid:
 
     def _trained(self, training: Training, cell: Cell) -> tuple[str, float]:
         """Where a training's model is, made if need be, and its processor seconds."""
-        return trained(training, cell.preset, cell.seed, self.sources, self.models, self.kept, self.memory)
+        return trained(training, cell.preset, cell.seed, self.sources, self.models, self.memory)
 
     def reasoner(self, cell: Cell, location: str) -> tuple[Reasoner, str]:
         """The model under the cell's decoding, and the hash of its weights."""

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tyler.experiments.cells import ALONE, Cell, Training
+from tyler.experiments.cells import ALONE, UNTRAINED, Cell, Training
 from tyler.runs import signals
 
 LOGS = "logs"
@@ -55,9 +55,6 @@ class Works(Protocol):
     def records(self) -> Path:
         """Where the records go."""
 
-    def needed(self, cell: Cell) -> list[Training]:
-        """The trainings that a cell needs and that are not kept, each after what it starts from."""
-
     def train(self, training: Training, cell: Cell) -> None:
         """Make the model of a training that a cell needs, or resume its run."""
 
@@ -65,12 +62,12 @@ class Works(Protocol):
         """Measure a cell and write its record."""
 
 
-def jobs_of(works: Works, pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
+def jobs_of(pending: Mapping[str, tuple[Cell, dict[str, Any]]]) -> list[Job]:
     """Every training that the cells need, once, and every cell, in the order of the cells."""
     found: dict[Hashable, Job] = {}
     for name, (cell, identity) in pending.items():
         before = frozenset[Hashable]()
-        for training in works.needed(cell):
+        for training in cell.training.stages if cell.training.method != UNTRAINED else ():
             key = (training, cell.preset, cell.seed)
             found.setdefault(key, Job(key, before, cell, training))
             before = frozenset({key})
@@ -90,7 +87,7 @@ def run(
     An error in a job lets the jobs that run finish, starts no other, and is raised here; the records stay, and the same
     call resumes.
     """
-    jobs, done = jobs_of(works, pending), set[Hashable]()
+    jobs, done = jobs_of(pending), set[Hashable]()
     beside, last = [job for job in jobs if not job.alone], [job for job in jobs if job.alone]
     for some, workers in ((beside, processes), (last, 1)):
         if some:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from tyler.evaluation.statistics import PairedShares
+from tyler.evaluation.statistics import Paired
 from tyler.experiments.cells import Cell, is_at_hand, name_of
 from tyler.experiments.estimates import UNMADE, Estimate, Estimator
 from tyler.experiments.experiment import Entry, Measured, Record
@@ -115,7 +115,7 @@ def compared(made: Reproduction, name: str, entry: Entry, known: Mapping[str, Re
     for one in made.experiments[name].entries(made.scale):
         other = shares_of(made.measured(one, known))
         if (one.group, one.column) == (entry.group, entry.column) and one.row != entry.row and shares and other:
-            both = PairedShares(other, shares)
+            both = Paired(other, shares)
             low, high = (100 * end for end in both.interval())
             lines.append(
                 f"against {one.row}: {100 * both.difference:+.1f} points ({low:+.1f} to {high:+.1f}), better on "

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT
-from tyler.experiments.experiment import WRITERS, Experiment, Results, no_figures
+from tyler.experiments.experiment import WRITERS, Experiment, Results, Table, no_figures
 from tyler.runs.atomic_files import atomic_write
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RESULTS = "results.json"
 IN_BRACKETS = "In brackets the paper's number where it has one; † marks one that no count of right answers gives."
@@ -40,9 +38,9 @@ def read_results(folder: Path) -> Results:
 
 def render(folder: Path, name: str) -> list[Path]:
     """Make the tables and figures of an experiment from its results.json; returns the files."""
-    results, experiment = read_results(folder), declared.find(name)
-    note, made = provenance(name, results), []
+    results, experiment, made = read_results(folder), declared.find(name), []
     for table in experiment.tables(results):
+        note = provenance(results, [table])
         for ending, write in WRITERS.items():
             made.append(folder / f"{table.name}.{ending}")
             atomic_write(made[-1], write(table, note))
@@ -53,34 +51,26 @@ def drawn(folder: Path, experiment: Experiment, results: Results) -> list[Path]:
     """The figures of an experiment; without any, matplotlib is not imported."""
     if experiment.figures is no_figures:
         return []
-    from tyler.experiments.figures import note, styled
+    from tyler.experiments.figures import note, styled, written
 
+    files = []
     with styled():
-        made = experiment.figures(results)
-        for figure in made.values():
+        for stem, figure in experiment.figures(results).items():
             note(figure, [f"{made_of(results)} {experiment.drawn}".strip(), command(results)])
-        return [file for stem, figure in made.items() for file in save(figure, folder / stem)]
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """A figure as SVG and PNG, the same bytes from the same results."""
-    from tyler.experiments.figures import written
-
-    files = [stem.with_suffix(f".{ending}") for ending in ("svg", "png")]
-    for file in files:
-        atomic_write(file, written(figure, file.suffix[1:]))
+            files.append(folder / f"{stem}.svg")
+            atomic_write(files[-1], written(figure))
     return files
 
 
-def provenance(name: str, results: Results) -> list[str]:
-    """What stands under every table: problems, seeds, intervals, what is missing, command and version."""
+def provenance(results: Results, tables: Sequence[Table]) -> list[str]:
+    """What stands under tables: problems, seeds, intervals, what is missing, command and version."""
     missing = results["missing"]
     lines = [
         f"{made_of(results)} Intervals are 95% over problems, whose answers of several seeds count as alike: of a "
         "share Wilson's at the effective number of answers, put together (MOVER) for an average, and a bootstrap for a "
         "difference, whose p is of sign flips; Holm's p is of all comparisons of a table.",
     ]
-    lines += [IN_BRACKETS] * declared.find(name).follows_paper
+    lines += [IN_BRACKETS] * any("[" in cell for table in tables for row in table.rows for cell in row)
     lines += [f"{missing} cells are missing: the same command runs them."] * bool(missing)
     return [*lines, command(results), f"The records behind a row or a number: {results['command']} --trace ROW COLUMN"]
 

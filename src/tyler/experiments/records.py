@@ -12,17 +12,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from tyler.evaluation import parquet
-from tyler.evaluation.answers import Record
+from tyler.evaluation.answers import GRADED, Key, digest_of
 from tyler.evaluation.store import (
     ANSWERS,
     gather_verdicts,
     read_answers,
-    read_evaluations,
-    read_records,
+    verdict_files,
     write_answers,
 )
 from tyler.runs.atomic_files import atomic_write
@@ -32,25 +34,49 @@ from tyler.runs.json_lines import parsed
 EVALUATIONS, CELL = "evaluations.parquet", "cell.json"
 
 
-def columns(records: Sequence[Record]) -> dict[str, Any]:
-    """The answers of a cell, column by column, in the order of the problems.
+SHORT = {"ids": "id", "families": "family", "visible": "visible_tokens", "latents": "latents"}
+SHORT |= {name: name for name in ("seconds", "synthesis_seconds")}
+"""Columns of a record by those of the store."""
+
+
+def columns_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """The answers of the finished cells in a folder by their names, column by column, in the order of the problems.
 
     `calls` has for each answer its operators with the visible position of each: [["global", 0]]; it is None where calls
-    were not kept, `texts` where the texts were not.
+    were not kept, `texts` where the texts were not. Raises RunError for files that cannot be read.
     """
-    return {
-        "ids": [record.id for record in records],
-        "families": [record.family for record in records],
-        "outcomes": [str(record.outcome) for record in records],
-        "visible": [record.visible_tokens for record in records],
-        "latents": [record.latents for record in records],
-        "calls": None
-        if any(record.invocations is None for record in records)
-        else [[[call.operator, call.position] for call in record.calls] for record in records],
-        "seconds": [record.seconds for record in records],
-        "synthesis_seconds": [record.synthesis_seconds for record in records],
-        "texts": None if any(record.text is None for record in records) else [record.text for record in records],
-    }
+    table, verdicts = parquet.table(folder / ANSWERS), verdict_files(folder, "official")
+    names = table["evaluation"].to_pylist()
+    every = {column: table[column].to_pylist() for column in {*GRADED, *SHORT.values()}} | {"calls": _calls(table)}
+    found: dict[str, dict[str, Any]] = {}
+    for name, members in groupby(range(len(names)), key=names.__getitem__):
+        places = list(members)
+        part = slice(places[0], places[-1] + 1)
+        own = {column: values[part] for column, values in every.items()}
+        graded = list(zip(*(own[column] for column in GRADED), strict=True))
+        rows: dict[Key, Mapping[str, Any]] = {}
+        for one in (one for one in verdicts if name in one.of):
+            one.check(name, digest_of(graded))
+            rows |= one.of[name]
+        found[name] = {short: own[column] for short, column in SHORT.items()} | {
+            "outcomes": [rows[key]["outcome"] for key in zip(own["task"], own["id"], own["sample"], strict=True)],
+            "calls": None if None in own["calls"] else own["calls"],
+            "texts": None if None in own["text"] else own["text"],
+        }
+    return found
+
+
+def _calls(table: Any) -> list[list[list[Any]] | None]:
+    """Operators and positions of each answer's calls; of all at once, because structs are slow one by one."""
+    lists = table["invocations"].combine_chunks()
+    calls = lists.flatten()
+    pairs = [
+        list(pair)
+        for pair in zip(calls.field("operator").to_pylist(), calls.field("position").to_pylist(), strict=True)
+    ]
+    ends = accumulate(count or 0 for count in pc.list_value_length(lists).to_pylist())
+    parts = [pairs[start:end] for start, end in pairwise([0, *ends])]
+    return [part if known else None for part, known in zip(parts, lists.is_valid().to_pylist(), strict=True)]
 
 
 def surroundings() -> dict[str, Any]:
@@ -78,19 +104,19 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if (folder / EVALUATIONS).is_file():
         rows, _ = parquet.read(folder / EVALUATIONS)
-        answered = read_evaluations(folder)
+        answered = columns_in(folder) if (folder / ANSWERS).is_file() else {}
         for row in rows:
             name = row["evaluation"]
-            own = columns(answered[name]) if name in answered else {}
             found[name] = {
                 **json.loads(row["about"]),
-                **own,
+                **answered.get(name, {}),
                 "folder": str(folder),
                 "source": f"{folder / ANSWERS}, {name}",
             }
     for path in sorted(folder.glob(f"*/{CELL}")):
         about = parsed(path.read_bytes(), str(path))
-        own = columns(read_records(path.parent)) if (path.parent / ANSWERS).is_file() else {}
+        answered = columns_in(path.parent) if (path.parent / ANSWERS).is_file() else {}
+        own = next(iter(answered.values()), {})
         found[path.parent.name] = {**about, **own, "folder": str(folder), "source": str(path.parent)}
     return found
 

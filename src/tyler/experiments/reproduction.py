@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKER = "reproduction.json"
-MODELS, KEPT, RECORDS = "models", "kept", records.RECORDS
+MODELS, RECORDS = "models", records.RECORDS
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,13 @@ class Reproduction:
         from tyler.experiments.grid import Grid
 
         self.claim()
-        kept = self.folder / KEPT if self.scale.halved else None
-        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, kept, memory=memory)
+        grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, memory=memory)
         grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
         self.report()
 
-    def report(self) -> None:
-        """Results, tables and figures from the records there are."""
-        known = self.known()
+    def report(self, known: Mapping[str, Record] | None = None) -> None:
+        """Results, tables and figures from the records there are, which may be `known` already."""
+        known = self.known() if known is None else known
         for name in self.names:
             write_results(self.folder / name, name, self.results(name, known))
 

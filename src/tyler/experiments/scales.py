@@ -65,8 +65,6 @@ class Scale:
     """Problems whose latents are kept."""
     explained: tuple[str, ...] = ()
     """The tasks whose answers are kept as texts, to say how they fail."""
-    halved: bool = False
-    """Whether models answer as they are kept, rounded to half precision, as those of the records there are did."""
     hidden: bool = False
     """Whether it is for tests alone."""
 
@@ -125,7 +123,6 @@ MINI = Scale(
 
 SMOLLM2 = Scale(
     name="smollm2",
-    halved=True,
     backbones={"SmolLM2-135M": "smollm2-135m"},
     studied="SmolLM2-135M",
     sequential="SmolLM2-135M",

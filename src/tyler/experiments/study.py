@@ -13,7 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tyler.evaluation.statistics import PairedShares, holm
+from tyler.evaluation.statistics import Paired, holm
 from tyler.experiments.cells import SPREAD, Cell, Questions
 from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Record, Results, Table, in_order
 from tyler.experiments.scales import Scale
@@ -67,7 +67,6 @@ class Study:
             partial(figures, self),
             base=self.dotted,
             drawn="Bars are 95% intervals over problems, ticks are seeds.",
-            follows_paper=False,
         )
 
     def entries(self, scale: Scale) -> list[Entry]:
@@ -122,7 +121,7 @@ def findings(comparisons: Sequence[Comparison], measured: Sequence[Measured]) ->
 def compared(comparison: Comparison, column: str, first: Measured, second: Measured) -> dict[str, Any]:
     """The difference of two rows over the seeds that both have, problem by problem."""
     ours, theirs = matched(first, second)
-    counts = PairedShares(tuple(theirs), tuple(ours))
+    counts = Paired(tuple(theirs), tuple(ours))
     low, high = counts.interval()
     return {
         "first": comparison.first,

@@ -22,8 +22,6 @@ from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
 from tyler.evaluation.views import render, style_of, view
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
-from tyler.lens.survey import Survey
-from tyler.lens.tables import survey_tables
 from tyler.presentation import as_html, counted
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.catalogue import TrainingRun
@@ -34,9 +32,6 @@ from tyler.tasks import Outcome, find_task
 
 FIRST, LAST = 3, 6
 """Groups of rollouts that are shown of a run: so many from its beginning, and from its end."""
-
-LENS = "lens.json"
-"""Beside a run's records: what `tyler lens RUN --json` printed."""
 
 SECTIONS = {section for metrics in EVERY for section in metrics.sections}
 """The sections of the config that some loops alone read."""
@@ -187,26 +182,8 @@ def _section(name: str, run: TrainingRun, folder: Path) -> dict[str, Any]:
         ],
         "changed": [("setting", "here", "default"), *changed],
         "config": (run.path / CONFIG).read_text(encoding="utf-8"),
-        "lens": _lens(run.path / LENS),
         **_rollouts(run, folder),
     }
-
-
-# --- the lens ---------------------------------------------------------------------------------------------------------
-
-
-def _lens(file: Path) -> dict[str, Any] | None:
-    """What `tyler lens` counted of a run over many problems, where that was kept."""
-    if not file.exists():
-        return None
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        found = Survey.from_dict(told)
-        about = f"{told['problems']}; {counted(found.num_problems, 'answer')} with operators"
-    except (KeyError, TypeError, ValueError) as error:
-        message = f"{file} is not what `tyler lens MODEL --task TASK --json` prints without a question; remove it"
-        raise ValueError(message) from error
-    return {"about": about, "tables": survey_tables(found)}
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
@@ -235,7 +212,7 @@ def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "members": [
             {
                 "style": style_of(Outcome(member["outcome"])),
-                "traced": _traced(member["text"], member["invocations"]),
+                "traced": as_html(member["text"], [Call(*one) for one in member["invocations"]]),
                 "about": f"reward {member['reward']:.2f}, {counted(len(member['invocations']), 'invocation')}",
             }
             for member in members
@@ -250,18 +227,7 @@ class Call:
     operator: str
     position: int
     num_latents: int
-    offset: int = 0
-
-
-def _traced(text: str, invocations: Sequence[Sequence[Any]]) -> Markup:
-    """A rollout with its operators in place; of earlier logs, which lack the place, with the tokens before each."""
-    calls = [Call(*one) for one in invocations]
-    if all(len(one) > 3 for one in invocations):
-        return as_html(text, calls)
-    told = Markup(" ").join(
-        Markup("{} <small>after {}</small>").format(as_html("", [one]), counted(one.position, "token")) for one in calls
-    )
-    return Markup("{}\n\n{}").format(told, text)
+    offset: int
 
 
 # --- evaluations ------------------------------------------------------------------------------------------------------

@@ -132,15 +132,6 @@ def tensor_files(files: Sequence[str]) -> list[str]:
     return [name for name in files if name.endswith(".safetensors")]
 
 
-def forget_folders(path: Path) -> None:
-    """Write a manifest again without where its backbones were: they are found by their ids, from where it is read."""
-    content = read_object(path)
-    for value in content.values():
-        if isinstance(value, dict) and {"id", "fingerprint", "folder"} <= value.keys():
-            value["folder"] = None
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 
 

@@ -125,37 +125,16 @@ def _mapping(row: object, where: str) -> Mapping[str, Any]:
 
 
 def _json_array(path: Path) -> _Numbered:
-    """Decodes element by element, so that an error has its line."""
     text = _decoded(path.read_bytes().removeprefix(_BOM), str(path)).strip()
-    if not text:
-        return
-    if not text.startswith("["):
-        raise ValueError(f"{path}, line 1: expected a JSON array of objects, got {text[0]!r}")
-    decoder, at, line = json.JSONDecoder(), 1, 1
-    while True:
-        end = _skip(text, at)
-        line, at = line + text.count("\n", at, end), end
-        where = f"{path}, line {line}"
-        if text[at : at + 1] == "]":
-            if text[at + 1 :]:  # it has been stripped
-                raise ValueError(f"{where}: expected nothing after the array, got {text[at + 1 :].lstrip()[0]!r}")
-            return
-        try:
-            row, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: not JSON ({error})") from error
-        yield line, where, _mapping(row, where)
-        line, at = line + text.count("\n", at, end), end
-        end = _skip(text, at)
-        if text[end : end + 1] not in (",", "]"):
-            raise ValueError(f"{where}: expected ',' or ']' after this row, got {text[end : end + 1]!r}")
-        line, at = line + text.count("\n", at, end), end + (text[end] == ",")
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at : at + 1].isspace():
-        at += 1
-    return at
+    try:
+        rows = json.loads(text or "[]")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: expected a JSON array of objects, got {type(rows).__name__}")
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}, row {number}"
+        yield number, where, _mapping(row, where)
 
 
 def _csv(path: Path) -> _Numbered:

@@ -14,30 +14,17 @@ from tyler.tasks.benchmarks.gsm8k import quantity
 @pytest.mark.parametrize(
     ("completion", "answer"),
     [
-        (r"so \boxed{7}.", "7"),
-        (r"so \fbox{7}.", "7"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed{ 7 }", "7"),
-        (r"\boxed{7\ }", "7"),
-        (r"\boxed{7 \ \ }", "7"),
-        ("\\boxed{7 \\\\ }", "7 \\\\"),
-        (r"$\boxed 7$", "7"),
-        (r"\boxed 7.", "7"),
-        (r"\boxed7", "7"),
-        (r"\boxed -1.5, as asked", "-1.5"),
-        (r"\boxed \frac{1}{2} of it", r"\frac{1}{2}"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\left\{1, 2\right\}}", r"\left\{1, 2\right\}"),
-        (r"\boxed{\}}", r"\}"),
+        (r"so \boxed{7}.", "7"), (r"so \fbox{7}.", "7"), (r"\boxed {7}", "7"), (r"\boxed{ 7 }", "7"),
+        (r"\boxed{7\ }", "7"), (r"\boxed{7 \ \ }", "7"), ("\\boxed{7 \\\\ }", "7 \\\\"), (r"$\boxed 7$", "7"),
+        (r"\boxed 7.", "7"), (r"\boxed7", "7"), (r"\boxed -1.5, as asked", "-1.5"),
+        (r"\boxed \frac{1}{2} of it", r"\frac{1}{2}"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\left\{1, 2\right\}}", r"\left\{1, 2\right\}"), (r"\boxed{\}}", r"\}"),
         (r"\boxed{a \{ b}", r"a \{ b"),
-        (r"\boxed{\begin{pmatrix} 1 \\{2} \end{pmatrix}}", r"\begin{pmatrix} 1 \\{2} \end{pmatrix}"),
-        (r"\boxed{}", ""),
-        (r"first \boxed{1}, then \boxed{2}", "2"),
-        (r"first \boxed{1}, then \fbox{2}", "2"),
-        (r"\boxed{\boxed{3}}", "3"),
-        ("\\boxed{1\n2}", "1\n2"),
+        (r"\boxed{\begin{pmatrix} 1 \\{2} \end{pmatrix}}", r"\begin{pmatrix} 1 \\{2} \end{pmatrix}"), (r"\boxed{}", ""),
+        (r"first \boxed{1}, then \boxed{2}", "2"), (r"first \boxed{1}, then \fbox{2}", "2"),
+        (r"\boxed{\boxed{3}}", "3"), ("\\boxed{1\n2}", "1\n2"),
     ],
-)
+)  # fmt: skip
 def test_the_answer_is_the_content_of_the_last_box(completion, answer):
     assert boxed_answer(completion) == answer
 
@@ -45,20 +32,10 @@ def test_the_answer_is_the_content_of_the_last_box(completion, answer):
 @pytest.mark.parametrize(
     "completion",
     [
-        "",
-        "the answer is 7",
-        "#### 7",
-        "$7$",
-        "boxed{7}",
-        r"\boxedx{7}",
-        r"\boxed",
-        r"\boxed{",
-        r"\boxed{7",
-        r"\boxed{7\}",
-        r"\boxed{\frac{1}{2}",
-        r"\boxed $",
+        "", "the answer is 7", "#### 7", "$7$", "boxed{7}", r"\boxedx{7}", r"\boxed", r"\boxed{", r"\boxed{7",
+        r"\boxed{7\}", r"\boxed{\frac{1}{2}", r"\boxed $",
     ],
-)
+)  # fmt: skip
 def test_there_is_no_answer_outside_a_finished_box(completion):
     assert boxed_answer(completion) is None
 
@@ -99,32 +76,13 @@ def test_boxes_in_a_leading_thought_do_not_count(completion, answer):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("7", 7),
-        ("-7", -7),
-        ("\u22127", -7),
-        ("+7", 7),
-        ("007", 7),
-        ("7.", 7),
-        ("7.50", Fraction(15, 2)),
-        (".5", Fraction(1, 2)),
-        ("-.5", Fraction(-1, 2)),
-        ("0.1", Fraction(1, 10)),
-        ("3.5e4", 35000),
-        ("1e-7", Fraction(1, 10**7)),
-        ("1,234", 1234),
-        (r"1\,234", 1234),
-        ("1{,}234", 1234),
-        ("1 234", 1234),
-        (r"1,\!234", 1234),
-        ("1,234,567.5", Fraction(2469135, 2)),
-        ("$1,234$", 1234),
-        (r"\(12\)", 12),
-        (r"\text{12}", 12),
-        ("1/2", Fraction(1, 2)),
-        (r"-\frac{1}{2}", Fraction(-1, 2)),
-        (r"\dfrac{4}{2}", 2),
+        ("7", 7), ("-7", -7), ("\u22127", -7), ("+7", 7), ("007", 7), ("7.", 7), ("7.50", Fraction(15, 2)),
+        (".5", Fraction(1, 2)), ("-.5", Fraction(-1, 2)), ("0.1", Fraction(1, 10)), ("3.5e4", 35000),
+        ("1e-7", Fraction(1, 10**7)), ("1,234", 1234), (r"1\,234", 1234), ("1{,}234", 1234), ("1 234", 1234),
+        (r"1,\!234", 1234), ("1,234,567.5", Fraction(2469135, 2)), ("$1,234$", 1234), (r"\(12\)", 12),
+        (r"\text{12}", 12), ("1/2", Fraction(1, 2)), (r"-\frac{1}{2}", Fraction(-1, 2)), (r"\dfrac{4}{2}", 2),
     ],
-)
+)  # fmt: skip
 def test_exact_number_reads_a_single_number_exactly(text, number):
     assert exact_number(text) == number
 
@@ -132,35 +90,10 @@ def test_exact_number_reads_a_single_number_exactly(text, number):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        ".",
-        "-",
-        "e5",
-        "12,34",
-        "1,2345",
-        "1234,567",
-        "0,123",
-        "1, 234",
-        "1,234 567",
-        "1 2",
-        "3+4",
-        "1/0",
-        "1/2/3",
-        "12:00",
-        "2516_8",
-        "2004!",
-        "x",
-        "x=5",
-        "junk or 0",
-        "nan",
-        "inf",
-        "1e9999",
-        "9" * 300,
-        "\u0664",
-        "10%",
-        "5 cm",
+        "", ".", "-", "e5", "12,34", "1,2345", "1234,567", "0,123", "1, 234", "1,234 567", "1 2", "3+4", "1/0", "1/2/3",
+        "12:00", "2516_8", "2004!", "x", "x=5", "junk or 0", "nan", "inf", "1e9999", "9" * 300, "\u0664", "10%", "5 cm",
     ],
-)
+)  # fmt: skip
 def test_exact_number_reads_nothing_else(text):
     assert exact_number(text) is None
 
@@ -168,33 +101,13 @@ def test_exact_number_reads_nothing_else(text):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("$18", 18),
-        (r"\$18", 18),
-        ("18$", 18),
-        (r"\$1,234.50", Fraction(2469, 2)),
-        ("-$5", -5),
-        ("$-5", -5),
-        ("$72$", 72),
-        ("10%", 10),
-        (r"10\%", 10),
-        (r"$10\%$", 10),
-        ("18 dollars", 18),
-        (r"18\text{ dollars per day}", 18),
-        (r"\$18 \text{ per day}", 18),
-        ("5 miles/hour", 5),
-        ("5/hour", 5),
-        (r"12\text{ cm}^2", 12),
-        ("12 cm^{2}", 12),
-        (r"45^\circ", 45),
-        ("7 boxes", 7),
-        ("5 eggs", 5),
-        (r"1\,234 \text{ clips}", 1234),
-        ("72.", 72),
-        ("72 clips.", 72),
-        ("1/2 cup", Fraction(1, 2)),
-        ("7 (apples)", 7),
+        ("$18", 18), (r"\$18", 18), ("18$", 18), (r"\$1,234.50", Fraction(2469, 2)), ("-$5", -5), ("$-5", -5),
+        ("$72$", 72), ("10%", 10), (r"10\%", 10), (r"$10\%$", 10), ("18 dollars", 18),
+        (r"18\text{ dollars per day}", 18), (r"\$18 \text{ per day}", 18), ("5 miles/hour", 5), ("5/hour", 5),
+        (r"12\text{ cm}^2", 12), ("12 cm^{2}", 12), (r"45^\circ", 45), ("7 boxes", 7), ("5 eggs", 5),
+        (r"1\,234 \text{ clips}", 1234), ("72.", 72), ("72 clips.", 72), ("1/2 cup", Fraction(1, 2)), ("7 (apples)", 7),
     ],
-)
+)  # fmt: skip
 def test_a_quantity_is_its_number_without_currency_percent_and_unit(text, number):
     assert quantity(text) == number
 

@@ -32,17 +32,12 @@ def _workers(process: int) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [
-        ("x^{2}+2x+1", "(x+1)^{2}"),
-        (r"\sqrt{12}", r"2\sqrt{3}"),
-        (r"\frac{\cos x}{\sin x}", r"\cot x"),
-        (r"\cot x", r"\frac{\cos x}{\sin x}"),
-        (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"),
-        (r"\sqrt{720x^{3}}", r"12x\sqrt{5x}"),
-        ("i^{2}", "-1"),
-        ("(x+1)^{2}-x^{2}-2x-1", "0"),
+        ("x^{2}+2x+1", "(x+1)^{2}"), (r"\sqrt{12}", r"2\sqrt{3}"), (r"\frac{\cos x}{\sin x}", r"\cot x"),
+        (r"\cot x", r"\frac{\cos x}{\sin x}"), (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"),
+        (r"\sqrt{720x^{3}}", r"12x\sqrt{5x}"), ("i^{2}", "-1"), ("(x+1)^{2}-x^{2}-2x-1", "0"),
         (r"2\ln x", r"\ln x^{2}"),
     ],
-)
+)  # fmt: skip
 def test_expressions_with_one_value_are_equal(answer, gold):
     assert symbolic.equal(answer, gold, 5)
 
@@ -50,17 +45,11 @@ def test_expressions_with_one_value_are_equal(answer, gold):
 @pytest.mark.parametrize(
     ("answer", "gold"),
     [
-        ("x^{2}+2x+2", "(x+1)^{2}"),
-        (r"\sqrt{x^{2}}", "x"),
-        ("R", "r"),
-        (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
-        (r"\sqrt{2}+10^{-50}", r"\sqrt{2}"),
-        ("10^{100}+1", "10^{100}"),
-        ("0.3333333333333333333333", r"\frac{1}{3}"),
-        ("x + * 3", "x + * 3 + 0"),
-        ("__import__('os')", "x"),
+        ("x^{2}+2x+2", "(x+1)^{2}"), (r"\sqrt{x^{2}}", "x"), ("R", "r"), (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
+        (r"\sqrt{2}+10^{-50}", r"\sqrt{2}"), ("10^{100}+1", "10^{100}"), ("0.3333333333333333333333", r"\frac{1}{3}"),
+        ("x + * 3", "x + * 3 + 0"), ("__import__('os')", "x"),
     ],
-)
+)  # fmt: skip
 def test_expressions_with_different_values_or_none_are_not(answer, gold):
     assert not symbolic.equal(answer, gold, 5)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.statistics import clustered
 from tyler.experiments.declared.removal import WHOLE, texts_cell
 from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Results, Table, in_order, seeded
 from tyler.experiments.scales import COLOURS, STAGE2, Scale, cell, methods
@@ -54,22 +54,28 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def told(one: Measured, family: str | None, operator: str) -> dict[str, Any]:
     """One operator: calls an answer, the share of answers with any, calls for 100 visible tokens, and the curve."""
-    answers = [
-        ([position for name, position in calls if name == operator], visible)
-        for record in one.found
-        for calls, visible, here in zip(
-            record["calls"] or (), record["visible"], record["families"], strict=bool(record["calls"])
-        )
-        if family in (None, here)
+    records = [record for record in one.found if record["calls"]]
+    by_seed = [
+        [
+            ([position for name, position in calls if name == operator], visible)
+            for calls, visible, here in zip(record["calls"], record["visible"], record["families"], strict=True)
+            if family in (None, here)
+        ]
+        for record in records
     ]
+    answers = [answer for seed in by_seed for answer in seed]
     if not answers:
         return {"operator": operator, "answers": 0}
     places = [position / max(1, visible) for positions, visible in answers for position in positions]
+    shares = [fmean(bool(positions) for positions, _ in problem) for problem in zip(*by_seed, strict=True)]
+    low, high = clustered(shares, len(records))
     return {
         "operator": operator,
         "answers": len(answers),
         "calls": round(len(places) / len(answers), 4),
-        "share": round(fmean(bool(positions) for positions, _ in answers), 4),
+        "share": round(fmean(shares), 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
         "rate": round(100 * len(places) / max(1, sum(visible for _, visible in answers)), 4),
         "position": round(fmean(places), 4) if places else None,
         "curve": smoothed(places, len(answers)),
@@ -102,9 +108,8 @@ def tables(results: Results) -> list[Table]:
 
 
 def share_of(one: Mapping[str, Any]) -> str:
-    """The share of answers with any call, in per cent, with Wilson's interval."""
-    low, high = wilson(round(one["share"] * one["answers"]), one["answers"])
-    return f"{100 * one['share']:.1f} ({100 * low:.1f}–{100 * high:.1f})"
+    """The share of answers with any call, in per cent, with its interval over problems."""
+    return f"{100 * one['share']:.1f} ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
 
 
 def figures(results: Results) -> dict[str, Figure]:

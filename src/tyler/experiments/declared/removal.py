@@ -13,7 +13,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from tyler.evaluation.statistics import wilson
+from tyler.evaluation.statistics import clustered
 from tyler.experiments.cells import TEXTS, Cell, Decoding, Training
 from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, in_order, seeded
 from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
@@ -106,22 +106,33 @@ def findings(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def induced(whole: Measured, without: Measured) -> dict[str, Any]:
     """What newly fails and what is newly solved without an operator."""
-    kinds: Counter[str] = Counter()
+    seeds = [(whole.records[seed][1], record) for seed, (_, record) in without.records.items() if seed in whole.records]
+    failed: list[tuple[int, str]] = []
     solved = repaired = 0
-    for seed, (_, record) in without.records.items():
-        if seed in whole.records:
-            before = whole.records[seed][1]
-            solved += before["outcomes"].count(Outcome.CORRECT)
-            pairs = list(zip(before["outcomes"], record["outcomes"], strict=True))
-            repaired += sum(one != Outcome.CORRECT == other for one, other in pairs)
-            broken = [place for place, (one, other) in enumerate(pairs) if one == Outcome.CORRECT != other]
-            kinds.update(kinds_of(before, record, broken))
+    for before, record in seeds:
+        solved += before["outcomes"].count(Outcome.CORRECT)
+        pairs = list(zip(before["outcomes"], record["outcomes"], strict=True))
+        repaired += sum(one != Outcome.CORRECT == other for one, other in pairs)
+        broken = [place for place, (one, other) in enumerate(pairs) if one == Outcome.CORRECT != other]
+        failed += zip(broken, kinds_of(before, record, broken), strict=True)
+    kinds = Counter(name for _, name in failed)
+    count = len(seeds[0][0]["outcomes"]) if seeds else 0
     return {
         "solved": solved,
-        "failed": kinds.total(),
+        "failed": len(failed),
         "repaired": repaired,
         "kinds": {one: kinds[one] for one in KINDS},
+        "intervals": {
+            one: interval([place for place, name in failed if name == one], count, len(seeds)) for one in KINDS
+        },
     }
+
+
+def interval(places: Sequence[int], count: int, seeds: int) -> list[float]:
+    """The 95% interval of a number of failures, each of one of `count` problems, over the problems."""
+    failures = Counter(places)
+    ends = clustered([failures[place] / seeds for place in range(count)], seeds) if seeds else (0.0, 0.0)
+    return [round(count * seeds * end, 2) for end in ends]
 
 
 def kinds_of(before: Record, after: Record, broken: Sequence[int]) -> list[str]:
@@ -163,8 +174,7 @@ def figures(results: Results) -> dict[str, Figure]:
             at = [number + 0.27 * (place - 1) for number in range(len(KINDS))]
             counts = list(one["kinds"].values())
             axes.bar(at, counts, width=0.25, color=COLOURS[one["row"]], label=f"without {one['row']}")
-            for x, count in zip(at, counts, strict=True):
-                low, high = (one["solved"] * end for end in wilson(count, one["solved"]))
+            for x, count, (low, high) in zip(at, counts, one["intervals"].values(), strict=True):
                 bar(axes, x, count, (low, high), "#333333")
                 axes.annotate(str(count), (x, high), (0, 2), textcoords="offset points", ha="center", fontsize=5)
         axes.set_xticks(range(len(KINDS)), KINDS)
@@ -182,5 +192,5 @@ EXPERIMENT = Experiment(
     findings,
     figures,
     base=WHOLE,
-    drawn="Bars are Wilson's 95% intervals of the share of answers that were solved before.",
+    drawn="Bars are 95% intervals of the counts over problems.",
 )

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from tyler.tasks.benchmarks.jsonl import boxed_solution, equal
 from tyler.tasks.data_files import Row
-from tyler.tasks.problem import Problem
+from tyler.tasks.problem import Problem, after_thought
 from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 
-_END_OF_THOUGHT = "</think>"
 _COLUMNS = ("generations", "is_reasoning_complete", "correctness_math_verify")
 
 
@@ -44,16 +43,9 @@ def _verified_solution(row: Row) -> str | None:
         if flags == [True, True]:
             if not isinstance(generation, str):
                 raise row.error("generations", f"must hold strings, got {type(generation).__name__}")
-            if written := _after_thought(generation):
+            if written := after_thought(generation).strip():
                 return written
     return None
-
-
-def _after_thought(generation: str) -> str:
-    """The text after the thought; "" where the thought never ends."""
-    if "<think>" in generation and _END_OF_THOUGHT not in generation:
-        return ""
-    return generation.rpartition(_END_OF_THOUGHT)[2].strip()
 
 
 def _listed(row: Row, column: str) -> list[object]:

@@ -15,9 +15,8 @@ from functools import lru_cache
 from tyler.tasks.mini.algebra import ALGEBRA
 from tyler.tasks.mini.arithmetic import ARITHMETIC
 from tyler.tasks.mini.programs import PROGRAMS
-from tyler.tasks.mini.puzzle import Family, Puzzle
+from tyler.tasks.mini.puzzle import STYLES, Family, Puzzle, full, habit
 from tyler.tasks.mini.science import SCIENCE
-from tyler.tasks.mini.styles import STYLES, full, habit
 from tyler.tasks.mini.theorems import THEOREM
 from tyler.tasks.problem import Problem
 
