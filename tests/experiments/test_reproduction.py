@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tyler.cli.main import main
+from tyler.cli.reproduce import tokenizers_in
 from tyler.experiments import declared
 from tyler.experiments.cells import FORMAT, Cell, Sources, name_of
 from tyler.experiments.declared import main as main_experiment
@@ -25,6 +26,7 @@ from tyler.experiments.outputs import RESULTS, render
 from tyler.experiments.records import names as read_names
 from tyler.experiments.reproduction import MARKER, RECORDS, Reproduction, check_folder, with_seeds
 from tyler.experiments.scales import SCALES, Scale, scale_named
+from tyler.experiments.smoke import one_problem, tokenizer_of
 from tyler.tasks.task import GradeOptions
 
 TINY = SCALES["tiny"]
@@ -309,3 +311,57 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     assert main(["reproduce", "continual", "--scale", "paper", "--dry-run", "--hardware", "H100-80GB"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "not here" in line]
     assert len(rows) == 4 + 4 * 4 * 4 and all(line.rstrip()[-1].isdigit() for line in rows), "a cell is one line"
+
+
+# ------------------------------------------------------------------------------------------------------- the smoke run
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--smoke"], "--smoke is a dry run; give --dry-run too"),
+        (["--dry-run", "--tokenizers", "."], "--tokenizers belongs to --dry-run --smoke"),
+        (["--dry-run", "--smoke", "--tokenizers", "no/such"], "--tokenizers no/such is not a folder"),
+        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer here; give"),
+    ],
+)
+def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "main", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_smoke_run_takes_every_method_through_a_step_and_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "main", "--scale", "mini", "--dry-run", "--smoke"]) == 0
+    assert f"main: {len(FEW) * 2} cells, all of them ran" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_is_the_folder_whose_name_the_model_begins_with(tmp_path: Path) -> None:
+    for name in ("qwen", "qwen3", "llama"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+    assert tokenizer_of("qwen3-4b", tmp_path) == tmp_path / "qwen3"
+    assert tokenizer_of("qwen2.5-1.5b", tmp_path) == tmp_path / "qwen"
+    assert tokenizer_of("smollm3-3b", tmp_path) is None
+
+
+def test_tokenizers_are_looked_for_beside_the_files_of_the_tasks(tmp_path: Path) -> None:
+    assert tokenizers_in(None) is None and tokenizers_in(tmp_path) is None
+    (tmp_path / "tokenizers").mkdir()
+    assert tokenizers_in(tmp_path) == tmp_path / "tokenizers"
+
+
+def test_a_task_without_files_lends_a_problem_of_mini(root: Path) -> None:
+    paper, nothing = SCALES["paper"], GradeOptions()
+    assert one_problem(paper.tasks["GPQA-Diamond"], Sources({}), nothing).task == "mini"
+    assert one_problem(paper.tasks["GSM8K"], Sources({"gsm8k": "data"}), nothing) == replace(
+        paper.tasks["GSM8K"], count=1, max_new_tokens=12
+    )
+    code = paper.domains[0].questions
+    assert one_problem(code, Sources({"humaneval": "data"}), nothing).task == "mini"
+    assert (
+        one_problem(code, Sources({"humaneval": "data"}), GradeOptions(allow_code_execution=True)).task == "humaneval"
+    )

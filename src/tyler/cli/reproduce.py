@@ -32,8 +32,23 @@ class Instead:
     all experiments, also those of our own studies."""
     dry_run: bool = False
     """Run nothing: list every cell with its tokens and memory."""
+    smoke: bool = False
+    """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
+    and one problem of each task, in a folder that is removed at the end."""
+    tokenizers: SomeFolder = None
+    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3; by default that in --data which
+    is called tokenizers."""
     trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = ()
     """Run nothing: one number or row of a table, by the row and the column, with every record that it is from."""
+
+    def check(self) -> None:
+        """Raise ValueError for options that do not go together, and for a folder that is not there."""
+        if self.smoke and not self.dry_run:
+            raise ValueError("--smoke is a dry run; give --dry-run too")
+        if self.tokenizers is not None and not self.smoke:
+            raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
+        if self.tokenizers is not None and not self.tokenizers.is_dir():
+            raise ValueError(f"--tokenizers {self.tokenizers} is not a folder")
 
 
 EVERYTHING = Instead()
@@ -86,8 +101,14 @@ def reproduce(
     made = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
+    instead.check()
     if processes < 1:
         raise ValueError(f"--processes must be at least 1, got {processes}")
+    if instead.smoke:
+        from tyler.experiments.smoke import run as rehearse
+
+        rehearse(made, instead.tokenizers or tokenizers_in(data), options)
+        return
     if not show_instead(instead, made, hardware):
         carry_out(made, hardware, options, processes, bound)
 
@@ -141,6 +162,11 @@ def studies_beside(made: Reproduction) -> list[Reproduction]:
         if names := [name for name in declared.studies() if declared.find(name).entries(scale)]:
             found.append(replace(made, names=names, scale=scale))
     return found
+
+
+def tokenizers_in(data: Path | None) -> Path | None:
+    """The folder of tokenizers beside the tasks' files, where it is there."""
+    return data / "tokenizers" if data is not None and (data / "tokenizers").is_dir() else None
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:

@@ -15,4 +15,5 @@ estimates.py      tokens and memory of a cell before it is run
 reproduction.py   `tyler reproduce`: run what is missing, then results.json
 outputs.py        tables and figures from results.json alone (figures.py, tyler.mplstyle)
 listing.py        a dry run's list, and what a number is made of
+smoke.py          everything once, on small random backbones
 """

@@ -67,7 +67,7 @@ class PackedWeight:
 
 
 def _padded(x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "more inputs"]:
-    """At least FEWEST rows, unless there are none."""
+    """At least FEWEST rows, of any but zero."""
     return torch.nn.functional.pad(x, (0, 0, 0, FEWEST - len(x))) if 0 < len(x) < FEWEST else x
 
 
