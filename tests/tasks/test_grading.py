@@ -37,7 +37,7 @@ def test_a_task_may_be_written_as_people_write_it(written, name):
     [
         (
             "gms8k",
-            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are gpqa, gsm8k, humaneval, jsonl, math500",
+            "unknown task 'gms8k'; did you mean 'gsm8k'? known tasks are chains, gpqa, gsm8k, humaneval, jsonl",
         ),
         ("", "unknown task ''; known tasks are"),
         ("math", "unknown task 'math'; .*math500"),
