@@ -173,8 +173,9 @@ class BaseEngine(ABC):
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
-        finished = sorted(self.as_completed(requests), key=lambda event: event.index)
-        return [event.trajectory for event in finished]
+        rows = [self.prepare(request, streamed=False) for request in requests]
+        finished = {event.index: event.trajectory for event in self._decoded(rows) if isinstance(event, FinishEvent)}
+        return [finished[row.index] for row in rows]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""

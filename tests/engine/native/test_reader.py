@@ -169,7 +169,8 @@ def test_attention_of_any_lengths_sees_what_runs_see(family: str, monkeypatch: p
     runs, lengths = started(decoder), started(decoder)
     expected = [read(runs, wholes, ends) for ends in steps]
     monkeypatch.setattr(varlen, "varlen_attn", by_sequence)
-    monkeypatch.setattr(attention, "ByRuns", OfAnyLength)
+    monkeypatch.setattr(attention, "runs_of", lambda spans: iter([spans]))
+    monkeypatch.setattr(attention, "Run", OfAnyLength)
     for ends, states in zip(steps, expected, strict=True):
         found = read(lengths, wholes, ends)
         assert found.keys() == states.keys() and all(close(found[slot], states[slot]) for slot in found)
