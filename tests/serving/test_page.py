@@ -48,6 +48,12 @@ def test_every_file_that_the_page_names_is_sent_with_its_type_under_a_strict_pol
     assert "unsafe" not in page.POLICY and "http" not in page.POLICY
 
 
+def test_the_page_s_questions_are_answered_right_by_the_model_that_ships() -> None:
+    answers = Tyler.from_pretrained("mini-tyler").solve(list(EXAMPLES), max_new_tokens=CONTROL_TOKENS)
+    given = [re.findall(r"boxed\{(.*?)\}", answer.text)[-1:] for answer in answers]
+    assert given == [["59"], ["15"], ["86"], ["11"], ["7"], ["52"]]
+
+
 @pytest.mark.parametrize("name", ["nothing.js", "..%2f..%2fmodel.py", "%2e%2e/report.html", "page.css/../../x"])
 def test_nothing_else_is_sent(name: str, served: Served) -> None:
     assert served.get(f"/page/{name}").status_code == 404

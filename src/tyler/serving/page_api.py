@@ -42,12 +42,12 @@ from tyler.serving.service import Limits, Question, Service
 EXAMPLES = (
     "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
     "Find x when $5x - 28 = 47$.",
-    "What is $12 \\cdot 7 - 15$?",
-    "Ann has 18 pens. Ann buys 3 boxes of 6 pens. How many pens does Ann have?",
+    "Leo has 60 apples. Leo doubles them. Leo breaks 34. How many apples now?",
+    "If $6n + 3 = 3n + 36$, what is n?",
     "Find x when $3x + 9 = 30$.",
-    "Sam gets 40 coins. Sam spends 17. Sam gets 8. How many coins are left?",
+    "Zoe has 23 shells. Zoe gets 37. Zoe breaks 40. Zoe picks 32. How many shells are left?",
 )
-"""Questions to begin with. The lens answers them too: the blocks of other problems are its controls."""
+"""Questions to begin with, which `mini-tyler` answers right. The lens answers them too: the blocks of other problems are its controls."""
 CONTROL_TOKENS = 256
 
 
