@@ -199,15 +199,6 @@ def test_an_unknown_stage_is_refused_at_once(model: Tyler) -> None:
         model.at_stage("x")
 
 
-def test_an_engine_in_two_threads_is_refused_in_words(model: Tyler) -> None:
-    engine = model.engine()
-    engine.add_request(model.request(tiny.SHORT, max_new_tokens=4))
-    with engine._sole_user, pytest.raises(RuntimeError, match="taking a step in another thread; give each thread an"):
-        engine.step()
-    while engine.waiting or engine.rows:
-        engine.step()
-
-
 def test_the_last_stage_decides_who_routes_by_default(model: Tyler) -> None:
     operators = {"backbone": Never(), "stage1": AtBoundaries(), "stage2": Learned()}
     expected = {**operators, "sft": Never(), "grpo": Never()}

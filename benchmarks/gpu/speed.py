@@ -16,11 +16,11 @@ from random import Random
 import torch
 from transformers import GenerationConfig, Qwen3Config
 
+from gpu.reference import full_graph, gradients, traces
 from gpu.steps import Check, Finding, Setup, Step
 from harness import Contest, Figure, Work, compete, note, timed
 from models import filled, shaped
 from real_training import plain_step, supervised_model
-from training import full_graph, gradients, traces
 from tyler import GLOBAL, PROCEDURE, STATE, Forced, Never, Request, Tyler
 from tyler.config.files import load_config
 from tyler.config.loops import SftConfig, Stage1Config

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from tyler.config.meanings import OPERATOR, first_paragraph, meaning, own_text, section_in
+from tyler.config.meanings import OPERATOR, first_paragraph, meaning, own_text
 from tyler.config.schema import Config
+from tyler.config.sections import sections_in
 from tyler.modeling.operators import Operator
 
 HEAD = """# Every setting
@@ -43,7 +44,8 @@ def section(name: str, field: FieldInfo) -> str:
     if name == "operators":
         rows, about = operator_rows(), "The typed latent operators, in the order of their action ids; a list of:"
     else:
-        rows, about = list(rows_of(name, section_in(field.annotation))), first_paragraph(field.annotation)
+        (owner,), about = sections_in(field.annotation), first_paragraph(field.annotation)
+        rows = list(rows_of(name, owner))
     return "\n".join(
         [
             f"## `{name}`\n\n{textwrap.fill(about, 120)}\n",
@@ -58,7 +60,7 @@ def section(name: str, field: FieldInfo) -> str:
 def rows_of(prefix: str, owner: Any) -> Iterator[str]:
     """The rows of a section, those of the sections inside it after their key."""
     for name, field in owner.model_fields.items():
-        key, nested = f"{prefix}.{name}", section_in(field.annotation)
+        key, nested = f"{prefix}.{name}", next(iter(sections_in(field.annotation)), None)
         if nested is None:
             yield row(key, values(field), default(field), meaning(owner, name))
         else:

@@ -184,7 +184,7 @@ def test_every_block_is_read_with_every_control(model: Tyler, answers: list[Traj
 
 def test_enough_latents_keep_every_token_and_fewer_do_not(model: Tyler) -> None:
     fewest = []
-    problems = [problem.prompt for problem in load_problems("mini", "dev", count=6)]
+    problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
     for answer in model.solve(problems, max_new_tokens=160):
         truth = Rescored.of(model, answer, 0)
         latents = answer.latents[0]

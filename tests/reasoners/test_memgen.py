@@ -992,7 +992,7 @@ def test_the_commands_train_one_after_the_other(
     assert main(["train", "memgen-trigger", "tiny.yaml", "--start", "nowhere"]) == 2
     assert "tyler train memgen" in capsys.readouterr().err
     assert main(["train", "memgen", "tiny.yaml", "--start", "runs/tiny-memgen"]) == 2
-    assert "--start is for memgen-weaver-grpo" in capsys.readouterr().err
+    assert "tyler train memgen starts from the backbone; --start is for" in capsys.readouterr().err
     assert (
         main(["train", "memgen-weaver-grpo", "tiny.yaml", "--start", "runs/tiny-memgen-trigger", "--output", "x"]) == 2
     )

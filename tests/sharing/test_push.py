@@ -69,6 +69,7 @@ def evaluated(run: Path, weights: str, name: str = "gsm8k") -> Path:
     folder.mkdir(parents=True)
     settings = {"weights": weights, "problems": {"gsm8k": "4, sha256 0123456789abcdef"}, "max_new_tokens": 64}
     settings |= {"model": str(run), "method_settings": {"router": "Learned()", "budget": 5}}
+    settings |= {"sampling": {"temperature": 0.0}, "samples": 1}
     (folder / "settings.json").write_text(json.dumps(settings))
     call = Invocation("global", 0, 0, 5, 0)
     common = {"family": "", "level": 0, "gold": "1", "answer": "1", "finish_reason": "eos", "invocations": (call,)}

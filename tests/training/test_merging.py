@@ -107,7 +107,7 @@ def test_the_command_merges_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
     model = Tyler.start(Backbone.load("mini", dtype="float32"), ()).at_stage("sft")
     model.policy.add_lora(LoraSettings())
     model.save_pretrained(tmp_path / "sft")
-    assert main(["merge", str(tmp_path / "sft"), str(tmp_path / "merged")]) == 0
+    assert main(["merge", str(tmp_path / "sft"), "--output", str(tmp_path / "merged")]) == 0
     assert "is an ordinary model now" in capsys.readouterr().out
     backbone, plain = Backbone.load(str(tmp_path / "merged")), Backbone.load("mini")
     assert backbone.tokenizer.get_vocab() == plain.tokenizer.get_vocab()

@@ -47,7 +47,8 @@ EXAMPLES = (
     "Find x when $3x + 9 = 30$.",
     "Zoe has 23 shells. Zoe gets 37. Zoe breaks 40. Zoe picks 32. How many shells are left?",
 )
-"""Questions to begin with, which `mini-tyler` answers right. The lens answers them too: the blocks of other problems are its controls."""
+"""Questions to begin with, which `mini-tyler` answers right. The lens answers them too: the blocks of other problems
+are its controls."""
 CONTROL_TOKENS = 256
 
 
