@@ -268,10 +268,11 @@ def test_all_canonical_solutions_are_correct(problems: list[Problem]) -> None:
 
 @needs_sandbox
 def test_canonical_bodies_are_correct_however_their_indentation_was_lost(problems: list[Problem]) -> None:
-    bodies = [canonical_body(each) for each in problems]
-    for dress in (str, str.strip, textwrap.dedent, lambda body: fenced(body.strip()), lambda body: f"So:\n\n{body}"):
-        found = outcomes([dress(body) for body in bodies], problems)
-        assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
+    """Each problem in one dress, and each dress on 32 or 33 problems."""
+    dresses = (str, str.strip, textwrap.dedent, lambda body: fenced(body.strip()), lambda body: f"So:\n\n{body}")
+    bodies = [dresses[place % len(dresses)](canonical_body(each)) for place, each in enumerate(problems)]
+    found = outcomes(bodies, problems)
+    assert [each.id for each, outcome in zip(problems, found, strict=True) if outcome is not Outcome.CORRECT] == []
 
 
 def canonical_body(found: Problem) -> str:
