@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import socket
+import urllib.error
+import urllib.request
 from dataclasses import replace
+from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     LocalEntryNotFoundError,
@@ -246,3 +251,28 @@ def test_an_answer_ends_where_the_chat_template_ends_a_turn() -> None:
     assert target_ids(tokenizer, "5")[-1] == end
     assert word in found.text_settings["end_tokens"]
     assert found.text_origin()["the end tokens"] != plain.text_origin()["the end tokens"]
+
+
+def test_a_hub_out_of_reach_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a retry: nothing asks the network again once its address does not answer."""
+    asked = []
+
+    def refuse(request: urllib.request.Request, timeout: float) -> None:
+        asked.append(request.full_url)
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the Hub is asked again"))
+    with pytest.raises(FileNotFoundError, match="The Hub cannot be reached, or HF_HUB_OFFLINE forbids it"):
+        Backbone.load("someone/unheard-of-model")
+    assert len(asked) == 1
+
+
+def test_a_hub_that_answers_with_an_error_is_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: urllib.request.Request, timeout: float) -> None:
+        raise urllib.error.HTTPError(request.full_url, 403, "Forbidden", Message(), None)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    assert not backbone.hub_is_out_of_reach()

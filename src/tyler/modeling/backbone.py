@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -43,6 +46,9 @@ from tyler.modeling.memory_errors import is_out_of_memory
 from tyler.modeling.merged_adapters import MergedAdapter
 from tyler.modeling.tokenizer import load_tokenizer, text_settings
 from tyler.tasks.prompts import turn_end
+
+HUB_SECONDS = 5
+"""How long an answer of the Hub's address is waited for."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,8 @@ def read_saved(
     location = place or located(id)
     check_location(location)
     check_one_set_of_weights(id, Path(location))
-    arguments = {"revision": revision, "trust_remote_code": False}
+    cached = not Path(location).is_dir() and hub_is_out_of_reach()
+    arguments = {"revision": revision, "trust_remote_code": False, "local_files_only": cached}
     with translated_errors(id):
         config = AutoConfig.from_pretrained(location, **arguments)
     check_supported(id, config)
@@ -228,7 +235,20 @@ def read_saved(
             f"{min(found['missing_keys'])}; download or save it again"
         )
     with translated_errors(id):
-        return model, load_tokenizer(location, revision)
+        return model, load_tokenizer(location, revision, local_files_only=cached)
+
+
+def hub_is_out_of_reach() -> bool:
+    """Whether nothing answers at the Hub's address: its library would ask again for half a minute before it says so."""
+    if constants.HF_HUB_OFFLINE:
+        return True
+    try:
+        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_SECONDS):
+            return False
+    except urllib.error.HTTPError:
+        return False
+    except OSError:
+        return True
 
 
 def check_one_set_of_weights(id: str, folder: Path) -> None:

@@ -27,16 +27,20 @@ CORPUS = (
 """What decides whether two tokenizers are one: normalisation, splitting, digits, spaces, marks, bytes and decoding."""
 
 
-def load_tokenizer(location: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    location: str, revision: str | None = None, *, local_files_only: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or a Hub id. Raises what transformers raises if it is missing.
 
     transformers builds some classes anew and forgets what their tokenizer.json says of normalisation, splitting or
     decoding: the model would read tokens that it never saw. Such a one is read as saved; raises ValueError, naming the
     text they differ on, where that differs from the file too.
     """
-    arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": False}
-    tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(location, **arguments))
-    saved = cached_file(location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    arguments: dict[str, Any] = {"revision": revision, "local_files_only": local_files_only}
+    tokenizer = cast(
+        PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(location, trust_remote_code=False, **arguments)
+    )
+    saved = cached_file(location, "tokenizer.json", **arguments, _raise_exceptions_for_missing_entries=False)
     if saved is None or not isinstance(tokenizer, PreTrainedTokenizerFast) or differs(tokenizer, Path(saved)) is None:
         return tokenizer
     tokenizer = PreTrainedTokenizerFast.from_pretrained(location, **arguments)
