@@ -18,8 +18,8 @@ def gradients(parameters: Sequence[Tensor], step: Callable[[], object]) -> Tenso
     for parameter in parameters:
         parameter.grad = None
     step()
-    found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
-    return torch.cat([one.flatten() for one in found])
+    parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in parameters]
+    return torch.cat([part.flatten() for part in parts])
 
 
 def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> list[Example]:
@@ -29,8 +29,8 @@ def traces(count: int, length: int, blocks: int, vocab: int, random: Random) -> 
         total = random.randint(length // 2, length)
         ids = [random.randrange(vocab) for _ in range(total)]
         prompt = total // 4
-        places = sorted(random.sample(range(total - prompt), blocks))
-        insertions = tuple(Insertion(place, random.choice(PAPER_OPERATORS).name) for place in places)
+        positions = sorted(random.sample(range(total - prompt), blocks))
+        insertions = tuple(Insertion(position, random.choice(PAPER_OPERATORS).name) for position in positions)
         examples.append(Example(ids[:prompt], ids[prompt:], insertions))
     return examples
 
@@ -47,7 +47,7 @@ def full_graph(model: Tyler, examples: Sequence[Example], num_targets: int | Non
         ids = torch.tensor([*example.prompt_ids, *example.target_ids], device=backbone.device)
         embeds, start = backbone.embed(ids), len(example.prompt_ids)
         x, done, decided = embeds[:start], 0, []
-        insertions = {one.position: one.operator for one in example.insertions}
+        insertions = {insertion.position: insertion.operator for insertion in example.insertions}
         for target in range(len(example.target_ids)):
             if target in insertions:
                 x = torch.cat([x, embeds[start + done : start + target]])
