@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PROMPT, NEW, LONG, CALLS, CALLING = 64, 64, 300, 5, 8
 KV = 2**30
 KINDS = ("plain", "without", "calls")
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""Plain vLLM beside its caller too, as Tyler's engine has it."""
 
 
 def prompts(batch: int, vocabulary: int, run: int) -> list[list[int]]:
@@ -180,7 +182,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     for kind in KINDS:
         command = [sys.executable, *sys.argv, "--kind", kind]
-        told = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=True).stdout
+        told = subprocess.run(
+            command, env={**os.environ, **IN_PROCESS}, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         (line,) = [line for line in told.splitlines() if line.startswith("{")]  # vLLM prints there too
         found[kind] = json.loads(line)
     report(found, given.batches)
