@@ -19,7 +19,8 @@ Changed so far, for lack of a processor's time and by development problems: the 
 that run on, on a schedule of 600; from there on rows were packed, 1,024 positions at once. It then solved 124 of 300
 development problems, and 110 of the 176 others had right steps with a wrong result, most often of a subtraction. A
 second adapter on top of the first therefore learns as many chains of arithmetic (`chains`) as word problems, 16 in a
-step, on a schedule that was cut and lengthened as time allowed (460, 320, 240 and 460 steps).
+step, on a schedule that was cut and lengthened as time allowed (460, 320, 240, 460 and 400 steps). Both together solve
+147 of 300 (the target is 55%); the best adapter of rank 8 for their sum solves 136.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ SKILL = Training(
         f"lora.target_modules={EVERY_MAP}",
     ),
 )
-"""An adapter of 5 MB in half precision. Of 300 development problems it solved 51 after 100 steps and 124 after 600, and
-its loss still fell. It is in commit 84b7e8afbdae, docs/results/smollm2-growth/skill, and not shipped."""
+"""The first adapter, of 5 MB in half precision. Of 300 development problems it solved 51 after 100 steps and 124 after
+600. It is in commit 84b7e8afbdae, docs/results/smollm2-growth/skill; the second one, which continues it, is in commit
+183049c75307, skill2 beside it. Neither ships."""
 MERGED = Training("merge", start=SKILL)
 STAGE1 = Training("stage1", WITHOUT_END, start=MERGED)
 PAUSE = Training("stage1", (*WITHOUT_END, "stage1.latents=constant", "stage1.learning_rate=0.1"), start=MERGED)
