@@ -87,7 +87,7 @@ def stopped_in_time(seconds: float) -> Iterator[None]:
     def ask() -> None:
         wait = max(0.0, seconds)
         while not over.wait(wait) and not signals.ask_to_stop():
-            wait = 0.1
+            wait = 0.01
 
     Thread(target=ask, daemon=True).start()
     try:
