@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, SomeFolder
+from tyler.cli.options import ModelName, SomeFolder, answerer_of
 from tyler.evaluation.options import Decoding, Placement
 
 if TYPE_CHECKING:
@@ -45,28 +45,15 @@ def bench(
     """
     if count < 1 or min(slots, default=0) < 1:
         raise ValueError(f"--count {count} and --slots {' '.join(map(str, slots))}: each must be at least 1")
-    router, memory, engine = decoding.routed, placement.bytes, placement.engine_choice
-    sampling = decoding.sampling
     from tyler.tasks import load_problems
 
     problems = load_problems(task, path=data, count=count)
+    sampling = decoding.sampling
     with loading(model):
-        from tyler.reasoners import registry
-
-        answerer = registry.answerer(
-            model,
-            router=router,
-            budget=decoding.budget,
-            max_new_tokens=decoding.max_new_tokens,
-            backbone=placement.backbone,
-            device=placement.device,
-            dtype=placement.dtype,
-            memory=memory,
-            engine=engine,
-        )
+        answerer = answerer_of(model, decoding, placement)
     requests = [answerer.request(problem.prompt, sampling) for problem in problems]
     _answers(answerer, requests[:1], 1)
-    _print_header(model, answerer, task, problems)
+    _print_header(model, answerer, task, problems, placement.device)
     for at_once in slots:
         started = time.perf_counter()
         answers = _answers(answerer, requests, at_once)
@@ -79,11 +66,15 @@ def _answers(answerer: Answerer, requests: Sequence[Request], slots: int) -> lis
     return answers
 
 
-def _print_header(model: str, answerer: Answerer, task: str, problems: list[Problem]) -> None:
+def _print_header(model: str, answerer: Answerer, task: str, problems: list[Problem], device: str | None) -> None:
     import torch
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
-    print(f"{model}, {answerer.dtype}, {len(problems)} problems of {task}, {device}")
+    from tyler.modeling.backbone import best_device
+    from tyler.presentation import counted
+
+    used = torch.device(device or best_device())
+    where = torch.cuda.get_device_name(used) if used.type == "cuda" else counted(torch.get_num_threads(), "CPU thread")
+    print(f"{model}, {answerer.dtype}, {len(problems)} problems of {task}, {where}")
     print(f"{'slots':>6}{'seconds':>10}{'answers/s':>12}{'tokens/s':>12}{'latents/s':>12}{'invocations':>13}")
 
 

@@ -24,6 +24,8 @@ from tyler.evaluation.options import (
 
 if TYPE_CHECKING:
     from tyler.config.schema import Config
+    from tyler.evaluation.options import Decoding, Placement
+    from tyler.reasoners.registry import Answerer
 
 __all__ = [
     "ConfigName",
@@ -38,6 +40,7 @@ __all__ = [
     "SomeFile",
     "SomeFolder",
     "SomeNumber",
+    "answerer_of",
     "last_part",
     "load_settings",
     "memory_of",
@@ -55,6 +58,24 @@ def load_settings(config: str, overrides: Sequence[str]) -> Config:
     from tyler.config.files import load_config
 
     return load_config(config, overrides)
+
+
+def answerer_of(model: str, decoding: Decoding, placement: Placement, stop: Sequence[str] = ()) -> Answerer:
+    """What answers for a saved model or a backbone, as a command's arguments say. Raises as `registry.answerer`."""
+    from tyler.reasoners import registry
+
+    return registry.answerer(
+        model,
+        router=decoding.routed,
+        budget=decoding.budget,
+        max_new_tokens=decoding.max_new_tokens,
+        stop=stop,
+        backbone=placement.backbone,
+        device=placement.device,
+        dtype=placement.dtype,
+        memory=placement.bytes,
+        engine=placement.engine_choice,
+    )
 
 
 def last_part(model: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from tyler.cli.logs import loading
-from tyler.cli.options import ModelName, SomeFile
+from tyler.cli.options import ModelName, SomeFile, answerer_of
 from tyler.evaluation import options
 
 if TYPE_CHECKING:
@@ -78,23 +78,9 @@ def solve(
         question: The question; "-" reads it from standard input.
     """
     _check(question, decoding, telling, files)
-    router, bound, engine = decoding.routed, placement.bytes, placement.engine_choice
+    sampling = decoding.sampling
     with loading(model):
-        from tyler.reasoners import registry
-
-        sampling = decoding.sampling
-        answerer = registry.answerer(
-            model,
-            router=router,
-            budget=decoding.budget,
-            max_new_tokens=decoding.max_new_tokens,
-            stop=decoding.stop,
-            backbone=placement.backbone,
-            device=placement.device,
-            dtype=placement.dtype,
-            memory=bound,
-            engine=engine,
-        )
+        answerer = answerer_of(model, decoding, placement, decoding.stop)
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
         return

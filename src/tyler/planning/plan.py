@@ -23,7 +23,7 @@ from tyler.config.sections import Section
 from tyler.modeling.architectures import settings_of
 from tyler.planning import memory
 from tyler.planning.memory import Parameters, Parts, Shape, count_parameters
-from tyler.planning.steps import SECTIONS, STEPS, planned_step
+from tyler.planning.steps import STEPS, planned_step, section_of
 from tyler.training.micro_batches import LEAST_POSITIONS
 
 MARGIN = 1.2
@@ -161,7 +161,7 @@ def smaller(config: Config, phase: str) -> Iterator[Changes]:
             yield {"stage2.calibration.num_problems": problems}
         return
     method = phase.removesuffix(" step")
-    section = SECTIONS.get(method, method)
+    section = section_of(method)
     loop = config.loops[section]
     changes: Changes = {}
     if not loop.gradient_checkpointing:

@@ -6,6 +6,7 @@ from tyler.config.loops import MemGenGrpoConfig, OptimizationConfig, TracesConfi
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
 from tyler.planning.memory import PROMPT, Read, Shape, Step, adapter_size, answer_latents, count_parameters
+from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import MicroBatches
 
 
@@ -50,7 +51,12 @@ def rows_of(config: Config, section: str, length: int) -> int:
 def planned_step(shape: Shape, config: Config, method: str) -> Step:
     """The largest micro-batch of a method's step that a config allows: traces and answers as long as they may be, an
     insertion at the end, where it costs most. Raises KeyError for an unknown method."""
-    return STEPS[method](shape, config, SECTIONS.get(method, method))
+    return STEPS[method](shape, config, section_of(method))
+
+
+def section_of(method: str) -> str:
+    """The section with the steps and batches of a training."""
+    return TRAININGS[method].loop if method in TRAININGS else method
 
 
 def _stage1(shape: Shape, config: Config, section: str) -> Step:
@@ -130,10 +136,3 @@ STEPS = {
     "memgen-trigger": _trigger,
 }
 """Every training, by its name on the command line."""
-SECTIONS = {
-    "grpo": "stage2",
-    "memgen": "memgen.weaver",
-    "memgen-weaver-grpo": "memgen.weaver_grpo",
-    "memgen-trigger": "memgen.trigger",
-}
-"""The sections of their loops, where they have another name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from tyler.tasks import Problem
 from tyler.tasks.prompts import Question
 
 
-class EngineReasoner:
+class EngineReasoner(ABC):
     """What all reasoners on an engine of a model share."""
 
     name: str
@@ -27,9 +28,9 @@ class EngineReasoner:
     slots: int
     memory: int | None
 
+    @abstractmethod
     def request(self, question: Question, settings: AnswerSettings) -> Request:
         """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
-        raise NotImplementedError
 
     def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
         """What the engine is asked to continue."""
