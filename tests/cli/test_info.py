@@ -55,7 +55,8 @@ def test_bench_has_a_line_for_every_number_of_slots(capsys: pytest.CaptureFixtur
     columns = [dict(zip(heads.split(), map(float, line.split()), strict=True)) for line in lines]
     assert [line["slots"] for line in columns] == [1, 2]
     for line in columns:
-        assert line["answers/s"] == pytest.approx(2 / line["seconds"], rel=0.1)
+        shortest, longest = line["seconds"] - 0.0005, line["seconds"] + 0.0005  # both figures are rounded
+        assert 2 / longest - 0.05 <= line["answers/s"] <= 2 / shortest + 0.05
         assert line["tokens/s"] + line["latents/s"] > 0
 
 

@@ -83,4 +83,4 @@ def _print_line(slots: int, answers: list[Trajectory], seconds: float) -> None:
     latents = sum(answer.num_latents for answer in answers)
     calls = sum(answer.num_invocations for answer in answers)
     rates = "".join(f"{amount / seconds:>12.1f}" for amount in (len(answers), tokens, latents))
-    print(f"{slots:>6}{seconds:>10.2f}{rates}{calls:>13}", flush=True)
+    print(f"{slots:>6}{seconds:>10.3f}{rates}{calls:>13}", flush=True)
