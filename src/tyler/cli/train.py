@@ -56,7 +56,7 @@ def train(
     Args:
         config: A YAML file, or a preset: mini, smollm2-135m, paper, qwen2.5-1.5b, smollm3-3b, qwen3-4b.
         start: The run or saved model to start from: for stage2 by default runs/CONFIG-stage1, for the methods that
-            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, by default none.
+            continue a MemGen runs/CONFIG-memgen; for stage1 an earlier Stage 1, for sft a peft folder, by default none.
         output: Run directory; by default runs/CONFIG-METHOD.
         resume: Continue the run in the output directory from its newest checkpoint.
         dry_run: Of stage1 and stage2: train nothing, but take one step of both stages with random weights, decode one
@@ -69,8 +69,8 @@ def train(
     """
     if dry_run and method not in STAGES:
         raise ValueError(f"--dry-run is for stage1 and stage2, not for {method}; `tyler plan {config}` has its memory")
-    if start is not None and method not in ("stage1", *STARTS):
-        wanted = ", ".join(("stage1", *STARTS))
+    if start is not None and method not in (continuable := ("stage1", "sft", *STARTS)):
+        wanted = ", ".join(continuable)
         raise ValueError(f"tyler train {method} starts from the backbone; --start is for {wanted}")
     settings = _settings(config, overrides, lock)
     if _rehearsed(settings, dry_run, tokenizer, length):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -10,8 +11,16 @@ from torch import Tensor, nn
 
 from tyler.config.schema import Config
 from tyler.model import Tyler
-from tyler.modeling.lora import LoraSettings
-from tyler.training.command import Prepared, development_problems, load_backbone, origin_of, training_command
+from tyler.modeling.lora import LoraSettings, load_lora
+from tyler.training.command import (
+    Prepared,
+    check_inherited,
+    development_problems,
+    load_backbone,
+    lora_settings,
+    origin_of,
+    training_command,
+)
 from tyler.training.objectives import token_logprobs
 from tyler.training.packing import read_packed
 from tyler.training.supervised import SupervisedTrainer
@@ -46,14 +55,22 @@ class SftTrainer(SupervisedTrainer[Tyler, Trace]):
 
 
 @training_command
-def run(config: Config) -> Prepared[Tyler]:
-    """`tyler train sft`: the policy's LoRA learns on the backbone of the config."""
+def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
+    """`tyler train sft`: the policy's LoRA learns on the backbone of the config; `start`, a peft folder, is continued.
+
+    Raises CheckpointError where `start` holds no adapter of this backbone, ValueError for one of other settings.
+    """
     backbone = load_backbone(config)
     traces, problems = load_traces(config, backbone), development_problems(config, config.sft)
     development = traces_of(problems, config, backbone) if problems else []
     torch.manual_seed(config.sft.seed)
     lora = LoraSettings(**config.lora.model_dump())
     model = Tyler.start(backbone, (), lora, config.prompt).at_stage("sft")
-    model.policy.add_lora(lora)
-    origin = origin_of(backbone.fingerprint(), map(Trace.content, traces), backbone)
+    if start is None:
+        model.policy.add_lora(lora)
+    else:
+        model.policy.lora = load_lora(backbone.model, Path(start))
+        check_inherited(config, start, backbone, lora_settings(config, "lora", model.policy.lora))
+    started = backbone if start is None else model
+    origin = origin_of(started.fingerprint(), map(Trace.content, traces), backbone)
     return Prepared(model, origin, SftTrainer(model, traces, config.sft, development).train)

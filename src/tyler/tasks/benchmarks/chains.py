@@ -69,7 +69,7 @@ def _problem(name: str, steps: Sequence[Step]) -> Problem:
         task="chains",
         prompt=" ".join([f"Start with {written(steps[0].left)}.", *orders, "What is the result?"]),
         answer=written(answer),
-        solution=mawps.trace(steps, answer),
+        solution=mawps.trace(steps, answer, worked=True),
         family=mawps.OPERATIONS[steps[-1].operation],
         level=len(steps),
     )

@@ -24,7 +24,7 @@ from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem, fingerprint
 from tyler.tasks.task import Source, Task, as_written, boxed, either_way
 from tyler.tasks.templates import grouped, held_out_groups, template
-from tyler.tasks.word_problems import in_formula, published_number, readable, written
+from tyler.tasks.word_problems import decimal, in_formula, published_number, readable, written
 
 OPERATIONS = {"+": "Addition", "-": "Subtraction", "*": "Multiplication", "/": "Common-Division"}
 """The names that SVAMP gives to operations."""
@@ -61,6 +61,13 @@ class Step:
     def formula(self) -> str:
         """`$4+3=7$`: without spaces, because a `$` is known to open a formula only where its end is near."""
         return f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}={in_formula(self.result)}$"
+
+    def worked(self) -> str:
+        """Digit by digit, where there are several: `$48-19$: $48-10=38$, $38-9=29$`; else the formula."""
+        if len(smaller := _digit_by_digit(self)) < 2:
+            return self.formula()
+        asked = f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}$"
+        return f"{asked}: {', '.join(one.formula() for one in smaller)}"
 
 
 def problem(row: Row, split: str) -> Problem | None:
@@ -117,6 +124,34 @@ def step(left: Fraction, operation: str, right: Fraction) -> Step:
     return Step(left, operation, right, _COMPUTE[operation](left, right))
 
 
+def _digit_by_digit(by: Step) -> list[Step]:
+    """An operation as several, each with one digit of a number; of a division, one digit of a whole result."""
+    if by.operation in "+-":
+        return _in_turn(by.left, by.operation, _digits(by.right))
+    if by.operation == "/":
+        parts = _digits(by.result) if by.result.denominator == 1 else []
+        single = [step(part * by.right, "/", by.right) for part in parts]
+    else:
+        split, by_one = (by.right, by.left) if len(_digits(by.right)) > 1 else (by.left, by.right)
+        single = [step(part, "*", by_one) for part in _digits(split)]
+    results = [one.result for one in single]
+    return [*single, *_in_turn(results[0], "+", results[1:])] if single else []
+
+
+def _in_turn(left: Fraction, operation: str, numbers: Sequence[Fraction]) -> list[Step]:
+    steps = list[Step]()
+    for number in numbers:
+        steps.append(step(steps[-1].result if steps else left, operation, number))
+    return steps
+
+
+def _digits(number: Fraction) -> list[Fraction]:
+    """A number as a sum of its digits: 305 is 300 + 5. Empty where no decimals hold it."""
+    whole, _, places = (decimal(number) or "0").partition(".")
+    digits = [(int(digit), Fraction(10) ** -place) for place, digit in enumerate(whole + places, start=1 - len(whole))]
+    return [digit * unit for digit, unit in digits if digit]
+
+
 def _operand(row: Row, word: str, numbers: Sequence[Fraction]) -> Fraction:
     place = _PLACEHOLDER.fullmatch(word)
     return published_number(row, "Equation", word) if place is None else _chosen(row, "Equation", place, numbers)
@@ -128,12 +163,13 @@ def _chosen(row: Row, field: str, place: re.Match[str], numbers: Sequence[Fracti
     return numbers[int(place[1])]
 
 
-def trace(steps: Sequence[Step], answer: Fraction) -> str:
-    r"""The target: one paragraph a step (`Step 1: $4+3=7$`) and the boxed answer.
+def trace(steps: Sequence[Step], answer: Fraction, worked: bool = False) -> str:
+    r"""The target: one paragraph a step (`Step 1: $4+3=7$`), `worked` or not, and the boxed answer.
 
     Where the source rounded its answer, the last step ends in `\approx` and the answer.
     """
-    lines = [f"Step {number}: {step.formula()}" for number, step in enumerate(steps, start=1)]
+    formula = Step.worked if worked else Step.formula
+    lines = [f"Step {number}: {formula(step)}" for number, step in enumerate(steps, start=1)]
     if steps[-1].result != answer:
         lines[-1] = lines[-1].removesuffix("$") + rf"\approx {in_formula(answer)}$"
     return "\n\n".join([*lines, final_paragraph(in_formula(answer))])

@@ -135,7 +135,7 @@ def _problem(name: str, told: Told) -> Problem:
         task="mawpsvaried",
         prompt=told.text,
         answer=written(answer),
-        solution=mawps.trace(told.steps, answer),
+        solution=mawps.trace(told.steps, answer, worked=True),
         family=mawps.OPERATIONS[told.steps[-1].operation],
         level=len(told.steps),
     )
