@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from tyler.tasks.answers.boxed import boxed_answer, boxed_span
-from tyler.tasks.answers.numbers import exact_number
+from tyler.tasks.answers.boxed import boxed_answer, boxed_span, plain
+from tyler.tasks.answers.numbers import number as read_number
 
 # ------------------------------------------------------------------------------------------------------- extraction
 
@@ -82,8 +82,8 @@ def test_boxes_in_a_leading_thought_do_not_count(completion, answer):
         (r"\text{12}", 12), ("1/2", Fraction(1, 2)), (r"-\frac{1}{2}", Fraction(-1, 2)), (r"\dfrac{4}{2}", 2),
     ],
 )  # fmt: skip
-def test_exact_number_reads_a_single_number_exactly(text, number):
-    assert exact_number(text) == number
+def test_a_single_number_is_read_exactly(text, number):
+    assert read_number(plain(text)) == number
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_exact_number_reads_a_single_number_exactly(text, number):
         "12:00", "2516_8", "2004!", "x", "x=5", "junk or 0", "nan", "inf", "1e9999", "9" * 300, "\u0664", "10%", "5 cm",
     ],
 )  # fmt: skip
-def test_exact_number_reads_nothing_else(text):
-    assert exact_number(text) is None
+def test_nothing_else_is_read_as_a_number(text):
+    assert read_number(plain(text)) is None
