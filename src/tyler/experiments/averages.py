@@ -45,7 +45,7 @@ def numbers() -> dict[tuple[str, str, str, str], float]:
 
 
 def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> str:
-    """One printed number as text, with a dagger where no count of right answers gives it; empty where there is none."""
+    """One printed number, with a dagger where no count of right answers gives it; empty where the paper has none."""
     found, problems = numbers().get((table, group, row, column)), contents()["problems"]
     if found is None:
         return ""
