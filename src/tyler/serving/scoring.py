@@ -52,7 +52,7 @@ def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
 
 def hidden_states(engine: Engine, embeds: Float[Tensor, "seq dim"]) -> Float[Tensor, "seq dim"]:
     """The policy's last hidden states of a context."""
-    decoder = engine.policy.decoder()
+    decoder = engine.policy.decoder
     states: Tensor = decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0]
     return states
 
