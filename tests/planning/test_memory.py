@@ -81,7 +81,7 @@ def test_parameters_are_counted_exactly(family: str, targets: tuple[str, ...]) -
     assert counts.psi == model.policy.psi.numel()
     assert counts.stage1 == sum(parameter.numel() for parameter in model.synthesizer.trainable())
     assert counts.stage2 == trainable(model.policy)
-    layers = FusedDecoder(model.synthesizer.decoder()).layers
+    layers = FusedDecoder(model.synthesizer.decoder).layers
     products = [product for layer in layers for product in (layer.qkv, layer.output, layer.gate_up, layer.down)]
     assert counts.adapted == sum(product.weight.numel() for product in products if is_adapted(product.modules))
 
@@ -113,7 +113,7 @@ def kept(family: str, layers: int, dtype: torch.dtype, read: Read, dropout: floa
     synthesizer = Tyler.start(
         Backbone("wide", model, tiny.tokenizer()), tiny.OPERATORS, LoraSettings(dropout=dropout)
     ).synthesizer.train()
-    decoder = synthesizer.training_decoder
+    decoder = synthesizer.decoder
     embeds = torch.randn(read.rows, read.length, 128, dtype=dtype)
     with Allocations() as allocations:
         out = read_packed(decoder, list(embeds), recompute=recompute)

@@ -52,7 +52,7 @@ def test_they_start_at_the_scale_of_embeddings_around_the_mean_of_what_traces_gi
     plain = model.synthesizer.mapping()
     with torch.no_grad():
         for example in examples:
-            (blocks,) = synthesize(model.backbone, model.synthesizer.training_decoder, plain, [example])
+            (blocks,) = synthesize(model.backbone, model.synthesizer.decoder, plain, [example])
             for insertion, block in zip(example.insertions, blocks, strict=True):
                 head = plain[insertion.operator]
                 assert isinstance(head, Head)

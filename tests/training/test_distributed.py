@@ -203,7 +203,7 @@ def sharded_gradients(recompute: bool) -> list[Any]:
         losses = [test_stage1.accumulated(model, examples, MicroBatches(1), recompute) for _ in range(2)]
         parameters = model.synthesizer.trainable()
         distributed.sum_gradients(parameters)
-        layers = [model.backbone.decoder.layers[0], model.synthesizer.training_decoder.layers[0]]
+        layers = [model.backbone.decoder.layers[0], model.synthesizer.decoder.layers[0]]
         held = [one.to_local().numel() if hasattr(one, "to_local") else one.numel() for one in frozen_matrices(layers)]
         drawn = [one.grad.numpy() for one in parameters if one.grad is not None]
         return [losses, drawn, sum(held)]

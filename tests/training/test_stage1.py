@@ -233,7 +233,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
     examples = draw_batch(traces, SMALL, 0)
     total, count = 0.0, 0
     for example in examples:
-        latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [example])
+        latents = synthesize(model.backbone, model.synthesizer.decoder, model.heads, [example])
         logprobs, _ = target_logprobs(model.backbone, [example], latents)
         total, count = total - float(logprobs.detach().sum()), count + len(example.target_ids)
     with open_new(tmp_path) as run:
@@ -244,7 +244,7 @@ def test_the_reported_loss_is_the_mean_over_the_visible_targets_of_the_batch(tmp
 def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> None:
     seen = []
     model = fresh(dropout=0.5)
-    hook = model.synthesizer.training_decoder.layers[0].register_forward_pre_hook(
+    hook = model.synthesizer.decoder.layers[0].register_forward_pre_hook(
         lambda module, args: seen.append(model.synthesizer.training)
     )
     with open_new(tmp_path) as run:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
 from tyler.config.sizes import positions_at_once
-from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps
+from tyler.modeling.architectures import DEFAULTS, FAMILIES, biased_maps, siblings
 from tyler.modeling.operators import Operator
-from tyler.modeling.projections import siblings
 from tyler.training.micro_batches import CALIBRATION_ROWS
 
 if TYPE_CHECKING:  # a plan is made without torch, which takes seconds to import

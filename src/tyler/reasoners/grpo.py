@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from tyler.config.schema import Config
-from tyler.engine.native.engine import longest_prompt
+from tyler.engine.base import longest_prompt
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.tasks.problem import Problem

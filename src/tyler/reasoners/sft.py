@@ -34,7 +34,7 @@ def batch_loss(
     """Cross-entropy of some traces' target tokens, over the batch's `num_targets`: what `transformers` computes."""
     device = model.backbone.device
     rows = [embed_ids(model.backbone, [*trace.prompt_ids, *trace.target_ids[:-1]]) for trace in traces]
-    hidden = read_packed(model.policy.training_decoder, rows, recompute=gradient_checkpointing)
+    hidden = read_packed(model.policy.decoder, rows, recompute=gradient_checkpointing)
     states = [row[len(trace.prompt_ids) - 1 :] for row, trace in zip(hidden, traces, strict=True)]
     targets = torch.tensor([token for trace in traces for token in trace.target_ids], device=device)
     return -token_logprobs(torch.cat(states), model.backbone.head, targets).sum() / num_targets

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choices, draw, entropy
+from tyler.engine.soft_sampling import Choice, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
@@ -103,7 +103,9 @@ class SoftThinking:
         end = self.backbone.tokenizer.get_vocab().get(END)
         return Memory(sampling, sampling.stream(purpose=2), None if end in prompt_ids else end)
 
-    def choose(self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]) -> Choices:
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+    ) -> list[Choice]:
         tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
         soft = [False] * len(memories)
         mixtures: dict[int, Tensor] = {}
@@ -122,7 +124,7 @@ class SoftThinking:
             if soft[row]:
                 embeds[row] = mixture
         found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return Choices(tokens, found, soft, [False] * len(tokens), embeds)
+        return list(map(Choice, tokens, found, soft, [False] * len(tokens), embeds))
 
     def _weights(
         self, p: Float[Tensor, "rows vocab"], memories: Sequence[Memory]

@@ -35,7 +35,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choices, draw, entropy
+from tyler.engine.soft_sampling import Choice, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
@@ -153,7 +153,9 @@ class SwiReasoning:
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
         return Memory(sampling, max_new_tokens)
 
-    def choose(self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]) -> Choices:
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+    ) -> list[Choice]:
         tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
         p = logits.softmax(dim=-1)
         soft, ended, mixes = [], [], []
@@ -174,7 +176,7 @@ class SwiReasoning:
             if mix is not None:
                 embeds[row] = mix.share * embeds[row] + (1 - mix.share) * self.backbone.embedding[mix.token]
         found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return Choices(tokens, found, soft, ended, embeds)
+        return list(map(Choice, tokens, found, soft, ended, embeds))
 
     def _token(self, memory: Memory, drawn: int) -> int:
         """The token of the step: a queued one goes before the drawn one, which alone can lock."""

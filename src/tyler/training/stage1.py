@@ -54,7 +54,7 @@ def batch_loss(
     model: Tyler, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
 ) -> Float[Tensor, ""]:
     """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
-    synthesizer, recompute = model.synthesizer.training_decoder, gradient_checkpointing
+    synthesizer, recompute = model.synthesizer.decoder, gradient_checkpointing
     latents = synthesize(model.backbone, synthesizer, model.heads, examples, recompute=recompute)
     logprobs, mask = target_logprobs(model.backbone, examples, latents, recompute=recompute)
     return stage1_loss(logprobs, mask, num_targets)
@@ -161,7 +161,7 @@ def shard(model: Tyler, config: Stage1Config, num_development: int, device: torc
                 "not divide"
             )
     model.backbone.fingerprint()  # taken while the weights are whole; every checkpoint names it
-    distributed.shard_layers([model.backbone.decoder, model.synthesizer.training_decoder])
+    distributed.shard_layers([model.backbone.decoder, model.synthesizer.decoder])
     for part in (model.backbone.model, model.synthesizer, model.policy):
         cast(nn.Module, part).to(device)
 

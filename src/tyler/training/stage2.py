@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tyler.config.schema import Config
-from tyler.engine.native.engine import longest_prompt
+from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling, seed_of
@@ -125,7 +125,7 @@ class Stage2Trainer(GrpoTrainer):
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, Tensor]:
         policy, recompute = self.model.policy, self.loop.gradient_checkpointing
         packed = pack_for(self.backbone, [rollout.trajectories[place] for place in places])
-        return replay_logprobs(policy.training_decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
+        return replay_logprobs(policy.decoder, self.backbone.head, policy.psi, packed, recompute=recompute)
 
     @torch.no_grad()
     def reference(self, rollout: Rollout, places: list[int]) -> Float[Tensor, "rows actions"] | None:

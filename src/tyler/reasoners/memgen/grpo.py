@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
-from tyler.engine.native.engine import longest_prompt
+from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
@@ -235,7 +235,7 @@ def replay_decisions(
     assert model.trigger is not None
     device = model.backbone.device
     rows = [embed_ids(model.backbone, [*one.prompt_ids, *visible_actions(one)]) for one in trajectories]
-    read = read_packed(model.trigger.training_decoder, rows, recompute=gradient_checkpointing)
+    read = read_packed(model.trigger.decoder, rows, recompute=gradient_checkpointing)
     logprobs = []
     for hidden, trajectory, consulted in zip(read, trajectories, consultations, strict=True):
         asked_at = [len(trajectory.prompt_ids) + one.position - 1 for one in consulted]

@@ -50,7 +50,7 @@ def replayed_logprobs(
 ) -> tuple[Float[Tensor, "batch targets"], Tensor]:
     """log p of every target token around newly computed latents, with gradients to the weaver; and their mask."""
     backbone, weaver = model.backbone, model.weaver
-    decoder, recompute = weaver.training_decoder, gradient_checkpointing
+    decoder, recompute = weaver.decoder, gradient_checkpointing
     latents = synthesize(backbone, decoder, weaver.mapping(), examples, weaver.map_inputs, recompute=recompute)
     return target_logprobs(backbone, examples, latents, temperature=temperature, recompute=recompute)
 

@@ -35,7 +35,7 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.independent import Independent
 from tyler.modeling.loading import load_recorded
-from tyler.modeling.manifest import BackboneRecord, check_files, read_sections, write_manifest
+from tyler.modeling.manifest import DIGESTS, BackboneRecord, check_files, read_manifest, write_manifest
 from tyler.modeling.tensor_files import read_tensors
 from tyler.reasoners.table import check_at_least
 from tyler.runs.checkpoints import latest_checkpoint
@@ -191,7 +191,7 @@ class SoftCot(Independent):
         Raises CheckpointError for one that does not fit.
         """
         folder = folder_of(location)
-        told, digests = read_sections(folder / MANIFEST, SECTIONS)
+        told = read_manifest(folder / MANIFEST, SECTIONS)
         theta = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         alone, record = told["assistant"] == told["backbone"], told["assistant"]
         assistant = theta if alone else load_recorded(record, folder, instead=None, dtype=dtype, device=device)
@@ -200,7 +200,7 @@ class SoftCot(Independent):
         model = cls(theta, assistant, projection, told["prompt"], told["wording"], holders)
         expected = {name: tensor.shape for name, tensor in tensors_of(projection).items()}
         found = read_tensors(folder / WEIGHTS, expected)
-        check_files(folder / MANIFEST, digests, [WEIGHTS, *told["backbone"].files])
+        check_files(folder / MANIFEST, told[DIGESTS], [WEIGHTS, *told["backbone"].files])
         projection.load_state_dict(found)
         return model
 
