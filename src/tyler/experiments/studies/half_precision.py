@@ -6,12 +6,12 @@ The gap between sampling and replay is in `metrics.jsonl` of every training run.
 from __future__ import annotations
 
 from tyler.experiments.cells import Decoding
-from tyler.experiments.scales import MINI
+from tyler.experiments.scales import MINI, Rows
 from tyler.experiments.studies import mini
-from tyler.experiments.study import Comparison, Study
+from tyler.experiments.study import Comparison, Study, cells_of
 
 HALVES = ("bfloat16", "float16")
-ROWS: mini.Rows = {
+ROWS: Rows = {
     "Stage 2": (mini.STAGE2, Decoding()),
     **{
         f"Stage 2 in {dtype}": (MINI.training("stage2", f"backbone.dtype={dtype}", start=mini.STAGE1), Decoding())
@@ -26,7 +26,7 @@ STUDY = Study(
     scale="mini",
     records="half-precision",
     columns=mini.COLUMNS,
-    cells=mini.cells(ROWS, dict(mini.COLUMNS), MINI.seeds),
+    cells=cells_of(MINI.preset, ROWS, mini.COLUMNS.values(), MINI.seeds),
     groups={"dtype of rollouts and learner": tuple(ROWS)},
     comparisons=tuple(Comparison(f"Stage 2 in {dtype}", "Stage 2", DECLARED) for dtype in HALVES),
     kept={},
