@@ -1,8 +1,9 @@
-"""Write the sum of LoRA adapters as one of a given rank, in float16: the best of that rank, by singular values.
+"""Write the sum of LoRA adapters as one of a given rank: the best of that rank, by singular values.
 
-python scripts/join_adapters.py ADAPTER [ADAPTER ...] --rank 4 --output FOLDER
+python scripts/join_adapters.py ADAPTER [ADAPTER ...] --rank 4 --output FOLDER [--dtype float8_e4m3fn]
 
-An adapter is a peft folder. Printed is the share of the sum's squares that each rank up to the given one keeps.
+An adapter is a peft folder. Printed is the share of the sum's squares that each rank up to the given one keeps, and
+how far rounding to the dtype is from what was kept.
 """
 
 from __future__ import annotations
@@ -45,22 +46,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapters", type=Path, nargs="+", help="peft folders, of the same maps")
     parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--dtype", choices=("float16", "float8_e4m3fn"), default="float16", help="what is written")
     parser.add_argument("--output", type=Path, required=True, help="the folder that is written")
     arguments = parser.parse_args()
     kept, tensors = torch.zeros(arguments.rank, dtype=torch.float64), dict[str, Tensor]()
-    total = 0.0
+    dtype: torch.dtype = getattr(torch, arguments.dtype)
+    total = off = 0.0
     for stem, (down, up) in factors(arguments.adapters).items():
         down, up, values = reduced(down, up, arguments.rank)
         kept += values[: arguments.rank].square().cumsum(0)
         total += float(values.square().sum())
-        tensors |= {f"{stem}.lora_A.weight": down, f"{stem}.lora_B.weight": up}
+        rounded = {f"{stem}.lora_A.weight": down.to(dtype), f"{stem}.lora_B.weight": up.to(dtype)}
+        written_down, written_up = (one.double() for one in rounded.values())
+        off += float((up @ down - written_up @ written_down).square().sum())
+        tensors |= rounded
     config = json.loads((arguments.adapters[0] / CONFIG).read_text())
     config |= {"r": arguments.rank, "lora_alpha": arguments.rank}
     arguments.output.mkdir(parents=True)
     (arguments.output / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    save_file({name: one.half().contiguous() for name, one in tensors.items()}, arguments.output / TENSORS)
+    save_file({name: one.contiguous() for name, one in tensors.items()}, arguments.output / TENSORS)
     for rank, squares in enumerate(kept, start=1):
         print(f"rank {rank}: {float(squares) / total:.1%} of the squares")
+    print(f"{arguments.dtype}: off by {(off / float(kept[-1])) ** 0.5:.2%} of what is kept")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,24 @@ def test_an_unknown_command_is_answered_with_the_one_that_was_meant(
     assert f"there is no command {typed!r}{hint}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "mini"], "there is no method 'mini'; methods: stage1, stage2, sft"),
+        (["train", "stage3", "mini"], "there is no method 'stage3'; did you mean 'stage2'?"),
+        (["solve", "mini", "--input", "no.jsonl", "--answers", "a"], "tyler: no.jsonl: No such file or directory"),
+        (["report", "{run}", "--page", "/proc/a.html"], "tyler: /proc/a.html: No such file or directory"),
+    ],
+)
+def test_a_wrong_method_or_file_is_named_in_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("extends: mini\n")
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert main.main([str(tmp_path) if argument == "{run}" else argument for argument in arguments]) == 2
+    assert words in capsys.readouterr().err.strip()
+
+
 def test_the_completion_of_bash_offers_commands_and_their_flags(tmp_path: Path) -> None:
     script = tmp_path / "completion.bash"
     with script.open("w") as file:

@@ -125,7 +125,7 @@ def test_a_changed_question_and_a_foreign_file_are_refused(answerer: Answerer, q
 
 def test_the_file_of_questions_is_no_place_for_answers(answerer: Answerer, questions: Path) -> None:
     questions.write_text('{"problem": "x"}')
-    with pytest.raises(RunError, match="is the file of the questions; choose another --output"):
+    with pytest.raises(RunError, match="is the file of the questions; choose another --answers"):
         run(answerer, questions, questions.name)
     assert questions.read_text() == '{"problem": "x"}'
 

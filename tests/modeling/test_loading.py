@@ -136,16 +136,26 @@ def change(folder: Path) -> torch.Tensor:
     return tensors["q.lora_B.weight"].double() @ tensors["q.lora_A.weight"].double() * scale
 
 
-@pytest.mark.parametrize("rank", [2, 5])
+@pytest.mark.parametrize(
+    ("rank", "dtype", "off"), [(2, "float16", 1e-3), (5, "float16", 1e-3), (5, "float8_e4m3fn", 0.06)]
+)
 def test_joined_adapters_are_the_best_of_their_rank(
-    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rank: int,
+    dtype: str,
+    off: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folders = [random_adapter(tmp_path / "one", 1, 3, 6), random_adapter(tmp_path / "two", 2, 2, 8)]
     joined = tmp_path / "joined"
-    monkeypatch.setattr("sys.argv", ["join", *map(str, folders), "--rank", str(rank), "--output", str(joined)])
+    options = ["--rank", str(rank), "--dtype", dtype, "--output", str(joined)]
+    monkeypatch.setattr("sys.argv", ["join", *map(str, folders), *options])
     JOIN["main"]()
     u, values, vh = torch.linalg.svd(change(folders[0]) + change(folders[1]))
     best = (u[:, :rank] * values[:rank]) @ vh[:rank]
-    torch.testing.assert_close(change(joined), best, rtol=0, atol=0.02)  # float16
+    rounding = float((change(joined) - best).norm() / best.norm())
+    assert 0 < rounding < off
     kept = float(values[:rank].square().sum() / values.square().sum())
-    assert f"rank {rank}: {kept:.1%} of the squares" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"rank {rank}: {kept:.1%} of the squares" in printed and f"{dtype}: off by {rounding:.2%}" in printed

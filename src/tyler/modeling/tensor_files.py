@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tyler.modeling.manifest import CheckpointError
 
-DTYPES = ("F32", "F16", "BF16")
-"""What is read, as safetensors writes it; half precision becomes float32."""
+DTYPES = ("F32", "F16", "BF16", "F8_E4M3")
+"""What is read, as safetensors writes it; all of it becomes float32."""
 SHOWN = 6
 
 

@@ -60,14 +60,21 @@ class Step:
 
     def formula(self) -> str:
         """`$4+3=7$`: without spaces, because a `$` is known to open a formula only where its end is near."""
-        return f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}={in_formula(self.result)}$"
+        return f"${self.equation()}$"
+
+    def equation(self) -> str:
+        """`4+3=7`."""
+        return f"{in_formula(self.left)}{self.operation}{in_formula(self.right)}={in_formula(self.result)}"
 
     def worked(self) -> str:
-        """Digit by digit, where there are several: `$48-19$: $48-10=38$, $38-9=29$`; else the formula."""
+        """Digit by digit, where there are several: `$48-19$: 48-10=38, 38-9=29`; else the formula.
+
+        What is worked out stands outside formulas, so that a step has one place for an operator, worked or not.
+        """
         if len(smaller := _digit_by_digit(self)) < 2:
             return self.formula()
         asked = f"${in_formula(self.left)}{self.operation}{in_formula(self.right)}$"
-        return f"{asked}: {', '.join(one.formula() for one in smaller)}"
+        return f"{asked}: {', '.join(one.equation() for one in smaller)}"
 
 
 def problem(row: Row, split: str) -> Problem | None:
