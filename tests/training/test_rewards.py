@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,13 @@ def test_functions_of_this_process_are_rewards_too() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- many verdicts
+
+
+def test_a_thought_that_never_ends_and_the_question_itself_are_no_success() -> None:
+    problems = [PROBLEMS[0], PROBLEMS[0], Problem("p2", "math500", "The derivative?", "3x^2")]
+    thought = answer("Let me try \\boxed{1}, no wait")
+    answers = [thought, replace(thought, thought_open=True), answer(r"\boxed{\frac{d}{dx} x^3}")]
+    assert [one is not None and one.correct for one in verdicts.Verifier()(problems, answers)] == [True, False, False]
 
 
 def test_a_fault_of_the_grader_is_no_verdict_on_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
