@@ -23,7 +23,7 @@ from models import filled, shaped, untrained
 from real_training import plain_step, supervised_model
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.config.loops import TracesConfig, Stage1Config
+from tyler.config.loops import Stage1Config, TracesConfig
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import sft
 from tyler.training import stage1

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tyler.config.loops import MemGenGrpoConfig, MemGenTriggerConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
-from tyler.engine.native.engine import longest_prompt
+from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
