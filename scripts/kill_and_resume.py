@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +70,13 @@ class Stage:
         return pid
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="mini", help="a preset or a YAML file")
     parser.add_argument("--kills", type=int, default=20, help="of each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--output", type=Path, help="where the runs stay; by default nowhere")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     folder = arguments.output or Path(tempfile.mkdtemp(prefix="kill-and-resume-"))
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):

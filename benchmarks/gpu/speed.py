@@ -23,7 +23,7 @@ from models import filled, shaped, untrained
 from real_training import plain_step, supervised_model
 from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.config.loops import SftConfig, Stage1Config
+from tyler.config.loops import Stage1Config, TracesConfig
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners import sft
 from tyler.training import stage1
@@ -122,7 +122,7 @@ def fine_tuning(setup: Setup) -> Iterator[Finding]:
     ]
     model = supervised_model(backbone(setup), load_config("qwen3-4b"))
     assert model.policy.lora is not None
-    trainer = sft.SftTrainer(model, batch, SftConfig(micro_batch_tokens="auto"))
+    trainer = sft.SftTrainer(model, batch, TracesConfig(micro_batch_tokens="auto"))
     ways: dict[str, Work] = {
         "tyler": lambda: [trainer.accumulate(batch)],
         "transformers + peft": lambda: plain_step(model, batch, 1),

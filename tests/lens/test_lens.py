@@ -116,7 +116,7 @@ def test_an_operator_synthesized_plainly_is_what_the_answer_holds(model: Tyler, 
     for answer in typed:
         for index, (call, latents) in enumerate(zip(answer.invocations, answer.latents, strict=True)):
             context = before(model, answer, index)
-            found = synthesized(model.synthesizer.decoder(), model.heads[call.operator], context)
+            found = synthesized(model.synthesizer.decoder, model.heads[call.operator], context)
             assert torch.allclose(found, latents, atol=1e-3)
             seen.add(call.operator)
     assert seen == {"global", "state", "procedure"}
@@ -133,7 +133,7 @@ def test_what_takes_a_blocks_place_is_what_its_name_says(model: Tyler, typed: li
     assert torch.allclose(found["means"], sum(others["state"]) / len(others["state"]), atol=1e-6)
     assert any(torch.equal(found["other problem"], one) for one in others["state"])
     context = before(model, answer, index)
-    procedure = synthesized(model.synthesizer.decoder(), model.heads["procedure"], context)
+    procedure = synthesized(model.synthesizer.decoder, model.heads["procedure"], context)
     assert torch.equal(found["other operator"], procedure), "the operator after it in the model's order"
     again = replacements(model, answer, index, others, torch.Generator().manual_seed(0))
     assert all(torch.equal(found[name], again[name]) for name in found)

@@ -63,7 +63,7 @@ def reproduce(
 
     Args:
         names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all;
-            or a study of ours by name: mini, mini_development, baselines, half_precision, smollm2,
+            or a study of ours by name: mini, mini_development, baselines, stage2_variants, smollm2,
             smollm2_growth.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
