@@ -77,11 +77,11 @@ def curve(steps: list[dict[str, float]]) -> dict[str, float]:
     """The mean reward of the first, the middle and the last ten steps; the mismatch over all."""
     middle = len(steps) // 2
     parts = {"first": steps[:10], "middle": steps[middle - 5 : middle + 5], "last": steps[-10:]}
-    found = {f"reward_{name}": fmean(one["stage2/reward"] for one in part) for name, part in parts.items()}
+    columns = {f"reward_{name}": fmean(step["stage2/reward"] for step in part) for name, part in parts.items()}
     for name in ("replay_gap", "replay_gap_mean", "replay_gap_p99", "cut_share"):
-        values = [one[f"stage2/{name}"] for one in steps if f"stage2/{name}" in one]
-        found[name] = max(values) if name == "replay_gap" else fmean(values)
-    return found
+        values = [step[f"stage2/{name}"] for step in steps if f"stage2/{name}" in step]
+        columns[name] = max(values) if name == "replay_gap" else fmean(values)
+    return columns
 
 
 def missing(results: Path, rows: list[str], seeds: list[int]) -> Iterator[tuple[str, int]]:
@@ -95,13 +95,13 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
-    asked = parser.parse_args()
-    asked.output.mkdir(parents=True, exist_ok=True)
-    results = asked.output / "results.jsonl"
-    for row, seed in missing(results, asked.rows, asked.seeds):
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    results = arguments.output / "results.jsonl"
+    for row, seed in missing(results, arguments.rows, arguments.seeds):
         with results.open("a") as file:
-            file.write(json.dumps(measured(row, seed, asked.output)) + "\n")
-    for row in asked.rows:
+            file.write(json.dumps(measured(row, seed, arguments.output)) + "\n")
+    for row in arguments.rows:
         lines = [line for line in read_jsonl(results) if line["row"] == row]
         print(f"{row}: {fmean(line['right'] for line in lines):.1f} of {lines[0]['of']} ({len(lines)} seeds)", lines)
 

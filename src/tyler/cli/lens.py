@@ -88,8 +88,8 @@ def lens(
     if question:
         seen = seen_in(loaded, model, question, problems, seed, asking)
     else:
-        asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
-        seen = surveyed(loaded, model, asked, problems, seed, asking)
+        described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
+        seen = surveyed(loaded, model, described, problems, seed, asking)
     show([seen.json] if json_ else seen.tables)
     if page is not None:
         atomic_write(page, seen.page)
@@ -111,19 +111,21 @@ def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: 
 
     answer, *others = loaded.solve([question, *problems], **asking)
     readings = read_blocks(loaded, answer, others, seed)
-    told = json.dumps([reading.to_dict() for reading in readings])
-    return Seen(answer_page(name, question, answer, readings), told, answer_tables(answer, readings))
+    content = json.dumps([reading.to_dict() for reading in readings])
+    return Seen(answer_page(name, question, answer, readings), content, answer_tables(answer, readings))
 
 
-def surveyed(loaded: Tyler, name: str, asked: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
+def surveyed(
+    loaded: Tyler, name: str, described: str, problems: list[str], seed: int, asking: Mapping[str, Any]
+) -> Seen:
     """The blocks of many answers, counted."""
     import tyler
     from tyler.lens.survey import survey
     from tyler.lens.tables import survey_page
 
-    found = survey(loaded, problems, seed=seed, **asking)
-    told = {"model": name, "problems": asked, "version": tyler.__version__, **found.to_dict()}
-    return Seen(survey_page(name, asked, found), json.dumps(told), survey_tables(found))
+    result = survey(loaded, problems, seed=seed, **asking)
+    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
+    return Seen(survey_page(name, described, result), json.dumps(content), survey_tables(result))
 
 
 def show(parts: Sequence[RenderableType]) -> None:
@@ -143,7 +145,7 @@ def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[Rende
     return [as_text(answer.text, answer.invocations), *tables]
 
 
-def survey_tables(found: Survey) -> list[RenderableType]:
+def survey_tables(result: Survey) -> list[RenderableType]:
     """What is tested, what each replacement costs, and what else was counted."""
     from tyler.lens.tables import (
         LOSSES,
@@ -154,13 +156,13 @@ def survey_tables(found: Survey) -> list[RenderableType]:
         tested_rows,
     )
 
-    over = f"over {found.num_problems} problems, with 95% intervals"
+    over = f"over {result.num_problems} problems, with 95% intervals"
     return [
-        tabled(tested_rows(found), f"what operators do, {over}"),
-        tabled(replaced_rows(found), LOSSES),
-        tabled(other_rows(found), ""),
-        tabled(decoded_rows(found), "decoded again with all latents replaced"),
-        tabled(decoded_tested_rows(found), ""),
+        tabled(tested_rows(result), f"what operators do, {over}"),
+        tabled(replaced_rows(result), LOSSES),
+        tabled(other_rows(result), ""),
+        tabled(decoded_rows(result), "decoded again with all latents replaced"),
+        tabled(decoded_tested_rows(result), ""),
     ]
 
 

@@ -84,10 +84,10 @@ def solve(
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
         return
-    asked = sys.stdin.read() if question == "-" else question
-    events = _events(answerer, asked, sampling, decoding.samples)
+    text = sys.stdin.read() if question == "-" else question
+    events = _events(answerer, text, sampling, decoding.samples)
     if telling.json:
-        _tell_json(events, {"model": model, "problem": asked}, telling.stream)
+        _tell_json(events, {"model": model, "problem": text}, telling.stream)
     else:
         _tell(events, operators=telling.show == "always", alone=decoding.samples == 1)
 
@@ -117,8 +117,8 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
     """What happens in each answer; an event's index is its sample."""
     from tyler.model import spread
 
-    asked = spread([question], sampling, None if num_samples == 1 else num_samples)
-    return answerer.events([answerer.request(one, its) for one, its in asked])
+    questions = spread([question], sampling, None if num_samples == 1 else num_samples)
+    return answerer.events([answerer.request(prompt, its) for prompt, its in questions])
 
 
 def _answer_file(
@@ -148,7 +148,7 @@ def _answer_file(
     print(f"{len(lines) - len(failed)} answers are in {output}")
 
 
-def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> None:
+def _tell_json(events: Iterable[Event], header: dict[str, Any], stream: bool) -> None:
     """Print what happens, a JSON object a line; without `stream` the answers alone."""
     from dataclasses import asdict
 
@@ -163,7 +163,7 @@ def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> 
                 _print_json({"event": "invocation", "sample": sample, **asdict(invocation)})
             case FinishEvent(index=sample, trajectory=trajectory):
                 kind = {"event": "finish"} if stream else {}
-                _print_json({**kind, **asked, "sample": sample, **told(trajectory)})
+                _print_json({**kind, **header, "sample": sample, **told(trajectory)})
 
 
 def _print_json(line: dict[str, Any]) -> None:

@@ -147,10 +147,10 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     torch.manual_seed(config.stage1.seed)
     reader = read_tokenizer(tokenizer)
     problems = load_problems("mini", "train", count=64, seed=config.data.seed)
-    place = torch.device(device) if device is not None else best_device()
-    meter = Meter(place)
+    target = torch.device(device) if device is not None else best_device()
+    meter = Meter(target)
     with meter.phase("build") as build:
-        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
+        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=target)
         model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     examples = long_examples(model, problems, config, length)
@@ -248,7 +248,7 @@ def answer_once(model: Tyler, problem: Problem) -> Trajectory:
 def stage1_work(model: Tyler, examples: Sequence[Example], config: Config) -> Step:
     """What Stage 1 really read at once, at the most."""
     lengths = {operator.name: operator.num_latents for operator in model.operators}
-    latents = [sum(lengths[one.operator] for one in example.insertions) for example in examples]
+    latents = [sum(lengths[insertion.operator] for insertion in example.insertions) for example in examples]
     prefixes = [first_latent(example) for example in examples]
     wholes = [len(example) - 1 + extra for example, extra in zip(examples, latents, strict=True)]
     rows = MicroBatches.of(config.stage1, model.backbone).rows_at_once(max(wholes) + 1, len(examples))
@@ -264,14 +264,14 @@ def stage1_work(model: Tyler, examples: Sequence[Example], config: Config) -> St
 
 def rollout_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Rollout:
     """What was decoded at once."""
-    context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
-    prompt = max(len(one.prompt_ids) for one in trajectories)
+    context = max(len(answer.prompt_ids) + answer.num_visible + answer.num_latents for answer in trajectories)
+    prompt = max(len(answer.prompt_ids) for answer in trajectories)
     return memory.Rollout(min(config.decoding.slots, len(trajectories)), prompt, context)
 
 
 def stage2_work(model: Tyler, trajectories: Sequence[Trajectory], config: Config) -> Step:
     """What Stage 2 read of these answers at once."""
-    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
+    context, actions = rollout_work(trajectories, config).context, max(len(answer.actions) for answer in trajectories)
     rows = MicroBatches.of(config.stage2, model.backbone).rows_at_once(context, len(trajectories))
     read = Read(rows, context, context, masked=False)
     return steps.stage2_step(Shape.of(model.backbone.model.config), config, read, rows * actions)
@@ -279,7 +279,7 @@ def stage2_work(model: Tyler, trajectories: Sequence[Trajectory], config: Config
 
 def calibration_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Calibration:
     """What psi's start read: answers about as long as those of the rollout."""
-    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
+    context, actions = rollout_work(trajectories, config).context, max(len(answer.actions) for answer in trajectories)
     return memory.Calibration(
         Read(min(CALIBRATION_ROWS, CALIBRATION), context, context, masked=False), CALIBRATION * actions
     )

@@ -252,7 +252,7 @@ class Calibration:
 
 def answer_latents(config: Config) -> int:
     """The latents of an answer that spends its whole budget on the longest operator."""
-    return config.grpo.budget * max((one.num_latents for one in config.operators), default=0)
+    return config.grpo.budget * max((operator.num_latents for operator in config.operators), default=0)
 
 
 def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts:
@@ -282,17 +282,17 @@ def rollout_memory(shape: Shape, config: Config, work: Rollout, element: int) ->
     the caches and the context: what does not fit waits.
     """
     counts = count_parameters(shape, config.lora, config.operators)
-    one = 2 * shape.layers * shape.key_value * element
+    per_position = 2 * shape.layers * shape.key_value * element
     positions = work.slots * work.context
     if config.decoding.memory is not None:
-        positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
+        positions = min(positions, config.decoding.memory // (2 * per_position + shape.dim * element))
     prompts = Read(work.slots, work.prompt, work.prompt)
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
-        "policy's KV": one * positions,
-        "synthesizer's KV": one * positions,
+        "policy's KV": per_position * positions,
+        "synthesizer's KV": per_position * positions,
         "context": positions * shape.dim * element,
         **busiest(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
     }

@@ -60,7 +60,7 @@ def section_of(method: str) -> str:
 
 
 def _stage1(shape: Shape, config: Config, section: str) -> Step:
-    length, latents = config.stage1.max_length, max(one.num_latents for one in config.operators)
+    length, latents = config.stage1.max_length, max(operator.num_latents for operator in config.operators)
     rows = rows_of(config, section, length)
     synthesis = Read(rows, length, length, chunks=config.stage1.insertions.max)
     return stage1_step(shape, config, synthesis, rows * length, Read(rows, latents, length), rows * length)

@@ -77,8 +77,8 @@ class TrainingRun:
     def total(self) -> int | None:
         """The steps that it is to take; None where neither its starts nor the config say so."""
         section = LOOPS[self.loop].loop if self.loop else None
-        found: int | None = self._noted("steps") or (_at(self.config, f"{section}.steps") if section else None)
-        return found
+        total: int | None = self._noted("steps") or (_at(self.config, f"{section}.steps") if section else None)
+        return total
 
     @property
     def status(self) -> Status:
@@ -98,15 +98,15 @@ class TrainingRun:
 def is_locked(file: Path) -> bool:
     """Whether a process holds the lock of a file; one that is not there is held by none."""
     try:
-        found = os.open(file, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(found, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
-        os.close(found)
+        os.close(descriptor)
     return False
 
 

@@ -54,7 +54,7 @@ class CoreUse:
         ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
         low = [] if os.getpriority(os.PRIO_PROCESS, 0) > 0 else [NICE]
         lines = [line.split() for line in STAT.read_text().splitlines() if line.startswith("cpu")]
-        ticks = sum(int(line[1 + place]) for line in lines if line[0] in ours for place in (IDLE, IOWAIT, *low))
+        ticks = sum(int(line[1 + column]) for line in lines if line[0] in ours for column in (IDLE, IOWAIT, *low))
         return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
 
     def busy_until(self, later: CoreUse) -> float:

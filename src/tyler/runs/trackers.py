@@ -143,8 +143,8 @@ class FailSafeTracker:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        told = f"{type(error).__name__}: {error}"
-        logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, told)
+        reason = f"{type(error).__name__}: {error}"
+        logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, reason)
 
 
 def check_tracker(settings: TrackingConfig) -> None:
@@ -183,10 +183,10 @@ def open_tracker(
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings under dotted keys."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flattened
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -161,11 +161,11 @@ def check_private(copy: Path, folder: Path) -> None:
 
     The texts are made so that they cannot; this is the second lock.
     """
-    places = {str(Path.home()), str(Path.cwd()), str(folder.resolve())} - {"/"}
-    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w-])" for place in sorted(places)))
+    folders = {str(Path.home()), str(Path.cwd()), str(folder.resolve())} - {"/"}
+    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(folder_name)}(?![\w-])" for folder_name in sorted(folders)))
     for path in sorted(copy.rglob("*")):
-        if path.suffix in (".json", ".md") and (found := named.search(path.read_text(encoding="utf-8"))):
-            raise PushError(f"{path.relative_to(copy)} would tell others of {found[0]}; nothing was sent")
+        if path.suffix in (".json", ".md") and (match := named.search(path.read_text(encoding="utf-8"))):
+            raise PushError(f"{path.relative_to(copy)} would tell others of {match[0]}; nothing was sent")
 
 
 def show(copy: Path, repo: str) -> None:
