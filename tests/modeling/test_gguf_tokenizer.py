@@ -47,12 +47,11 @@ def refusal(**changes: Any) -> str:
 GPT2 = ["x", "Ġ1250", "Ċ", "Ċ", "1", ".", "ĠHE", "'", "S", "Ġit", "'s"]
 SMOLLM = ["x", "Ġ", "1", "2", "5", "0", "ĊĊ", "1", ".", "ĠHE", "'", "S", "Ġit", "'s"]
 QWEN = ["x", "Ġ", "1", "2", "5", "0", "ĊĊ", "1", ".", "ĠHE", "'S", "Ġit", "'s"]
-LLAMA = ["x", "Ġ", "125", "0", "ĊĊ", "1", ".", "ĠHE", "'S", "Ġit", "'s"]
 
 
-@pytest.mark.parametrize("rule, words", {"gpt-2": GPT2, "smollm": SMOLLM, "qwen2": QWEN, "llama-bpe": LLAMA}.items())
+@pytest.mark.parametrize("rule, words", {"gpt-2": GPT2, "smollm": SMOLLM, "qwen2": QWEN}.items())
 def test_each_rule_splits_text_into_the_words_of_its_model(rule: str, words: list[str]) -> None:
-    found = SPLITTINGS[rule].words().pre_tokenize_str("x 1250\n\n1. HE'S it's")
+    found = SPLITTINGS[rule].words.pre_tokenize_str("x 1250\n\n1. HE'S it's")
     assert [word for word, _ in found] == words
 
 
@@ -61,7 +60,6 @@ def test_words_decide_the_tokens() -> None:
     assert tokenizer(pre="gpt-2").tokenize("125") == ["125"]
     assert tokenizer(pre="smollm").tokenize("125\n\n1.") == ["1", "2", "5", "ĊĊ", "1", "."]
     assert tokenizer(pre="qwen2").tokenize("125\n\n1.") == ["1", "2", "5", "ĊĊ", "1", "."]
-    assert tokenizer(pre="llama-bpe").tokenize("125\n\n1.") == ["125", "ĊĊ", "1", "."]
 
 
 @pytest.mark.parametrize("rule", SPLITTINGS)
@@ -77,17 +75,6 @@ def test_only_qwen_composes_what_it_reads() -> None:
     for rule in SPLITTINGS:
         reader = tokenizer(pre=rule)
         assert (reader.tokenize(apart) == reader.tokenize(composed)) == (rule == "qwen2")
-
-
-def test_a_word_that_is_one_token_needs_no_merges_in_llama_3_alone() -> None:
-    found = metadata()
-    more = {
-        "tokens": [*found["tokenizer.ggml.tokens"], "the125"],
-        "token_type": [*found["tokenizer.ggml.token_type"], 1],
-    }
-    more["tokens"][-1] = "zqz"
-    assert tokenizer(pre="llama-bpe", **more).tokenize("zqz") == ["zqz"]
-    assert tokenizer(pre="qwen2", **more).tokenize("zqz") == ["z", "q", "z"]
 
 
 # --------------------------------------------------------------------------------------------- special tokens
@@ -116,15 +103,6 @@ def test_a_user_defined_token_is_found_in_text_and_is_part_of_the_answer() -> No
     assert reader("a<|endoftext|>").input_ids[-1] == 0
 
 
-@pytest.mark.parametrize(
-    "rule, asked, begins",
-    [("smollm", None, False), ("smollm", True, True), ("llama-bpe", None, True), ("llama-bpe", False, False)],
-)
-def test_a_text_begins_as_the_file_says_or_the_family_does(rule: str, asked: bool | None, begins: bool) -> None:
-    ids = tokenizer(pre=rule, add_bos_token=asked)("x").input_ids
-    assert (ids[0] == 1) == begins and len(ids) == 1 + begins
-
-
 def test_the_chat_template_is_the_files_own() -> None:
     turns = [{"role": "user", "content": "2 + 3?"}]
     text = tokenizer().apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
@@ -140,14 +118,15 @@ def test_every_token_that_ends_an_answer_does(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("rule", ["default", "deepseek-r1-qwen", "smaug-bpe", None])
+@pytest.mark.parametrize("rule", ["default", "llama-bpe", "deepseek-r1-qwen", None])
 def test_an_unknown_rule_is_refused_with_those_that_are_known(rule: str | None) -> None:
     message = refusal(pre=rule)
-    assert repr(str(rule)) in message and "gpt-2, smollm, qwen2, llama-bpe" in message
+    assert repr(str(rule)) in message and "gpt-2, smollm, qwen2." in message
 
 
-def test_sentencepiece_is_refused_by_name() -> None:
+def test_other_tokenizers_are_refused_by_name() -> None:
     assert "tokenizer of kind 'llama'" in refusal(model="llama")
+    assert "tokenizer.ggml.add_bos_token" in refusal(add_bos_token=True)
 
 
 @pytest.mark.parametrize("key", ["tokens", "token_type", "merges"])

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from tyler.modeling.gguf import GgufFile, check_tensors, config_settings, end_ids, tensor_name
+from tyler.modeling.gguf import GgufFile, check_tensors, config_settings, end_ids
 from tyler.modeling.gguf_tokenizer import build_tokenizer
+
+PAIRED = ("llama",)
+"""Families whose files have the two rows of q and k that a rotation mixes side by side, not half a head apart."""
 
 
 def read_gguf(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -33,22 +36,22 @@ def read_gguf(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[Pre
 
 def fill(model: PreTrainedModel, file: GgufFile) -> None:
     """Give a model on the meta device the file's weights. Raises ValueError unless each tensor is one of them."""
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
     empty = dict(cast(nn.Module, model).named_parameters())  # a tied head is there once, as the embedding table
-    check_tensors(file, {tensor_name(name): tuple(parameter.shape) for name, parameter in empty.items()})
-    weights = {name: dequantised(file, tensor_name(name)).to(model.dtype) for name in empty}
+    known = get_tensor_name_map(MODEL_ARCH[file.family.upper()], model.config.num_hidden_layers)
+    names = {weight: cast(str, known.get_name(weight, (".weight", ".bias"))) for weight in empty}
+    check_tensors(file, {names[weight]: tuple(parameter.shape) for weight, parameter in empty.items()})
+    weights = {weight: dequantised(file, name, model.config.head_dim).to(model.dtype) for weight, name in names.items()}
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     rotary = cast(nn.Module, model.base_model.rotary_emb)
     model.base_model.rotary_emb = type(rotary)(config=model.config)  # its tables are computed, not read
 
 
-def dequantised(file: GgufFile, name: str) -> Tensor:
+def dequantised(file: GgufFile, name: str, head_dim: int) -> Tensor:
     """A tensor in float32, with the rows of q and k in the order of a config's rotation."""
     weight = torch.from_numpy(file.dequantised(name))
-    counts = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
-    part = name.split(".")[-2]
-    if not file.family.paired or part not in counts:
+    if file.family not in PAIRED or name.split(".")[-2] not in ("attn_q", "attn_k"):
         return weight
-    settings = file.settings()
-    heads = settings.get(counts[part], settings["attention.head_count"])
-    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
+    return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2).contiguous()

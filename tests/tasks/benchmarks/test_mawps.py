@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tyler.boundaries.placement import find_boundaries
 from tyler.tasks import Outcome, Problem, find_task, grade, load_problems
-from tyler.tasks.benchmarks.mawps import problem
+from tyler.tasks.answers.expressions import value
+from tyler.tasks.benchmarks.mawps import problem, step, trace
 from tyler.tasks.benchmarks.mawpsvaried import problems
 from tyler.tasks.benchmarks.svamp import problem as svamp_problem
 from tyler.tasks.data_files import Row, read_rows
@@ -22,7 +25,8 @@ from tyler.tasks.decontamination import find_overlap, fingerprint
 from tyler.tasks.task import Task
 from tyler.tasks.templates import alike as alike_texts
 from tyler.tasks.templates import grouped, template
-from tyler.tasks.variation import NAMES, alike, fixed, other_names, other_numbers, same_kind
+from tyler.tasks.variation import alike, fixed, other_names, other_numbers, same_kind
+from tyler.tasks.word_problems import NAMES
 
 CONNER = {
     "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "
@@ -388,6 +392,46 @@ def test_real_problems_are_right_and_different(data_dir: Path):
     assert len({one.prompt for one in found}) == len({one.id for one in found}) == 2000
     assert all(one.solution and grade("mawpsvaried", one.solution, one.answer).correct for one in found)
     assert not any(re.search(r"number[0-9]", one.prompt) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("calculation", "worked"),
+    [
+        ("48 - 19", "$48-19$: $48-10=38$, $38-9=29$"),
+        ("27 * 3", "$27*3$: $20*3=60$, $7*3=21$, $60+21=81$"),
+        ("3 * 27", "$3*27$: $20*3=60$, $7*3=21$, $60+21=81$"),
+        (
+            "312 * 146",
+            "$312*146$: $100*312=31200$, $40*312=12480$, $6*312=1872$, $31200+12480=43680$, $43680+1872=45552$",
+        ),
+        ("96 / 4", "$96/4$: $80/4=20$, $16/4=4$, $20+4=24$"),
+        ("0.25 + 0.25", "$0.25+0.25$: $0.25+0.2=0.45$, $0.45+0.05=0.5$"),
+        # one digit, no whole quotient, no decimals
+        ("48 - 9", "$48-9=39$"),
+        ("7 / 2", "$7/2=3.5$"),
+        ("1/3 + 1/3", r"$\frac{1}{3}+\frac{1}{3}=\frac{2}{3}$"),
+    ],
+)
+def test_a_step_is_worked_digit_by_digit_where_there_are_several(calculation: str, worked: str):
+    left, operation, right = calculation.split()
+    one = step(Fraction(left), operation, Fraction(right))
+    assert one.worked() == worked
+    assert trace([one], one.result, worked=True).startswith(f"Step 1: {worked}\n\nThe answer is")
+
+
+AMOUNTS = st.one_of(st.integers(1, 99_999).map(Fraction), st.integers(1, 9_999).map(lambda cents: Fraction(cents, 100)))
+
+
+@given(AMOUNTS, st.sampled_from("+-*/"), AMOUNTS)
+@example(Fraction(96), "/", Fraction(4))
+def test_what_a_step_is_worked_in_is_true_and_ends_in_its_result(left: Fraction, operation: str, right: Fraction):
+    one = step(left, operation, right)
+    asked, _, worked = one.worked().rpartition(": ")
+    smaller = [made.split("=") for made in re.findall(r"\$([^$]+)\$", worked)]
+    assert all(value(calculation) == value(result) for calculation, result in smaller)
+    assert value(smaller[-1][-1]) == one.result
+    assert asked in ("", one.formula().partition("=")[0] + "$")
+    assert (len(smaller) > 1) == bool(asked)
 
 
 def test_chains_are_computed_exactly_and_begin_a_longer_draw():

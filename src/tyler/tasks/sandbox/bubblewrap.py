@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -42,9 +41,8 @@ def obstacle() -> str:
         return f"bubblewrap runs on Linux, this is {sys.platform}; use a Linux machine or container"
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed; install the package 'bubblewrap' (see docs/sandbox.md)"
-    if (machine := os.uname().machine) not in seccomp.MACHINES:
-        known = " and ".join(seccomp.MACHINES)
-        return f"the filter of system calls knows {known}, this is {machine}; use such a machine"
+    if seccomp.library() is None:
+        return "libseccomp is not installed; install the package 'libseccomp2' (see docs/sandbox.md)"
     return ""
 
 
@@ -98,7 +96,7 @@ def _is_mapped(user: int, table: Path) -> bool:
 def _filter(stack: ExitStack) -> int:
     """The end of a pipe that holds the filter; it is smaller than what a pipe holds."""
     reading, writing = _pipe(stack)
-    writing.write(seccomp.program(os.uname().machine))
+    writing.write(seccomp.program())
     writing.close()
     return reading.fileno()
 
@@ -130,7 +128,7 @@ _OWN_USER = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_S
 
 
 def _popen(order: IO[bytes], result: int, scratch: int, options: list[str], ends: list[int]) -> subprocess.Popen[bytes]:
-    command = [*_command(scratch, options), *python(), "/judge.py", str(result), "contained"]
+    command = [*_command(scratch, options), *python(), "/judge.py", str(result), str(seccomp.number("keyctl"))]
     return subprocess.Popen(
         command, stdin=order, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={}, pass_fds=(result, *ends),
         start_new_session=True,
@@ -145,10 +143,9 @@ def _command(scratch: int, options: list[str]) -> list[str]:
         "--setenv", "MALLOC_ARENA_MAX", "1",  # glibc gives each thread 64 MB of address space, which has a limit
         "--setenv", "OPENBLAS_NUM_THREADS", "1",  # each thread of BLAS would count as a process, and take as much
         "--hostname", "sandbox", *options,
-        *(["--disable-userns"] if version() >= (0, 8) and not has_own_user() else []),
         *_read_only(), "--ro-bind", str(WORKER), "/judge.py", "--proc", "/proc", *_hidden(),
-        "--dev", "/dev", *(["--size", str(scratch)] if version() >= (0, 6) else []),
-        "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/",
+        "--dev", "/dev", "--size", str(scratch), "--tmpfs", "/tmp", "--chdir", "/tmp",
+        "--remount-ro", "/dev", "--remount-ro", "/",
     ]  # fmt: skip
 
 
@@ -176,12 +173,3 @@ def _hidden() -> Iterator[str]:
     for path in _HIDDEN:
         if os.path.exists(path):
             yield from ("--ro-bind", "/dev/null", path)
-
-
-@functools.cache
-def version() -> tuple[int, ...]:
-    """Bubblewrap's, such as (0, 8, 0)."""
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None
-    printed = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=False).stdout
-    return tuple(map(int, re.findall(r"\d+", printed)[:3]))

@@ -169,8 +169,7 @@ def probe() -> Availability:
         return Availability(False, f"bubblewrap does not work here ({error}); see docs/sandbox.md")
     if report.ending is not Ending.PASSED:
         return Availability(False, f"bubblewrap does not work here ({report.why}); see docs/sandbox.md")
-    version = ".".join(map(str, bubblewrap.version()))
-    return Availability(True, f"bubblewrap {version}, with its own keyring, system-call filter and process limit")
+    return Availability(True, "bubblewrap, with its own keyring, system-call filter and process limit")
 
 
 _FORKS = f"""

@@ -1,9 +1,10 @@
 """What runs inside the sandbox: the judge, which holds the test, and the program under test, in a process of its own.
 
-`tyler.tasks.sandbox` starts this file by its path, under `python -I -S`, with the number of a pipe's end; it imports
-the standard library only. The two processes talk through two pipes. The program is sent arguments and sends back plain
-data, so it never sees the test, an expected value or the token; nor can it return an object that equals everything. The
-judge writes the token to the pipe once the test has ended, and cannot be traced or read by the program.
+`tyler.tasks.sandbox` starts this file by its path, under `python -I -S`, with the number of a pipe's end and, in a
+sandbox, that of the call keyctl; it imports the standard library only. The two processes talk through two pipes. The
+program is sent arguments and sends back plain data, so it never sees the test, an expected value or the token; nor can
+it return an object that equals everything. The judge writes the token to the pipe once the test has ended, and cannot
+be traced or read by the program.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 _PR_SET_DUMPABLE = 4
-_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _NOBODY = 65534
 _MAX_ITEMS = 100_000
@@ -34,9 +34,9 @@ Reply = tuple[str, Any]
 
 def main() -> None:
     """Give up what is the caller's, fork the program, then read the order from standard input and judge."""
-    result, contained = int(sys.argv[1]), "contained" in sys.argv[2:]
+    result, *keyctl = map(int, sys.argv[1:])
     if sys.platform == "linux":
-        _seclude(contained)
+        _seclude(*keyctl)
     os.write(result, b"ready\n")
     calls, replies = os.pipe(), os.pipe()
     if os.fork() == 0:  # before the order is read: the program's memory never held it
@@ -57,36 +57,24 @@ def main() -> None:
     os._exit(0)  # not sys.exit: the interpreter's farewell takes longer than most programs
 
 
-def _seclude(contained: bool) -> None:
-    """Leave the caller's keyring, hide from the program, and drop root where the sandbox has it.
+def _seclude(keyctl: int | None = None) -> None:
+    """Hide from the program; in a sandbox, leave the caller's keyring first, and drop root where the sandbox has it.
 
-    Ends the process where a sandbox (`contained`) cannot have one of these.
+    Ends the process where it cannot have one of these. A kernel without keyrings has nothing to leave.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    reason = _leave_keyring(libc)
-    if contained and reason:
-        sys.exit(f"no keyring of its own can be had ({reason}), so it would share the caller's")
-    if contained and os.getuid() == 0:
-        os.chmod("/tmp", 0o1777)
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    if keyctl is not None:
+        command, no_name = ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), ctypes.c_void_p(None)
+        if libc.syscall(ctypes.c_long(keyctl), command, no_name) == -1 and ctypes.get_errno() != errno.ENOSYS:
+            reason = os.strerror(ctypes.get_errno())
+            sys.exit(f"no keyring of its own can be had ({reason}), so it would share the caller's")
+        if os.getuid() == 0:
+            os.chmod("/tmp", 0o1777)
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
         sys.exit("prctl(PR_SET_DUMPABLE) failed: the test cannot be hidden from the program")
-
-
-def _leave_keyring(libc: ctypes.CDLL) -> str:
-    """Join a new session keyring, as this process and the program have their caller's; says why not, or "".
-
-    A kernel without keyrings has nothing to leave.
-    """
-    number = _KEYCTL.get(os.uname().machine)
-    if number is None:
-        return f"its call is not known on {os.uname().machine}"
-    command, no_name = ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), ctypes.c_void_p(None)
-    if libc.syscall(ctypes.c_long(number), command, no_name) != -1 or ctypes.get_errno() == errno.ENOSYS:
-        return ""
-    return os.strerror(ctypes.get_errno())
 
 
 def _silence(*ends: int) -> None:
