@@ -203,7 +203,7 @@ def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
 
 @contextmanager
 def explained(repo: str) -> Iterator[None]:
-    """Whatever the Hub refuses comes out as PushError that says what to do."""
+    """Errors of the Hub are raised as PushError, which says what to do."""
     try:
         yield
     except OfflineModeIsEnabled as error:
