@@ -56,7 +56,7 @@ def test_replayed_log_probabilities_are_the_sampled_ones_there(device: str) -> N
     cases = [case for case in CASES.values() if case.sampling == Sampling(1.0, seed=case.sampling.seed)]
     trajectories = run(model, cases)
     packed = pack_for(model.backbone, trajectories)
-    replayed, _ = replay_logprobs(model.policy.training_decoder, model.policy.head, model.policy.psi, packed)
+    replayed, _ = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
     assert replayed.device.type == device and sum(one.num_invocations for one in trajectories) > 2
     for row, trajectory in enumerate(trajectories):
         recorded = [one if drawn else 0.0 for one, drawn in zip(trajectory.logprobs, trajectory.drawn(), strict=True)]

@@ -40,7 +40,7 @@ def full_graph(model: Tyler, examples: Sequence[Example], num_targets: int | Non
 
     The loss is divided by `num_targets`, by default the examples' own.
     """
-    backbone, synthesizer = model.backbone, model.synthesizer.training_decoder
+    backbone, synthesizer = model.backbone, model.synthesizer.decoder
     num_targets = num_targets or sum(len(example.target_ids) for example in examples)
     total = torch.zeros((), device=backbone.device)
     for example in examples:

@@ -128,7 +128,7 @@ def replay_gaps(model: Tyler, trajectories: Sequence[Trajectory]) -> list[float]
     """
     drawn_at_1 = [answer for answer in trajectories if answer.sampling == Sampling(1.0, seed=answer.sampling.seed)]
     packed = pack_for(model.backbone, drawn_at_1)
-    decoder = model.policy.training_decoder
+    decoder = model.policy.decoder
     with torch.no_grad():
         replayed, _ = replay_logprobs(decoder, model.policy.head, model.policy.psi, packed)
     return [

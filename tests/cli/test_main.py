@@ -227,7 +227,8 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
     assert benchmarking.arguments[1].answering.bytes == 4 * 10**9
     asked: dict[str, Any] = {}
     answerer = SimpleNamespace(request=lambda *_: None, events=lambda _: iter(()))
-    monkeypatch.setattr("tyler.reasoners.registry.answerer", lambda *_, **settings: asked.update(settings) or answerer)
+    loaded = SimpleNamespace(answerer=lambda stop: answerer)
+    monkeypatch.setattr("tyler.reasoners.registry.load", lambda *_, **settings: asked.update(settings) or loaded)
     assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
     assert asked["memory"] == 2**29
     for command in (["eval", "model"], ["solve", "model", "2+2?"], ["lens", "model"], ["chat", "model"]):
@@ -349,7 +350,12 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
         ),
         ("tyler.modeling.backbone.align", ["solve", "mini", "?"], "while the model was loaded", "--dtype bfloat16"),
         ("tyler.modeling.backbone.align", ["stage1", "mini"], "while the model was loaded", "backbone.dtype"),
-        ("tyler.training.stage1.batch_loss", ["stage1", "mini"], "in a training step", "micro_batch_tokens"),
+        (
+            "tyler.training.stage1.Stage1Trainer.batch_loss",
+            ["stage1", "mini"],
+            "in a training step",
+            "micro_batch_tokens",
+        ),
         ("tyler.modeling.backbone.Backbone.embed", ["stage1", "mini"], "in a training step", "micro_batch_size"),
         ("tyler.modeling.lora.view", ["solve", "mini-tyler", "?"], "while the model was loaded", "smaller model"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,15 +205,21 @@ def test_texts_can_arrive_several_tokens_at_a_time() -> None:
         assert calls == calls_in(start(AtBoundaries()), pieces)
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.01, float("nan"), "x", True, None])
-def test_a_rate_is_a_probability(rate: Any) -> None:
-    with pytest.raises(ValueError, match=f"rate={rate!r}"):
-        AtBoundaries(rate=rate)
+NUMBERS = "Forced counts visible tokens: whole numbers from 0"
 
 
-def test_operators_of_boundaries_are_a_tuple_and_no_string() -> None:
-    with pytest.raises(ValueError, match=r"only='global'; give the operators as a tuple, \('global',\)"):
-        AtBoundaries(only=cast(Any, "global"))
+@pytest.mark.parametrize(
+    ("router", "given", "message"),
+    [
+        *((AtBoundaries, {"rate": rate}, f"rate={rate!r}") for rate in (-0.1, 1.01, float("nan"), "x", True, None)),
+        (AtBoundaries, {"only": "global"}, r"only='global'; give the operators as a tuple, \('global',\)"),
+        *((Forced, {"calls": {at: ("state",)}}, f"position={at!r}; {NUMBERS}") for at in (-1, 1.5, True, "3")),
+        (Forced, {"calls": {3: "state"}}, r"give the operators as a tuple, \('state',\)"),
+    ],
+)
+def test_a_setting_that_no_router_has_is_refused_by_name(router: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        router(**given)
 
 
 def test_unknown_operators_are_refused_by_name() -> None:
@@ -264,14 +270,3 @@ def test_the_routers_numbers_are_not_the_samplers() -> None:
     """Else whether an operator is placed would be tied to which token is drawn."""
     numbers = [Sampling(seed=1).stream(purpose).random(100) for purpose in (0, 1)]
     assert abs(float(np.corrcoef(*numbers)[0, 1])) < 0.4
-
-
-@pytest.mark.parametrize("position", [-1, 1.5, True, "3"])
-def test_a_forced_position_that_is_none_is_refused(position: Any) -> None:
-    with pytest.raises(ValueError, match=f"position={position!r}; Forced counts visible tokens: whole numbers from 0"):
-        Forced({position: ("state",)})
-
-
-def test_forced_operators_are_a_tuple_and_no_string() -> None:
-    with pytest.raises(ValueError, match=r"give the operators as a tuple, \('state',\)"):
-        Forced({3: "state"})

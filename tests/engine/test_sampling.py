@@ -113,13 +113,6 @@ def test_logprobs_are_those_before_the_filters() -> None:
     assert torch.allclose(logprobs, logits.log_softmax(-1)[range(64), actions], atol=1e-6)
 
 
-def test_rows_without_filters_are_untouched_beside_filtered_ones() -> None:
-    logits = torch.randn(2, 12)
-    filtered = filter_logits(logits, [Sampling(1.0), Sampling(1.0, top_k=2)])
-    assert torch.equal(filtered[0], logits[0])
-    assert int((filtered[1] > NEVER).sum()) == 2
-
-
 @pytest.mark.parametrize("beside", [Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9)])
 def test_the_unlikeliest_actions_stay_possible_beside_filtered_rows(beside: Sampling) -> None:
     logits = torch.cat([torch.zeros(1), torch.full((40,), -15.0)]).expand(2, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import tiny
-from damage import change, nudge, reseal
+from damage import change, nudge
 from tyler import CheckpointError, Tyler
 from tyler.engine.request import Request
 from tyler.engine.routing import Forced, Learned, Never, Router
@@ -218,22 +219,6 @@ def test_every_view_shares_the_tensors_of_theta() -> None:
     assert all(tensor.data_ptr() == theta[name] for name, tensor in view(model.backbone.model).named_parameters())
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_the_folded_decoder_computes_what_the_peft_view_computes(family: str) -> None:
-    model = tiny.build(family, tiny.SEEDS[family])
-    x = model.backbone.embed(torch.tensor([tiny.ids(tiny.MEDIUM)]))
-    for part in (model.synthesizer, model.policy):
-        for _ in range(2):
-            with torch.no_grad():
-                folded = part.decoder()(inputs_embeds=x, use_cache=False).last_hidden_state
-                through_peft = part.training_decoder(inputs_embeds=x, use_cache=False).last_hidden_state
-                plain = model.backbone.model.base_model(inputs_embeds=x, use_cache=False).last_hidden_state
-                torch.testing.assert_close(folded, through_peft, atol=1e-5, rtol=0)
-                assert (folded - plain).abs().max() > 0.1
-                for layer in lora_layers(part.lora).values():  # trained on, and folded again
-                    layer.lora_B["default"].weight.mul_(-0.5)
-
-
 # ------------------------------------------------------------------------------------- refused by name
 
 
@@ -254,26 +239,20 @@ TENSORS = [
 
 
 @pytest.mark.parametrize("file, key", TENSORS)
-def test_a_missing_tensor_is_refused_by_name(file: str, key: str, copy: Path, backbones: Path) -> None:
-    change(copy / file, lambda tensors: tensors.pop(key))
-    message = refusal(copy, backbones)
-    assert f"missing {key}" in message and file in message
-
-
-@pytest.mark.parametrize("file, key", TENSORS)
-def test_an_extra_tensor_is_refused_by_name(file: str, key: str, copy: Path, backbones: Path) -> None:
-    extra = key.replace("1", "7") if "1" in key else "fourth.queries"
-    change(copy / file, lambda tensors: tensors.update({extra: torch.zeros(2)}))
-    message = refusal(copy, backbones)
-    assert f"extra {extra}" in message and file in message
-
-
-@pytest.mark.parametrize("file, key", TENSORS)
-def test_a_misshapen_tensor_is_refused_with_both_shapes(file: str, key: str, copy: Path, backbones: Path) -> None:
-    right = list(load_file(copy / file)[key].shape)
-    change(copy / file, lambda tensors: tensors.update({key: torch.zeros(1, 5)}))
-    message = refusal(copy, backbones)
-    assert f"misshapen {key}: [1, 5], expected {right}" in message and file in message
+def test_tensors_that_are_missing_extra_or_misshapen_are_refused_by_name(
+    file: str, key: str, saved: Path, copy: Path, backbones: Path
+) -> None:
+    right, extra = list(load_file(copy / file)[key].shape), key.replace("1", "7") if "1" in key else "fourth.queries"
+    faults: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
+        f"missing {key}": lambda tensors: tensors.pop(key),
+        f"extra {extra}": lambda tensors: tensors.update({extra: torch.zeros(2)}),
+        f"misshapen {key}: [1, 5], expected {right}": lambda tensors: tensors.update({key: torch.zeros(1, 5)}),
+    }
+    for told, edit in faults.items():
+        change(copy / file, edit)
+        message = refusal(copy, backbones)
+        assert told in message and file in message
+        shutil.copy(saved / file, copy / file)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +314,7 @@ def test_a_second_lora_of_the_policy_leaves_theta_and_takes_nothing_over() -> No
         with torch.no_grad():
             for layer in lora_layers(model.policy.lora).values():
                 layer.lora_B["default"].weight.normal_()
-        decoder = model.policy.decoder()
+        decoder = model.policy.decoder
     assert all(torch.equal(tensor, theta[name]) for name, tensor in model.backbone.model.state_dict().items())
     assert torch.equal(decoder.layers[0].self_attn.q_proj.weight, theta["model.layers.0.self_attn.q_proj.weight"])
 
@@ -436,16 +415,6 @@ def test_a_backbone_that_is_elsewhere_now_can_be_given(tmp_path: Path, monkeypat
         Tyler.from_pretrained(tmp_path / "elsewhere", backbone="mini")
 
 
-@pytest.mark.parametrize(
-    "file", ["synthesizer/adapter_model.safetensors", "policy/adapter_model.safetensors", "operators.safetensors"]
-)
-def test_a_file_that_changed_since_it_was_saved_is_refused_by_name(file: str, copy: Path, backbones: Path) -> None:
-    change(copy / file, lambda tensors: nudge(tensors[sorted(tensors)[0]]))
-    assert f"{file} changed since" in refusal(copy, backbones)
-    reseal(copy / "tyler.json")
-    load(copy, backbones)
-
-
 def test_the_model_card_may_be_edited(copy: Path, backbones: Path) -> None:
     before = load(copy, backbones).fingerprint()
     (copy / "README.md").write_text("# Mine\n")
@@ -466,37 +435,7 @@ def test_another_format_is_refused_with_the_newest_that_is_read(format: object, 
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(copy: Path, backbones: Path) -> None:
     edit_manifest(copy, stage="stage3")
-    assert "stage 'stage3'; known are backbone, stage1, stage2" in refusal(copy, backbones)
-
-
-@pytest.mark.parametrize("key", ["backbone", "operators", "prompt", "stage"])
-def test_a_manifest_without_a_key_is_refused_by_name(key: str, copy: Path, backbones: Path) -> None:
-    content = json.loads((copy / "tyler.json").read_text())
-    del content[key]
-    (copy / "tyler.json").write_text(json.dumps(content))
-    message = refusal(copy, backbones)
-    assert "tyler.json" in message and key in message
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"operators": [{"name": "two words", "num_latents": 4, "boundary": "step"}]},
-        {"operators": [{"name": "state", "num_latents": 4, "rule": "step"}]},
-        {"operators": 3},
-        {"backbone": "mini"},
-        {"prompt": {"instruction": "", "loud": True}},
-    ],
-    ids=["bad name", "bad field", "no list", "no mapping", "extra field"],
-)
-def test_a_manifest_with_a_wrong_field_is_refused_by_file(changes: dict, copy: Path, backbones: Path) -> None:
-    edit_manifest(copy, **changes)
-    assert "tyler.json" in refusal(copy, backbones)
-
-
-def test_a_manifest_that_is_no_mapping_is_refused_by_file(copy: Path, backbones: Path) -> None:
-    (copy / "tyler.json").write_text("[]")
-    assert "tyler.json" in refusal(copy, backbones)
+    assert "stage = 'stage3': Input should be 'backbone', 'stage1', 'stage2'" in refusal(copy, backbones)
 
 
 def test_a_loaded_model_is_ready_to_answer_and_to_replay_without_dropout(saved: Path, backbones: Path) -> None:

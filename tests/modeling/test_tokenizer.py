@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,25 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-import tyler.modeling.tokenizer
 from gguf_files import metadata_of, random_model
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.gguf_tokenizer import build_tokenizer
 from tyler.modeling.random_init import read_tokenizer
-from tyler.modeling.tokenizer import CORPUS, load_tokenizer, text_settings
+from tyler.modeling.tokenizer import load_tokenizer, text_settings
+
+CORPUS = (
+    "Let x = 125 + 7; then 3.14 * x = 414.48, don't you see?\n\n\n  Step 2:\tthe sum's 1,234,567.\r\n",
+    "def f(n):\n    return n ** 2  # a comment\n\n\tif n == 0:\n\t\tpass\n",
+    r"\frac{1}{2} \boxed{x^{2}_{1}} $\sqrt{3}\,\text{cm}$ \\ <br/> &amp; {'key': [1, 2]}",
+    "e\u0301 \u00e9 \u1e9b\u0323 \ufb01 \u00bd \u00b2 \u2167 \u212b \uff21\uff22 \u0130i\u0131 STRASSE \u00df \u01c5",
+    "\u4e2d\u6587\u5b57\u7b26 123 \u3068 \u304b\u306a\u30fb\u30ab\u309a \uc548 \u1112\u1161\u11ab \u0e2a\u0e27\u0e31",
+    "\u0395\u03bb\u03bb\u03b7\u03bd \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u0627\u0644\u0639 \u0663",
+    "\U0001f469\u200d\U0001f52c \U0001f44d\U0001f3fd \u2013\u2014\u2018q\u2019\u201cq\u201d\u2026 \u00a0\u2003\u200b",
+    " leading,  two   three    spaces and trailing  ",
+    "``quoted'' \u2581under _score_ ~tilde^ a\x00b \x07",
+    "",
+)
+"""What tokenizers differ in: normalisation, splitting, digits, spaces, marks, bytes and decoding."""
 
 
 @pytest.fixture
@@ -69,14 +81,6 @@ def test_the_file_wins_whatever_class_the_config_names(folder: Path, kind: str, 
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 0)
 
 
-def test_a_tokenizer_that_cannot_be_had_as_its_file_is_refused_by_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tyler.modeling.tokenizer, "differs", lambda tokenizer, file: "e\u0301")
-    with pytest.raises(ValueError, match=re.escape(f"the tokenizer of {str(folder)!r} cannot be loaded as")):
-        load_tokenizer(str(folder))
-
-
 def test_the_settings_of_a_text_change_with_template_tokenizer_and_end_tokens(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     before = text_settings(tokenizer, {2})
@@ -90,9 +94,3 @@ def test_the_settings_of_a_text_change_with_template_tokenizer_and_end_tokens(fo
     file = folder / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | CHANGES["NFKC"]))
     assert text_settings(load_tokenizer(str(folder)), {2})["tokenizer"] != before["tokenizer"]
-
-
-def test_a_class_that_splits_text_as_it_was_saved_stays(folder: Path, data_dir: Path) -> None:
-    named(folder, "TokenizersBackend")
-    for place in (folder, data_dir / "tokenizers" / "qwen3"):
-        assert type(load_tokenizer(str(place))) is type(AutoTokenizer.from_pretrained(place))

@@ -161,7 +161,7 @@ def test_plain_peft_loads_the_adapters(published: Hub, run: Path) -> None:
         adapted = PeftModel.from_pretrained(plain, REPO, subfolder=name).eval()
         assert adapted.peft_config["default"].base_model_name_or_path == "base/model"
         with torch.no_grad():
-            expected = part.decoder()(ids).last_hidden_state
+            expected = part.decoder(ids).last_hidden_state
             found = adapted.base_model.model.model(ids).last_hidden_state
             bare = model.backbone.decoder(ids).last_hidden_state
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

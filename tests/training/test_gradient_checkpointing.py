@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import tiny
 from allocations import Allocations
+from tyler.config.loops import Stage1Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling
@@ -18,7 +19,7 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.packing import read_packed
 from tyler.training.replay import pack_for, replay_logprobs
-from tyler.training.stage1 import batch_loss
+from tyler.training.stage1 import Stage1Trainer
 from tyler.training.teacher_forcing import Example, Insertion
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
@@ -57,6 +58,11 @@ def kept_bytes(compute: Callable[[], Tensor]) -> int:
         loss = compute()
     assert loss.requires_grad
     return allocations.alive()
+
+
+def batch_loss(model: Tyler, examples: list[Example], num_targets: int, gradient_checkpointing: bool) -> Tensor:
+    config = Stage1Config(gradient_checkpointing=gradient_checkpointing)
+    return Stage1Trainer(model, (), config).batch_loss(examples, num_targets)
 
 
 def stage1_gradients(model: Tyler, gradient_checkpointing: bool) -> tuple[float, dict[str, Tensor]]:
@@ -102,7 +108,7 @@ def test_stage_2s_replay_has_the_log_probabilities_and_gradients_of_the_plain_pa
     packed = pack_for(model.backbone, rollouts(model))
     results = []
     for gradient_checkpointing in (False, True):
-        decoder = model.policy.training_decoder
+        decoder = model.policy.decoder
         logprobs, entropy = replay_logprobs(
             decoder, model.backbone.head, model.policy.psi, packed, recompute=gradient_checkpointing
         )
@@ -123,7 +129,7 @@ def test_the_memory_saved_is_real(stage: str) -> None:
         return batch_loss(model, [long, long], 100, gradient_checkpointing)
 
     def stage2(gradient_checkpointing: bool) -> Tensor:
-        read = read_packed(model.policy.training_decoder, list(embeds), recompute=gradient_checkpointing)
+        read = read_packed(model.policy.decoder, list(embeds), recompute=gradient_checkpointing)
         return torch.cat(read).sum()
 
     compute = stage1 if stage == "stage 1" else stage2
@@ -144,7 +150,7 @@ def test_bfloat16_trains_float32_adapters_in_both_stages_and_decodes() -> None:
             parameter.grad = None
         batch_loss(model, EXAMPLES, 30, gradient_checkpointing).backward()
         packed = pack_for(backbone, rollouts(model))
-        decoder, psi = model.policy.training_decoder, model.policy.psi
+        decoder, psi = model.policy.decoder, model.policy.psi
         replay_logprobs(decoder, backbone.head, psi, packed, recompute=gradient_checkpointing)[0].sum().backward()
         gradient_dtypes = {parameter.grad.dtype for parameter in trained if parameter.grad is not None}
         assert gradient_dtypes == {torch.float32}

@@ -43,9 +43,7 @@ def sample(
 
 def replay(model: Tyler, trajectories: list[Trajectory], chunk_size: int = 1024) -> tuple[torch.Tensor, torch.Tensor]:
     packed = pack_for(model.backbone, trajectories)
-    return replay_logprobs(
-        model.policy.training_decoder, model.backbone.head, model.policy.psi, packed, chunk_size=chunk_size
-    )
+    return replay_logprobs(model.policy.decoder, model.backbone.head, model.policy.psi, packed, chunk_size=chunk_size)
 
 
 def largest_gap(model: Tyler, trajectories: list[Trajectory]) -> float:
@@ -99,7 +97,7 @@ def test_the_entropy_is_that_of_the_distribution_over_all_allowed_actions() -> N
     _, entropy = replay(model, trajectories)
     packed = pack_for(model.backbone, trajectories)
     with torch.no_grad():
-        hidden = model.policy.training_decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+        hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
     for row, trajectory in enumerate(trajectories):
         spent = 0
         for place, action in enumerate(trajectory.actions):

@@ -66,7 +66,7 @@ def full_logprobs(model: Tyler, one: Example) -> Tensor:
 
 
 def logprobs_of(model: Tyler, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-    latents = synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, examples)
+    latents = synthesize(model.backbone, model.synthesizer.decoder, model.heads, examples)
     return target_logprobs(model.backbone, examples, latents)
 
 
@@ -212,11 +212,11 @@ def test_the_policy_reads_what_precedes_the_first_latents_without_gradient() -> 
 def test_the_synthesizer_reads_a_trace_once_whatever_the_number_of_insertions() -> None:
     model = tiny.tyler("qwen3")
     read = []
-    hook = model.synthesizer.training_decoder.layers[0].register_forward_pre_hook(
+    hook = model.synthesizer.decoder.layers[0].register_forward_pre_hook(
         lambda module, args: read.append(args[0].shape[1])
     )
     try:
-        synthesize(model.backbone, model.synthesizer.training_decoder, model.heads, [SEVERAL])
+        synthesize(model.backbone, model.synthesizer.decoder, model.heads, [SEVERAL])
     finally:
         hook.remove()
     lengths = {name: head.num_latents for name, head in model.heads.items()}

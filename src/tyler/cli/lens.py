@@ -146,24 +146,12 @@ def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[Rende
 
 
 def survey_tables(result: Survey) -> list[RenderableType]:
-    """What is tested, what each replacement costs, and what else was counted."""
-    from tyler.lens.tables import (
-        LOSSES,
-        decoded_rows,
-        decoded_tested_rows,
-        other_rows,
-        replaced_rows,
-        tested_rows,
-    )
+    """What is tested, what each replacement costs, and what else was counted: the tables of the page but its last."""
+    from tyler.lens import tables
 
+    *shown, _ = tables.survey_tables(result)
     over = f"over {result.num_problems} problems, with 95% intervals"
-    return [
-        tabled(tested_rows(result), f"what operators do, {over}"),
-        tabled(replaced_rows(result), LOSSES),
-        tabled(other_rows(result), ""),
-        tabled(decoded_rows(result), "decoded again with all latents replaced"),
-        tabled(decoded_tested_rows(result), ""),
-    ]
+    return [over, *(tabled(table["rows"], table["title"]) for table in shown)]
 
 
 def tabled(rows: Sequence[Sequence[str]], title: str) -> Table:

@@ -17,7 +17,7 @@ from tyler.engine.weight_watch import Adaptable, WeightWatch
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
 from tyler.modeling.policy import Policy
-from tyler.modeling.synthesis import SynthesisModel
+from tyler.modeling.synthesis import Heads, SynthesisModel
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,16 @@ class Load:
     waiting: int = 0
     bytes: int = 0
     memory: int = 0
+
+
+def longest_action(heads: Heads) -> int:
+    """Positions that one action may take: a token has one, a call as many as its operator has latents."""
+    return max((head.num_latents for head in heads.values()), default=1)
+
+
+def longest_prompt(backbone: Backbone, heads: Heads) -> int:
+    """Tokens that a prompt may have, so that any one action still fits the model's context."""
+    return backbone.max_positions - longest_action(heads)
 
 
 class BaseEngine(ABC):
@@ -42,16 +52,15 @@ class BaseEngine(ABC):
         operators: Sequence[Operator],
         policy: Policy,
         synthesizer: SynthesisModel,
+        heads: Heads | None,
         max_positions: int,
     ) -> None:
         self.backbone, self.operators = backbone, tuple(operators)
         self.policy, self.synthesizer = policy, synthesizer
-        self.max_positions = max_positions
+        self.heads: Heads = synthesizer.mapping() if heads is None else heads
+        self.max_positions, self.longest_action = max_positions, longest_action(self.heads)
         self.vocab_size = backbone.vocab_size
-        self.num_latents = {operator.name: operator.num_latents for operator in self.operators}
-        self.longest_action = max(self.num_latents.values(), default=1)
-        """Positions that one action may take: a token has one, a call as many as its operator has latents."""
-        self._names = list(self.num_latents)
+        self._names = [operator.name for operator in self.operators]
         self.waiting: deque[RequestState] = deque()
         self._aborted: list[RequestState] = []  # while they waited
         self._submitted = 0
@@ -135,8 +144,8 @@ class BaseEngine(ABC):
         return self.row_type(index, request, schedule, self.offered(request), self.backbone, streamed)
 
     def offered(self, request: Request) -> tuple[bool, ...]:
-        """Which operators are actions of the policy: none under a fixed router."""
-        return (request.router.learned,) * len(self.operators)
+        """Which operators are actions of the policy: none under a fixed router, never a removed one."""
+        return tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
 
     def counted(self, row: RequestState) -> int:
         """How much of `max_new_tokens` a row has used: it counts actions."""
@@ -149,7 +158,7 @@ class BaseEngine(ABC):
 
     def _finish_if_full(self, row: RequestState, capacity: int) -> None:
         """End a row where a limit is reached; any one action must fit after its context of at most `capacity`."""
-        latents = 0 if row.call is None else self.num_latents[row.call.operator]
+        latents = 0 if row.call is None else self.heads[row.call.operator].num_latents
         row.finish_if_full(self.counted(row), capacity - self.longest_action, latents=latents)
 
     def abort(self, index: int) -> None:
@@ -173,21 +182,16 @@ class BaseEngine(ABC):
 
     def run(self, requests: Sequence[Request]) -> list[Trajectory]:
         """Decode the requests; trajectories in their order."""
-        rows = [self.prepare(request, streamed=False) for request in requests]
-        finished = {event.index: event.trajectory for event in self._decoded(rows) if isinstance(event, FinishEvent)}
-        return [finished[row.index] for row in rows]
+        first, ended = self._submitted, dict[int, Trajectory]()
+        for event in self.stream(requests, streamed=False):
+            if isinstance(event, FinishEvent):
+                ended[event.index] = event.trajectory
+        return [ended[first + place] for place in range(len(requests))]
 
-    def stream(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """Decode the requests, yielding tokens, invocations and finished trajectories as they happen."""
-        return self._decoded([self.prepare(request) for request in requests])
-
-    def as_completed(self, requests: Sequence[Request]) -> Iterator[FinishEvent]:
-        """Decode the requests, yielding each as it is done. No token is turned into text on the way."""
-        rows = [self.prepare(request, streamed=False) for request in requests]
-        return (event for event in self._decoded(rows) if isinstance(event, FinishEvent))
-
-    def _decoded(self, rows: Sequence[RequestState]) -> Iterator[Event]:
-        """Decode until nothing is left. Where that fails, or the caller stops listening, these rows end."""
+    def stream(self, requests: Sequence[Request], *, streamed: bool = True) -> Iterator[Event]:
+        """Decode the requests, yielding tokens, invocations and finished trajectories as they happen; without
+        `streamed` no tokens. Where that fails, or the caller stops listening, these requests end."""
+        rows = [self.prepare(request, streamed=streamed) for request in requests]
         self.waiting += rows
         try:
             while self.busy:

@@ -60,7 +60,8 @@ class RequestState:
         self.call: Call | None = None  # parked: waits for this operator call
         self.call_logprob = 0.0
         self.emitted = 0  # visible tokens that were told of
-        self.told_later: list[InvocationEvent] = []  # calls after tokens that were not
+        self.call_seconds: list[float] = []  # of every call that was served
+        self.told_calls = 0  # those that were told of
         self.finish_reason = ""
         self.limited_by: str | None = None  # which limit ended it, where its finish_reason is "length"
         self.error: str | None = None  # why it could not be finished
@@ -191,12 +192,8 @@ class RequestState:
 
     def tell_of_call(self, seconds: float) -> list[InvocationEvent]:
         """That its latest call was served; of an answer that is streamed once the tokens before it are told of."""
-        call = self.invocations[-1]
-        event = InvocationEvent(self.index, call, seconds, self.reported_at(call.action))
-        if not self.streamed:
-            return [event]
-        self.told_later.append(event)
-        return []
+        self.call_seconds.append(seconds)
+        return [] if self.streamed else self._calls_up_to(len(self.visible))
 
     def is_lost(self, logprob: float, where: str) -> bool:
         """Whether nothing can have been drawn; then the answer ends with an error that says why: the numbers at `where`
@@ -222,15 +219,10 @@ class RequestState:
         found = [tail.find(stop, max(0, len(tail) - new - len(stop) + 1)) for stop in self.request.stop]
         if any(position >= 0 for position in found):
             before = sum(map(len, self.visible)) - len(tail)
-            self.stopped_at = before + min(position for position in found if position >= 0)
-            self.finish_reason = "stop"
-            self.invocations = [self._within(call) for call in self.invocations]
-            self.told_later = [replace(one, invocation=self._within(one.invocation)) for one in self.told_later]
-
-    def _within(self, call: Invocation) -> Invocation:
-        """A call where the text has been cut: within the stop string it stands at the text's end."""
-        assert self.stopped_at is not None
-        return replace(call, offset=min(call.offset, self.stopped_at))
+            end = before + min(position for position in found if position >= 0)
+            self.stopped_at, self.finish_reason = end, "stop"
+            # a call within the stop string stands where the text has been cut
+            self.invocations = [replace(call, offset=min(call.offset, end)) for call in self.invocations]
 
     def _tail(self, length: int) -> str:
         """The end of the visible text: its last tokens, of so many characters or more, where there are so many."""
@@ -263,9 +255,10 @@ class RequestState:
 
     def _calls_up_to(self, position: int) -> list[InvocationEvent]:
         """The calls that can be told of once so many visible tokens have been."""
-        told = [event for event in self.told_later if event.invocation.position <= position]
-        self.told_later = self.told_later[len(told) :]
-        return told
+        served = list(zip(self.invocations, self.call_seconds, strict=False))[self.told_calls :]
+        told = [(call, seconds) for call, seconds in served if call.position <= position]
+        self.told_calls += len(told)
+        return [InvocationEvent(self.index, call, seconds, self.reported_at(call.action)) for call, seconds in told]
 
     def _before_partial_stop(self) -> int:
         """Visible tokens that end before a suffix which could still grow into a stop string."""

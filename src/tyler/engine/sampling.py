@@ -117,29 +117,19 @@ def choose(
     Sampled rows invert the cumulative distribution at the row's own uniform number, so a row's choice depends on its
     logits and its stream alone. Log-probabilities are of the distribution before top-k and top-p.
     """
-    sampled = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
-    if not sampled:
+    greedy = [sampling.greedy for sampling in samplings]
+    if all(greedy):
         actions = logits.argmax(dim=-1)
         return actions, logprobs_of(logits, actions)
-    if len(sampled) < len(samplings):
-        return _chosen_apart(logits, samplings, uniforms)
     probabilities = logits.softmax(dim=-1)
     kept = filter_logits(logits, samplings)
     draws = torch.tensor(uniforms, dtype=torch.float64, device=float64_device(logits.device))
     actions = invert(probabilities if kept is logits else kept.softmax(dim=-1), draws)
-    return actions, probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
-
-
-def _chosen_apart(
-    logits: Float[Tensor, "batch actions"], samplings: list[Sampling], uniforms: list[float]
-) -> tuple[Int[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """`choose` of greedy rows and of sampled ones, each for themselves."""
-    actions = torch.zeros(len(samplings), dtype=torch.int64, device=logits.device)
-    logprobs = logits.new_zeros(len(samplings))
-    for greedy in (True, False):
-        rows = [row for row, sampling in enumerate(samplings) if sampling.greedy == greedy]
-        own = [samplings[row] for row in rows], [uniforms[row] for row in rows]
-        actions[rows], logprobs[rows] = choose(logits[rows], *own)
+    logprobs = probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
+    if any(greedy):
+        likeliest_is_taken = torch.tensor(greedy, device=logits.device)
+        actions = torch.where(likeliest_is_taken, logits.argmax(dim=-1), actions)
+        logprobs = torch.where(likeliest_is_taken, logprobs_of(logits, actions), logprobs)
     return actions, logprobs
 
 

@@ -8,7 +8,7 @@ depends on what is decoded beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,27 +35,15 @@ class Choice:
     top: Top = ()
 
 
-@dataclass(frozen=True)
-class Choices:
-    """One step of several rows. `embeds` is what each row reads next, soft or not."""
-
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    soft: Sequence[bool]
-    ended: Sequence[bool]
-    embeds: Float[Tensor, "rows dim"]
-
-    def each(self) -> Iterator[Choice]:
-        return map(Choice, self.tokens, self.logprobs, self.soft, self.ended, self.embeds)
-
-
 class Sampler(Protocol):
     """A rule that the rows of one request, or of many, follow. Hashable: rows with the same sampler choose together."""
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Any:
         """What the rule remembers of one request: `choose` gets it back at every step and may change it."""
 
-    def choose(self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Any], uniforms: list[float]) -> Choices:
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Any], uniforms: list[float]
+    ) -> list[Choice]:
         """One step of some rows, from their logits at temperature 1 and one uniform number each."""
 
 

@@ -86,12 +86,8 @@ class Trajectory:
         """Whether the same happened in both: all but the times, latents and log-probabilities to the last bit."""
         if not isinstance(other, Trajectory):
             return NotImplemented
-        names = [field.name for field in fields(self) if field.name not in (*TIMES, "latents")]
-        return (
-            all(getattr(self, name) == getattr(other, name) for name in names)
-            and len(self.latents) == len(other.latents)
-            and all(map(_equal, self.latents, other.latents))
-        )
+        mine, theirs = self.to_dict(latents=True), other.to_dict(latents=True)
+        return all(mine[name] == theirs[name] for name in mine if name not in TIMES)
 
     def __rich__(self) -> Text:
         """The text with every operator where it was invoked, for `rich.print`."""
@@ -130,11 +126,7 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Trajectory:
-        """What `to_dict` told. Raises ValueError for a key that is missing or unknown.
-
-        What trajectories were first written without may be missing.
-        """
-        kept = {"operator_probs": [], "thought_open": False, **kept}
+        """What `to_dict` told. Raises ValueError for a key that is missing or unknown."""
         names = {field.name for field in fields(cls)} | set(COUNTS)
         if differing := sorted(set(kept) ^ names):
             raise ValueError(f"this is not a trajectory of this version of tyler; keys that differ: {differing}")
@@ -184,10 +176,6 @@ class Trajectory:
         """Which actions were drawn from p: all but the operators that a fixed router placed."""
         pairs = zip(self.actions, self.is_operator, strict=True)
         return [not is_operator or self.offered[action - self.vocab_size] for action, is_operator in pairs]
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
 
 
 def _told(block: Tensor) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Adaptable(Protocol):
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
+    @property
     def decoder(self) -> PreTrainedModel: ...
 
 

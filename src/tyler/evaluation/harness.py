@@ -299,7 +299,7 @@ class TylerLM(TemplateLM):
 
     def _hidden(self, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Float[Tensor, "seq dim"]]]:
         """Each input with the policy's last hidden states of it; padding is on the right, where nothing sees it."""
-        decoder = self.model.policy.decoder()
+        decoder = self.model.policy.decoder
         for start in range(0, len(inputs), self.slots):
             batch = inputs[start : start + self.slots]
             padded = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True).to(self.device)

@@ -154,7 +154,7 @@ def replacements(
     found = exchanged(latents, others.get(operator, ()), source)
     context = before(model, trajectory, index)
     if second := next_operator(model, operator):
-        found["other operator"] = synthesized(model.synthesizer.decoder(), model.heads[second], context)
+        found["other operator"] = synthesized(model.synthesizer.decoder, model.heads[second], context)
     head = untrained_head(model, len(latents))
     found["untrained"] = synthesized(model.policy.reference_decoder, head, context)
     return {name: found[name] for name in REPLACEMENTS if name in found}

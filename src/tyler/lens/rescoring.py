@@ -71,7 +71,7 @@ class Gap:
         if self._shared > 0:
             before = embeds[None, : self._shared]
             with turn():
-                self._read = model.policy.decoder()(inputs_embeds=before, use_cache=True).past_key_values
+                self._read = model.policy.decoder(inputs_embeds=before, use_cache=True).past_key_values
 
     @torch.no_grad()
     def filled(self, blocks: Sequence[Float[Tensor, "latents dim"]]) -> list[Rescored]:
@@ -92,7 +92,7 @@ class Gap:
         cache = copy.deepcopy(read)
         cache.batch_repeat_interleave(len(answers))
         behind = pad_sequence([embeds[self._shared :] for embeds, _ in contexts], batch_first=True)
-        decoder = self.model.policy.decoder()
+        decoder = self.model.policy.decoder
         hidden = decoder(inputs_embeds=behind, past_key_values=cache, use_cache=True).last_hidden_state
         return [
             _read(self.model, answer, self.index, torch.tensor(decided_at) - self._shared, states)
@@ -110,7 +110,7 @@ def rescore(model: Tyler, asked: Sequence[tuple[Trajectory, int]], turn: Turn = 
     for part in parts(asked, max((num_positions(answer) for answer, _ in asked), default=0)):
         with turn():
             packed = pack([trajectory for trajectory, _ in part], model.backbone.embed, model.backbone.device)
-            hidden = model.policy.decoder()(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
+            hidden = model.policy.decoder(inputs_embeds=packed.embeds, use_cache=False).last_hidden_state
             for row, (trajectory, index) in enumerate(part):
                 found.append(_read(model, trajectory, index, packed.decided_at[row], hidden[row]))
     return found

@@ -13,7 +13,6 @@ gguf_model.py     a GGUF file as an ordinary model, dequantised, with its tokeni
 random_init.py    an architecture with random weights, for dry runs and tests
 attention.py      attention as rollout, replay and learner compute it
 products.py       products in half precision that are summed in float32
-projections.py    which maps of a layer read the same input
 lora.py           views of one set of weights, each with a LoRA of its own
 digests.py        sha256 of files, without torch
 memory_errors.py  what running out of memory looks like

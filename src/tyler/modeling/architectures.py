@@ -20,6 +20,8 @@ FETCHABLE: Mapping[str, str] = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+PRODUCTS = (ATTENTION[:3], FEED_FORWARD[:2])
+"""Maps of a decoder layer that read the same input: decoding multiplies with each group at once."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,6 @@ def fetched_folder(name: str) -> Path:
     return Path(os.environ.get("TYLER_HOME") or cache / "tyler").expanduser() / "backbones" / name
 
 
-def config_file(id: str) -> Path:
-    """The `config.json` of a folder. Raises ValueError for an id that is neither known here nor such a folder."""
-    path = Path(located(id)) / "config.json"
-    if not path.is_file():
-        raise ValueError(
-            f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
-            f"a GGUF file, or one of {', '.join((*FETCHABLE, *PUBLISHED))}"
-        )
-    return path
-
-
 def settings_of(id: str) -> dict[str, Any]:
     """The settings of a known model, fetched or not, or those in a folder's `config.json` or a GGUF file.
 
@@ -120,7 +111,12 @@ def settings_of(id: str) -> dict[str, Any]:
         settings = config_settings(GgufFile.open(id))
         check_family(id, settings["model_type"])
         return settings
-    path = config_file(id)
+    path = Path(located(id)) / "config.json"
+    if not path.is_file():
+        raise ValueError(
+            f"the shape of backbone {id!r} is not known here; give a folder with its config.json (no weights needed), "
+            f"a GGUF file, or one of {', '.join((*FETCHABLE, *PUBLISHED))}"
+        )
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -134,6 +130,12 @@ def biased_maps(settings: Mapping[str, Any]) -> frozenset[str]:
     family = FAMILIES[settings["model_type"]]
     flagged = (maps for flag, maps in family.bias_flags.items() if settings.get(flag))
     return frozenset(family.biased).union(*flagged)
+
+
+def siblings(name: str) -> list[str]:
+    """The maps that read the same input as the one of this name, itself included."""
+    prefix, own = name[: name.rfind(".") + 1], name.rpartition(".")[2]
+    return next(([prefix + one for one in group] for group in PRODUCTS if own in group), [name])
 
 
 def check_family(id: str, family: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import os
 import urllib.error
 import urllib.request
@@ -377,16 +378,13 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device {device!r} is not known; use 'cpu', 'cuda', 'cuda:1' or 'mps'") from error
-    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
-        there = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+    apple = int(torch.backends.mps.is_available())
+    counts = {"cuda": (torch.cuda.device_count(), "CUDA device"), "mps": (apple, "Apple GPU")}
+    count, kind = counts.get(found.type, (math.inf, "device"))
+    if (found.index or 0) >= count:
         raise ValueError(
-            f"device {str(found)!r} was asked for, and torch finds {there} here; `tyler doctor` says what there is, "
-            "and where no device is named the best one is taken"
-        )
-    if found.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError(
-            "device 'mps' was asked for, and torch finds no Apple GPU here; `tyler doctor` says what there is, and "
-            "where no device is named the best one is taken"
+            f"device {str(found)!r} was asked for, and torch finds {count or 'no'} {kind}{'s' * (count > 1)} here; "
+            "`tyler doctor` says what there is, and where no device is named the best one is taken"
         )
     return found
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -24,11 +24,9 @@ from tyler.modeling.architectures import MINI
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import load_lora, read_adapter, save_lora
 from tyler.modeling.manifest import (
-    DIGESTS,
     BackboneRecord,
     CheckpointError,
     check_files,
-    read_as,
     read_manifest,
     write_manifest,
 )
@@ -40,7 +38,8 @@ from tyler.modeling.tensor_files import check_half, read_tensors, tensor_names, 
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
-STAGES = ("backbone", "stage1", "stage2", "sft", "grpo")
+Stage = Literal["backbone", "stage1", "stage2", "sft", "grpo"]
+STAGES = get_args(Stage)
 STAGES_OF_POLICY = ("stage2", "sft", "grpo")
 """Those that train eta."""
 
@@ -54,6 +53,9 @@ class Manifest:
     prompt: Prompt
     stage: str
     digests: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_operators(self.operators)
 
     @property
     def adapters(self) -> list[str]:
@@ -79,29 +81,15 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Raises CheckpointError naming what is wrong with tyler.json."""
-        path = folder / MANIFEST
-        content = read_manifest(path, ("backbone", "operators", "prompt", "stage"))
-        manifest = cls(
-            backbone=read_as(BackboneRecord, content["backbone"], f"{path}: backbone"),
-            operators=read_operators(content["operators"], f"{path}: operators"),
-            prompt=read_as(Prompt, content["prompt"], f"{path}: prompt"),
-            stage=content["stage"],
-            digests=content[DIGESTS],
-        )
-        if manifest.stage not in STAGES:
-            raise CheckpointError(f"{path} has stage {manifest.stage!r}; known are {', '.join(STAGES)}")
-        return manifest
+        told = read_manifest(folder / MANIFEST, KINDS)
+        try:
+            return cls(**told)
+        except ValueError as error:
+            raise CheckpointError(f"{folder / MANIFEST}: operators: {error}") from error
 
 
-def read_operators(value: Any, where: str) -> tuple[Operator, ...]:
-    """The operators in a JSON array. Raises CheckpointError naming what is wrong."""
-    if not isinstance(value, list):
-        raise CheckpointError(f"{where} = {value!r:.80}; it must be an array of operators")
-    read = [read_as(Operator, one, f"{where}.{place}") for place, one in enumerate(value)]
-    try:
-        return check_operators(read)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+KINDS = {"backbone": BackboneRecord, "operators": tuple[Operator, ...], "prompt": Prompt, "stage": Stage}
+"""The keys of tyler.json, besides those of every manifest."""
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -193,23 +181,15 @@ def load(folder: Path, manifest: Manifest, backbone: Backbone) -> tuple[Synthesi
 
 
 def model_card(manifest: Manifest) -> str:
-    """The README of a checkpoint, as the Hub shows it."""
-    operators = "\n".join(f"| {op.name} | {op.num_latents} | {op.boundary} |" for op in manifest.operators)
+    """The README of a checkpoint; `tyler push` writes a longer one."""
     backbone = manifest.backbone.id
-    library = "" if backbone == MINI else f"base_model: {backbone}\n"
+    base = "" if backbone == MINI else f"base_model: {backbone}\n"
     return f"""---
 library_name: tyler-reasoning
-{library}tags: [latent-reasoning, tyler, peft, lora]
+{base}tags: [latent-reasoning, tyler, peft, lora]
 ---
 
 # Tyler on {backbone} ({manifest.stage})
-
-Typed latent reasoning: at every step the model emits a token or invokes a typed latent operator, whose latents join the
-context unseen by the user.
-
-| operator | latents | boundary rule |
-|---|---|---|
-{operators}
 
 ```python
 from tyler import Tyler
@@ -219,6 +199,5 @@ trajectory = model.solve("YOUR QUESTION")
 print(trajectory.text, trajectory.invocations)
 ```
 
-`synthesizer/` and `policy/` are ordinary peft adapters of the backbone. Operators run silently: log
-`trajectory.invocations` where answers must be auditable.
+`{MANIFEST}` names the operators, which run silently: log `trajectory.invocations` where answers must be auditable.
 """

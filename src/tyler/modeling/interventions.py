@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tyler.modeling.synthesis import ConstantHead, Head, Heads, LatentHead
+from tyler.modeling.synthesis import ConstantHead, Heads, LatentHead
 
 
 def remove(heads: Heads, operator: str) -> dict[str, LatentHead]:
@@ -27,15 +27,10 @@ def share(heads: Heads, operator: str) -> dict[str, LatentHead]:
     return dict.fromkeys(heads, heads[operator])
 
 
-@torch.no_grad()
 def zero(heads: Heads, operator: str) -> dict[str, LatentHead]:
     """Replace the latents of `operator` by zeros of the same number."""
     check_names(heads, operator)
-    head = heads[operator]
-    silent = Head(head.num_latents, head.queries.shape[1]).to(head.queries.device).requires_grad_(False)
-    for parameter in silent.parameters():
-        parameter.zero_()
-    return {**heads, operator: silent}
+    return fix(heads, operator, torch.zeros_like(heads[operator].queries))
 
 
 def fix(heads: Heads, operator: str, latents: Float[Tensor, "latents dim"]) -> dict[str, LatentHead]:

@@ -11,13 +11,13 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, PeftModel, PeftType, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -30,16 +30,25 @@ from tyler.modeling.tensor_files import read_tensors
 
 ADAPTER = "default"
 HALF = (torch.bfloat16, torch.float16)
+MAX_RANK = 2**16
+"""More than any matrix of a backbone has rows."""
 
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """LoRA on the attention projections; the defaults are the paper's (Table of hyper-parameters)."""
+    """LoRA on the attention projections; the defaults are the paper's (Table of hyper-parameters).
+
+    Raises ValueError for numbers that no adapter has.
+    """
 
     rank: int = 8
     alpha: int = 16
     dropout: float = 0.1
-    target_modules: tuple[str, ...] = field(default=("q_proj", "v_proj"))
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.rank <= MAX_RANK and 1 <= self.alpha <= MAX_RANK and 0 <= self.dropout < 1):
+            raise ValueError(f"rank and alpha must be from 1 to {MAX_RANK}, and dropout from 0 to below 1")
 
 
 class OnceRounded(Linear):
@@ -198,24 +207,8 @@ def expected_shapes(model: PreTrainedModel, config: LoraConfig) -> dict[str, tup
     return shapes
 
 
-MAX_RANK = 2**16
-"""More than any matrix of a backbone has rows."""
-
-
-@dataclass(frozen=True)
-class AdapterConfig:
-    """What differs from one adapter_config.json of `save_lora` to another; the rest is peft's defaults."""
-
-    r: int
-    lora_alpha: int
-    lora_dropout: float
-    target_modules: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.r <= MAX_RANK and 1 <= self.lora_alpha <= MAX_RANK and 0 <= self.lora_dropout < 1):
-            raise ValueError(f"r and lora_alpha must be from 1 to {MAX_RANK}, and lora_dropout from 0 to below 1")
-
-
+KEYS = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "target_modules": "target_modules"}
+"""What adapter_config.json calls the settings; the rest of it is peft's defaults."""
 NOTES = ("base_model_name_or_path", "inference_mode", "peft_version", "revision")
 """Keys of adapter_config.json that change nothing."""
 
@@ -223,30 +216,22 @@ NOTES = ("base_model_name_or_path", "inference_mode", "peft_version", "revision"
 def read_settings(path: Path) -> LoraSettings:
     """What an adapter_config.json says. Raises CheckpointError naming each setting that `save_lora` never writes."""
     content = read_object(path)
-    given = {field.name: content.pop(field.name, None) for field in fields(AdapterConfig)}
-    read = read_as(AdapterConfig, given, str(path))
-    settings = LoraSettings(read.r, read.lora_alpha, read.lora_dropout, read.target_modules)
-    written = peft_config(settings).to_dict()
+    given = {name: content.pop(key, None) for name, key in KEYS.items()}
+    settings: LoraSettings = read_as(LoraSettings, given, str(path))
+    written = {
+        key: json.dumps(value, sort_keys=True, default=sorted) for key, value in peft_config(settings).to_dict().items()
+    }
     faults = [
-        f"{key} = {value!r:.80}, expected {as_json(written.get(key))!r}"
+        f"{key} = {value!r:.80}, expected {written.get(key)}"
         for key, value in content.items()
-        if key not in NOTES and not same_json(value, as_json(written.get(key)))
+        if key not in NOTES
+        and json.dumps(value, sort_keys=True) != written.get(key, "null")  # where 1 is not 1.0 or true
     ]
     if "peft_type" not in content:
         faults.append("peft_type is missing")
     if faults:
         raise CheckpointError(f"{path} is no LoRA that tyler wrote: {'; '.join(faults)}")
     return settings
-
-
-def as_json(value: Any) -> Any:
-    """A value of a LoraConfig as its file has it."""
-    return value.value if isinstance(value, PeftType) else value
-
-
-def same_json(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON, where 1, 1.0 and true differ."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 @torch.no_grad()
@@ -271,13 +256,9 @@ class Adapted(nn.Module):
         self.lora = lora
 
     @property
-    def training_decoder(self) -> PreTrainedModel:
+    def decoder(self) -> PreTrainedModel:
         """The peft view's decoder stack: embeddings in, hidden states after the final norm out, the LoRA trainable."""
         return decoder_stack(self.lora)
-
-    def decoder(self) -> PreTrainedModel:
-        """The decoder stack that decoding reads, adapted; `FusedDecoder` folds it into memory of its own."""
-        return self.training_decoder
 
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that training moves, in a fixed order."""

@@ -13,10 +13,10 @@ import functools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, get_args, get_origin
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -33,8 +33,6 @@ PACKAGES = ("torch", "transformers", "peft")
 
 NAMES = (MINI, *FETCHABLE)
 """Ids that are found by name, wherever one is."""
-
-Kind = TypeVar("Kind")
 
 
 class CheckpointError(ValueError):
@@ -135,20 +133,18 @@ def tensor_files(files: Sequence[str]) -> list[str]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_manifest(path: Path, keys: Collection[str]) -> dict[str, Any]:
-    """The JSON object in a file with its format, its versions, its digests, and these keys of its kind's own.
+def read_manifest(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest's own keys, each read as its kind, and its digests.
 
-    Raises CheckpointError naming what is wrong: a file that is no such object, another format, or other keys.
+    Raises CheckpointError naming what is wrong: a file that is no JSON object, another format, other keys or values.
     """
     content = read_object(path)
     format = content.get("format")
     if type(format) is not int or format != FORMAT:
         raise CheckpointError(f"{path} has format {format!r}, and this version of tyler reads format {FORMAT}")
-    check_keys(path, content, {"format", "versions", DIGESTS, *keys})
-    digests = content[DIGESTS]
-    if not isinstance(digests, dict) or not all(isinstance(one, str) for one in digests.values()):
-        raise CheckpointError(f"{path}: {DIGESTS} = {digests!r:.80}; it must be an object of file names and sha256")
-    return content
+    kinds = {**kinds, DIGESTS: dict[str, str]}
+    check_keys(path, content, {"format", "versions", *kinds})
+    return {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items()}
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -174,16 +170,18 @@ def check_keys(where: object, content: Mapping[str, Any], expected: Collection[s
         raise CheckpointError(f"{where} {', '.join(faults)}; its keys are {', '.join(sorted(expected))}")
 
 
-def read_as(kind: type[Kind], value: Any, where: str) -> Kind:
-    """A dataclass from a JSON object with its fields; `where` is the file and the key.
+def read_as(kind: Any, value: Any, where: str) -> Any:
+    """What JSON says, as a dataclass, a tuple of some, or any other type; `where` is the file and the key.
 
     Raises CheckpointError naming each field that is missing, unknown or of another type, and what the class refuses.
     """
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if isinstance(value, dict) and (unknown := sorted(set(value) - names)):
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        return tuple(read_as(get_args(kind)[0], one, f"{where}.{place}") for place, one in enumerate(value))
+    names = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
+    if names and isinstance(value, dict) and (unknown := sorted(set(value) - names)):
         raise CheckpointError(f"{where} has unknown keys {unknown}; known are {', '.join(sorted(names))}")
     try:
-        return cast(Kind, adapter_of(cast(Any, kind)).validate_json(json.dumps(value), strict=True))
+        return adapter_of(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         faults = [
             (".".join(map(str, (where, *one["loc"]))), one["input"], one["msg"].removeprefix("Value error, "))
@@ -194,18 +192,8 @@ def read_as(kind: type[Kind], value: Any, where: str) -> Kind:
 
 @functools.cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """What reads a dataclass; made once, for that takes longer than reading."""
+    """What reads a type; made once, for that takes longer than reading."""
     return TypeAdapter(kind)
-
-
-def read_sections(path: Path, kinds: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A manifest whose own keys are dataclasses of these kinds, by key, and its digests.
-
-    Raises CheckpointError as `read_manifest` and `read_as` do.
-    """
-    content = read_manifest(path, kinds)
-    sections: dict[str, Any] = {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in kinds.items()}
-    return sections, content[DIGESTS]
 
 
 def check_files(path: Path, digests: Mapping[str, str], files: Sequence[str]) -> None:

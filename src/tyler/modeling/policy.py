@@ -35,7 +35,7 @@ class Policy(nn.Module):
         return self._backbone.head
 
     @property
-    def training_decoder(self) -> PreTrainedModel:
+    def decoder(self) -> PreTrainedModel:
         """The decoder stack with a trainable eta (the plain backbone's before Stage 2)."""
         return self.reference_decoder if self.lora is None else decoder_stack(self.lora)
 
@@ -43,10 +43,6 @@ class Policy(nn.Module):
     def reference_decoder(self) -> PreTrainedModel:
         """The backbone's decoder stack: the policy at the start of Stage 2, where eta adds nothing."""
         return self._backbone.decoder
-
-    def decoder(self) -> PreTrainedModel:
-        """The decoder stack that rollouts read, adapted; `FusedDecoder` folds it into memory of its own."""
-        return self.training_decoder
 
     def logits(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch actions"]:
         """Logits over V' in float32: cat(lm_head(h), h psi^T). A separate product, not a resized head."""

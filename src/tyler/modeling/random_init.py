@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from tyler.modeling.architectures import FETCHABLE, PUBLISHED, config_file, settings_of
+from tyler.modeling.architectures import settings_of
 from tyler.modeling.backbone import (
     Backbone,
     best_device,
@@ -29,7 +29,6 @@ from tyler.modeling.backbone import (
     resolve_dtype,
     translated_errors,
 )
-from tyler.modeling.gguf import SUFFIX
 from tyler.modeling.tokenizer import load_tokenizer
 
 INITIAL_STD = 0.02
@@ -38,12 +37,8 @@ INITIAL_STD = 0.02
 
 def architecture(id: str) -> PreTrainedConfig:
     """The settings of a known model, of a GGUF file, or of the `config.json` in a folder. ValueError for any other."""
-    if id in (*PUBLISHED, *FETCHABLE) or id.endswith(SUFFIX):
-        settings = dict(settings_of(id))
-        return AutoConfig.for_model(settings.pop("model_type"), **settings)
-    folder = config_file(id).parent
-    with translated_errors(id):
-        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+    settings = dict(settings_of(id))
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     check_supported(id, config)
     return config
 

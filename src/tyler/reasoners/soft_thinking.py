@@ -31,7 +31,7 @@ from torch import Tensor
 
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choices, draw, entropy
+from tyler.engine.soft_sampling import Choice, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.cot import plain
@@ -39,9 +39,6 @@ from tyler.reasoners.table import Knob, Method, check_at_least, check_share
 from tyler.reasoners.tyler import TylerReasoner
 
 END = "</think>"
-
-
-KNOBS = (Knob("soft_steps", caps=True),)
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,9 @@ class SoftThinking:
         end = self.backbone.tokenizer.get_vocab().get(END)
         return Memory(sampling, sampling.stream(purpose=2), None if end in prompt_ids else end)
 
-    def choose(self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]) -> Choices:
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+    ) -> list[Choice]:
         tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
         soft = [False] * len(memories)
         mixtures: dict[int, Tensor] = {}
@@ -122,7 +121,7 @@ class SoftThinking:
             if soft[row]:
                 embeds[row] = mixture
         found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return Choices(tokens, found, soft, [False] * len(tokens), embeds)
+        return list(map(Choice, tokens, found, soft, [False] * len(tokens), embeds))
 
     def _weights(
         self, p: Float[Tensor, "rows vocab"], memories: Sequence[Memory]
@@ -169,14 +168,9 @@ def renormalized(w: Float[Tensor, "rows kept"], keep: Tensor) -> Float[Tensor, "
     return w / w.sum(dim=-1, keepdim=True)
 
 
-def reasoner(
-    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> TylerReasoner:
+def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
     """Soft-Thinking on a model's plain backbone."""
-    sampler = SoftThinking(model.backbone, settings)
-    return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
-    )
+    return TylerReasoner("soft-thinking", plain(model), Never(), sampler=SoftThinking(model.backbone, settings))
 
 
-METHOD = Method(Settings, reasoner, KNOBS)
+METHOD = Method(Settings, reasoner, (Knob("soft_steps", caps=True),))

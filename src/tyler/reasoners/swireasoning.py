@@ -35,7 +35,7 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choices, draw, entropy
+from tyler.engine.soft_sampling import Choice, draw, entropy
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
@@ -63,9 +63,6 @@ COMMANDS = r"""
 """
 SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 """Where one of these is the token, the step is explicit; of a symbol of several tokens, each of them counts."""
-
-
-KNOBS = (Knob("max_switches", lowest=1, caps=True),)
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,9 @@ class SwiReasoning:
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
         return Memory(sampling, max_new_tokens)
 
-    def choose(self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]) -> Choices:
+    def choose(
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+    ) -> list[Choice]:
         tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
         p = logits.softmax(dim=-1)
         soft, ended, mixes = [], [], []
@@ -174,7 +173,7 @@ class SwiReasoning:
             if mix is not None:
                 embeds[row] = mix.share * embeds[row] + (1 - mix.share) * self.backbone.embedding[mix.token]
         found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return Choices(tokens, found, soft, ended, embeds)
+        return list(map(Choice, tokens, found, soft, ended, embeds))
 
     def _token(self, memory: Memory, drawn: int) -> int:
         """The token of the step: a queued one goes before the drawn one, which alone can lock."""
@@ -212,14 +211,9 @@ def symbol_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(id for symbol in SYMBOLS for id in tokenizer.encode(symbol, add_special_tokens=False))
 
 
-def reasoner(
-    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> TylerReasoner:
+def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
     """SwiReasoning on a model's plain backbone."""
-    sampler = SwiReasoning(model.backbone, settings)
-    return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
-    )
+    return TylerReasoner("swireasoning", plain(model), Never(), sampler=SwiReasoning(model.backbone, settings))
 
 
-METHOD = Method(Settings, reasoner, KNOBS)
+METHOD = Method(Settings, reasoner, (Knob("max_switches", lowest=1, caps=True),))

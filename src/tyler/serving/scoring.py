@@ -39,7 +39,7 @@ class Scored:
 def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
     """log p over V of every token of a text under the policy, without operators."""
     tokens = torch.tensor(list(ids), device=engine.backbone.device)
-    decoder, size = engine.policy.decoder(), positions_at_once(engine.backbone.vocab_size)
+    decoder, size = engine.policy.decoder, positions_at_once(engine.backbone.vocab_size)
     embeds = engine.backbone.embed(tokens)[None]
     states: Float[Tensor, "seq dim"] = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state[0, :-1]
     logprobs, alternatives = [None], [()]  # type: list[float | None], list[tuple[tuple[int, float], ...]]

@@ -51,7 +51,7 @@ def hidden_states(model: Tyler, examples: Sequence[Example]) -> dict[str, list[F
     hooks = [head.register_forward_pre_hook(partial(keep, name)) for name, head in heads.items()]
     for first in range(0, len(examples), CALIBRATION_ROWS):
         part = examples[first : first + CALIBRATION_ROWS]
-        synthesize(model.backbone, model.synthesizer.training_decoder, heads, part)
+        synthesize(model.backbone, model.synthesizer.decoder, heads, part)
     for hook in hooks:
         hook.remove()
     return seen

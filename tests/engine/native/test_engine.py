@@ -148,7 +148,7 @@ def test_replayed_logprobs_are_the_sampled_ones(family: str, sampling: Sampling)
     ]
     trajectories = run(model, requests, slots=16)
     packed = pack_for(model.backbone, trajectories)
-    replayed, entropy = replay_logprobs(model.policy.training_decoder, model.policy.head, model.policy.psi, packed)
+    replayed, entropy = replay_logprobs(model.policy.decoder, model.policy.head, model.policy.psi, packed)
     assert any(one.num_invocations and one.offered[0] for one in trajectories)
     assert any(one.num_invocations and not one.offered[0] for one in trajectories)
     for row, trajectory in enumerate(trajectories):
@@ -163,7 +163,7 @@ def test_replay_refuses_trajectories_of_different_temperatures() -> None:
     trajectories = run(model, [ask(tiny.SHORT, sampling=Sampling(t), max_new_tokens=2) for t in (0.5, 1.0)])
     with pytest.raises(ValueError, match="temperatures"):
         replay_logprobs(
-            model.policy.training_decoder, model.policy.head, model.policy.psi, pack_for(model.backbone, trajectories)
+            model.policy.decoder, model.policy.head, model.policy.psi, pack_for(model.backbone, trajectories)
         )
 
 
@@ -330,7 +330,7 @@ def test_a_request_that_is_refused_leaves_those_before_it_undecoded() -> None:
     engine = tiny.tyler("qwen2").engine()
     unknown = replace(ask(tiny.SHORT), prompt_ids=[10**6])
     with pytest.raises(ValueError, match="tokens from 1000000 to 1000000, and the model's are from 0 to"):
-        engine.stream([ask(tiny.SHORT), unknown])
+        engine.run([ask(tiny.SHORT), unknown])
     assert not engine.waiting and not engine.rows
 
 

@@ -194,7 +194,7 @@ def test_weights_in_another_order_are_no_neighbours() -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_two_views_read_without_taking_weights_from_each_other(family: str) -> None:
     model = tiny.build(family, seed=3)
-    decoders = [model.policy.decoder(), model.synthesizer.decoder(), model.backbone.decoder]
+    decoders = [model.policy.decoder, model.synthesizer.decoder, model.backbone.decoder]
     for decoder in decoders:
         FusedDecoder(decoder)
     places = [parameter.data_ptr() for decoder in decoders for parameter in decoder.parameters()]
@@ -205,7 +205,7 @@ def test_two_views_read_without_taking_weights_from_each_other(family: str) -> N
 
 def test_folding_again_reaches_a_reader_that_is_there_already() -> None:
     model = tiny.build("qwen3", seed=4)
-    reading = FusedDecoder(model.policy.decoder())
+    reading = FusedDecoder(model.policy.decoder)
     before = reading.layers[0].qkv.weight.clone()
     with torch.no_grad():
         for parameter in model.policy.lora.parameters():  # type: ignore[union-attr]

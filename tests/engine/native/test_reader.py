@@ -19,9 +19,8 @@ from tyler.engine.native.attention import OfAnyLength, PackedAttention, Span, ru
 from tyler.engine.native.cache import Context, Room
 from tyler.engine.native.engine import Engine
 from tyler.engine.native.reader import Reader, pieces
-from tyler.engine.request import SoftPrompt
+from tyler.engine.request import FinishEvent, SoftPrompt
 from tyler.engine.routing import Forced, Never
-from tyler.engine.sampling import Sampling
 
 SLOTS = 4
 
@@ -55,7 +54,7 @@ def close(first: Tensor, second: Tensor) -> bool:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_slots_are_read_in_pieces_as_if_each_were_alone(family: str) -> None:
-    decoder = tiny.tyler(family).policy.decoder()
+    decoder = tiny.tyler(family).policy.decoder
     reading, random = started(decoder), Random(1)
     wholes = {slot: noise(length, seed=length) for slot, length in enumerate((7, 120, 61, 70))}
     seen: dict[int, list[Tensor]] = {slot: [] for slot in wholes}
@@ -73,7 +72,7 @@ def test_slots_are_read_in_pieces_as_if_each_were_alone(family: str) -> None:
 
 
 def test_slots_that_are_not_read_are_left_alone() -> None:
-    reading = started(tiny.tyler("qwen3").policy.decoder())
+    reading = started(tiny.tyler("qwen3").policy.decoder)
     wholes = {slot: noise(30, seed=slot) for slot in range(SLOTS)}
     read(reading, wholes, {slot: 20 + slot for slot in wholes})
     before = reading.cache.keys.clone()
@@ -84,7 +83,7 @@ def test_slots_that_are_not_read_are_left_alone() -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_slot_that_forgets_is_read_again(family: str) -> None:
-    decoder = tiny.tyler(family).policy.decoder()
+    decoder = tiny.tyler(family).policy.decoder
     reading, whole, other = started(decoder), noise(79, seed=1), noise(6, seed=3)
     read(reading, {0: whole}, {0: 79})
     reading.forget(0, 90)
@@ -95,7 +94,7 @@ def test_a_slot_that_forgets_is_read_again(family: str) -> None:
 
 
 def test_what_was_read_of_a_prompt_is_copied_and_goes_two_ways() -> None:
-    decoder = tiny.tyler("smollm3").policy.decoder()
+    decoder = tiny.tyler("smollm3").policy.decoder
     reading, prompt, tails = started(decoder), noise(20, seed=1), [noise(4, seed=2), noise(4, seed=3)]
     wholes = {0: torch.cat([prompt, tails[0]]), 2: torch.cat([prompt, tails[1]])}
     read(reading, wholes, {0: 24})
@@ -106,7 +105,7 @@ def test_what_was_read_of_a_prompt_is_copied_and_goes_two_ways() -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_long_read_goes_through_the_decoder_in_pieces(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = tiny.tyler(family).policy.decoder()
+    decoder = tiny.tyler(family).policy.decoder
     reading = started(decoder)
     wholes = {slot: noise(length, seed=length) for slot, length in enumerate((70, 9, 33))}
     widths, fused = [], reading.fused
@@ -163,7 +162,7 @@ def by_sequence(
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_attention_of_any_lengths_sees_what_runs_see(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for CUDA's kernel: lengths and places are handed over rightly; what CUDA computes is not shown."""
-    decoder = tiny.tyler(family).policy.decoder()
+    decoder = tiny.tyler(family).policy.decoder
     wholes = {slot: noise(length, seed=length) for slot, length in ((0, 40), (1, 33), (3, 60))}
     steps = ({0: 30, 1: 33}, {0: 31, 3: 50}, {0: 40, 3: 51})
     runs, lengths = started(decoder), started(decoder)
@@ -206,16 +205,6 @@ def test_a_group_reads_its_prompt_once_in_both_streams(family: str) -> None:
     assert not differences(answers[3], reference.decode(model, requests[0]))
 
 
-@pytest.mark.parametrize("slots", [2, 5, 9])
-def test_rollouts_of_a_group_are_what_each_would_be_alone(slots: int) -> None:
-    model = tiny.tyler("qwen3")
-    texts = [tiny.MEDIUM, tiny.LONG, tiny.MEDIUM, tiny.MEDIUM, tiny.LONG, tiny.ODD, tiny.MEDIUM, tiny.LONG, tiny.SHORT]
-    requests = [ask(text, sampling=Sampling(1.0, seed=seed)) for seed, text in enumerate(texts)]
-    alone = [run(model, [request], slots=1)[0] for request in requests]
-    for one, other in zip(alone, run(model, requests, slots), strict=True):
-        assert same(one, other)
-
-
 def test_a_long_prompt_is_read_over_several_steps_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.tyler("qwen3")
     requests = [ask(tiny.SHORT, router=Never(), max_new_tokens=12), ask(tiny.LONG, max_new_tokens=6)] * 2
@@ -226,7 +215,7 @@ def test_a_long_prompt_is_read_over_several_steps_and_holds_up_nobody(monkeypatc
         engine.add_request(request)
     engine.step()
     assert [bool(row.actions) for row in engine.rows] == [True, False, False, False], "two wait for the others' prompts"
-    finished = {event.index: event.trajectory for event in engine.as_completed([])}
+    finished = {event.index: event.trajectory for event in engine.stream([]) if isinstance(event, FinishEvent)}
     assert all(same(finished[index], one) for index, one in enumerate(expected))
 
 
@@ -234,11 +223,11 @@ def test_a_turn_that_goes_on_where_an_answer_ended_reads_only_what_is_new() -> N
     model = tiny.tyler("qwen3")
     engine, other = model.engine(slots=2), ask(tiny.ODD, router=Never())
     engine.keeps_prefixes = True
-    first = next(engine.as_completed([ask(tiny.LONG, router=Never())]))
+    first = next(engine.stream([ask(tiny.LONG, router=Never())], streamed=False))
     turn = replace(other, prompt_ids=[*first.trajectory.prompt_ids, *first.trajectory.actions, *tiny.ids(tiny.SHORT)])
-    list(engine.as_completed([other]))
+    engine.run([other])
     fed = fed_positions(engine)
-    (second,) = engine.as_completed([turn])
+    (second,) = engine.stream([turn], streamed=False)
     kept = len(first.trajectory.prompt_ids) + len(first.trajectory.actions) - 1
     assert first.cached_tokens == 0 and second.cached_tokens == kept, "the last token was never read"
     assert fed["policy"] <= len(turn.prompt_ids) - kept + len(second.trajectory.actions)
@@ -252,7 +241,7 @@ def test_what_was_read_with_older_weights_is_not_kept() -> None:
     engine.run([request])
     tiny.randomize_lora(model.policy.lora, torch.Generator().manual_seed(3))
     engine.refresh()
-    (found,) = engine.as_completed([request])
+    (found,) = engine.stream([request], streamed=False)
     assert found.cached_tokens == 0 and same(found.trajectory, run(model, [request])[0])
 
 

@@ -195,7 +195,7 @@ def test_the_learner_replays_what_was_sampled(engine: VllmEngine, model: Tyler) 
     answers = engine.run(asked)
     packed = pack_for(model.backbone, answers)
     policy = model.policy
-    replayed, _ = replay_logprobs(policy.training_decoder, model.backbone.head, policy.psi, packed)
+    replayed, _ = replay_logprobs(policy.decoder, model.backbone.head, policy.psi, packed)
     assert (replayed - packed.logprobs)[packed.mask].abs().max() < 1e-4
     assert packed.is_operator.any()
 

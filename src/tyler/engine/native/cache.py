@@ -108,14 +108,10 @@ def untouched(size: int) -> Tensor:
 
 
 def bytes_of_position(backbone: Backbone) -> int:
-    """Bytes that a position takes in the context and in the caches of both decoders."""
-    kept = cache_dtype(backbone.dtype, backbone.device)
-    return 2 * position_bytes(backbone.model.config, kept) + backbone.dim * backbone.dtype.itemsize
-
-
-def position_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """Bytes that the keys and values of one position take."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * dtype.itemsize
+    """Bytes that a position takes in the context, and as keys and values in the caches of both decoders."""
+    config, kept = backbone.model.config, cache_dtype(backbone.dtype, backbone.device)
+    cached = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim(config) * kept.itemsize
+    return 2 * cached + backbone.dim * backbone.dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int:

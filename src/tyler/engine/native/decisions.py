@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor
@@ -45,12 +45,12 @@ def decide(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
         else:
             rows, logits = [one.row for one in own], lm_head.token_logits(states)
             memories, numbers = [row.sampler_state for row in rows], [row.uniforms.take() for row in rows]
-            choices = sampler.choose(logits, memories, numbers).each()
+            choices = sampler.choose(logits, memories, numbers)
         found.update(zip(places, choices, strict=True))
     return [found[place] for place in range(len(decisions))]
 
 
-def chosen(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> Iterator[Choice]:
+def chosen(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequence[Decision]) -> list[Choice]:
     """An action in V' each, greedy or sampled, from masked logits at the row's temperature.
 
     Among its alternatives an action has the very number that it has alone, which may be rounded otherwise.
@@ -65,10 +65,10 @@ def chosen(lm_head: LmHead, hidden: Float[Tensor, "rows dim"], decisions: Sequen
         for row, probs in zip(rows, table, strict=True):
             row.report(probs)
     tops = alternatives(logits, lm_head.vocab_size, [row.request.top_logprobs for row in rows])
-    return (
+    return [
         Choice(action, logprob, top=tuple((id, logprob if id == action else other) for id, other in top))
         for action, logprob, top in zip(actions.tolist(), logprobs.tolist(), tops, strict=True)
-    )
+    ]
 
 
 def alternatives(logits: Float[Tensor, "rows actions"], vocab_size: int, wanted: Sequence[int]) -> list[Top]:

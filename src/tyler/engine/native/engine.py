@@ -32,16 +32,6 @@ from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import Heads, LatentHead, SynthesisModel
 
 
-def longest_action(heads: Heads) -> int:
-    """Positions that one action may take: a token has one, a call as many as its operator has latents."""
-    return max((head.num_latents for head in heads.values()), default=1)
-
-
-def longest_prompt(backbone: Backbone, heads: Heads) -> int:
-    """Tokens that a prompt may have, so that any one action still fits the model's context."""
-    return backbone.max_positions - longest_action(heads)
-
-
 class Engine(BaseEngine):
     """Decodes requests with continuous batching over at most `slots` rows.
 
@@ -66,17 +56,14 @@ class Engine(BaseEngine):
         positions: int | None = None,
     ) -> None:
         check_sizes(slots, memory)
-        super().__init__(backbone, operators, policy, synthesizer, backbone.max_positions)
-        self.heads: Heads = synthesizer.mapping() if heads is None else heads
+        super().__init__(backbone, operators, policy, synthesizer, heads, backbone.max_positions)
         self.asked, self.memory = slots, memory
-        self.num_latents = {name: head.num_latents for name, head in self.heads.items()}
-        self.longest_action = longest_action(self.heads)
         self.room = Room.of(backbone, slots, memory, None if positions is None else self._reach(positions))
         # transformers looks these up again, and a step asks for them often
         self._device, self._embedding = backbone.device, backbone.embedding
         self.lm_head = LmHead(policy)
         self.context = Context(self.room, backbone.dim, backbone.dtype, backbone.device)
-        self.policy_reader = Reader(policy.decoder(), self.context)
+        self.policy_reader = Reader(policy.decoder, self.context)
         self.readers = [self.policy_reader]
         self.running = self.rows = list[Row]()
         """Those in slots, in their order."""
@@ -88,17 +75,13 @@ class Engine(BaseEngine):
     @cached_property
     def synthesis_reader(self) -> Reader:
         """The synthesizer's, made with the first operator call: who calls none holds no second set of weights."""
-        self.readers.append(Reader(self.synthesizer.decoder(), self.context, self._feed))
+        self.readers.append(Reader(self.synthesizer.decoder, self.context, self._feed))
         return self.readers[-1]
 
     _feed: Feed | None = None
     """What the synthesizer is fed instead of x_t, for methods that map it."""
 
     # -- requests ------------------------------------------------------------------------------------------------
-
-    def offered(self, request: Request) -> tuple[bool, ...]:
-        """Which operators are actions of the policy: none under a fixed router, never a removed one."""
-        return tuple(request.router.learned and operator.name in self.heads for operator in self.operators)
 
     def prepare(self, request: Request, *, streamed: bool = True) -> Row:
         """As `BaseEngine.prepare`; raises ValueError for an answer that no slot has room for, too."""
@@ -382,7 +365,7 @@ class Engine(BaseEngine):
         """Fold the adapters' present weights in; False where they are other modules now, and need a new engine."""
         self._kept = {}
         readers = self.readers  # of the adapted modules, as far as they have been needed
-        return all([reader.refresh(one.decoder()) for one, reader in zip(self.adapted, readers, strict=False)])
+        return all([reader.refresh(one.decoder) for one, reader in zip(self.adapted, readers, strict=False)])
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -91,7 +91,7 @@ class VllmEngine(BaseEngine):
         self._added = added_by(policy, synthesizer)
         given = {"max_num_seqs": slots, "kv_cache_memory_bytes": memory, **(arguments or {})}
         args, self.ids, positions = engine_args(backbone, operators, self._added, given)
-        super().__init__(backbone, operators, policy, synthesizer, positions)
+        super().__init__(backbone, operators, policy, synthesizer, heads, positions)
         config = args.create_engine_config()
         self._llm = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
         self.slots, self._sleeps = config.scheduler_config.max_num_seqs, config.model_config.enable_sleep_mode

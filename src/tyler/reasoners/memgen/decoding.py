@@ -111,13 +111,13 @@ class TriggerContext:
     def __init__(self, trigger: Trigger, backbone: Backbone, beside: Context) -> None:
         self.backbone, self.trigger = backbone, trigger
         self.visible = Context(beside.room, backbone.dim, backbone.dtype, backbone.device)
-        self.reader = Reader(trigger.decoder(), self.visible)
+        self.reader = Reader(trigger.decoder, self.visible)
         self._read = [list[int]() for _ in range(beside.room.slots)]  # of each slot, by the latest request in it
 
     def is_current(self) -> bool:
         """Fold the trigger's present weights in; False where they are another module now."""
         self._read = [[] for _ in self._read]
-        return self.reader.refresh(self.trigger.decoder())
+        return self.reader.refresh(self.trigger.decoder)
 
     def read(self, rows: Sequence[Row]) -> Float[Tensor, "rows dim"]:
         """Read what the rows have shown up to the present; the trigger's last hidden state of each."""

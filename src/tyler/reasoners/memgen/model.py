@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,7 @@ from tyler.modeling.lora import LoraSettings, load_lora, lora_layers, read_adapt
 from tyler.modeling.manifest import (
     DIGESTS,
     BackboneRecord,
-    CheckpointError,
     check_files,
-    read_as,
     read_manifest,
     write_manifest,
 )
@@ -44,9 +42,8 @@ from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.reasoners.reasoner import AnswerSettings
+from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.reasoners.table import check_at_least
-from tyler.reasoners.tyler import EngineReasoner
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -78,16 +75,8 @@ def files_of(folders: Sequence[str], backbone: BackboneRecord) -> list[str]:
     return [*(f"{folder}/{name}" for folder in folders for name in ADAPTER_FILES), TENSORS, *backbone.files]
 
 
-def read_told(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """What memgen.json says, and its digests. Raises CheckpointError naming what is wrong with it."""
-    content = read_manifest(path, (*SECTIONS, "trigger"))
-    if not isinstance(content["trigger"], bool):
-        raise CheckpointError(f"{path}: trigger = {content['trigger']!r:.80}; it must be true or false")
-    told: dict[str, Any] = {key: read_as(kind, content[key], f"{path}: {key}") for key, kind in SECTIONS.items()}
-    return told | {"trigger": content["trigger"]}, content[DIGESTS]
-
-
-SECTIONS: dict[str, type] = {"backbone": BackboneRecord, "settings": Settings, "prompt": Prompt}
+KINDS = {"backbone": BackboneRecord, "settings": Settings, "prompt": Prompt, "trigger": bool}
+"""What memgen.json holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +146,7 @@ class MemGen(Independent):
         folder = latest_checkpoint(location) or Path(location)
         if not is_memgen(folder):
             raise FileNotFoundError(f"{folder} holds no {MANIFEST}; train one with `tyler train memgen CONFIG`")
-        told, digests = read_told(folder / MANIFEST)
+        told = read_manifest(folder / MANIFEST, KINDS)
         loaded = load_recorded(told["backbone"], folder, instead=backbone, dtype=dtype, device=device)
         folders = ["weaver", "trigger"] if told["trigger"] else ["weaver"]
         for adapter in folders:
@@ -166,7 +155,7 @@ class MemGen(Independent):
         trigger = Trigger(loaded, load_lora(loaded.model, folder / "trigger")).eval() if told["trigger"] else None
         model = cls(loaded, weaver, trigger, told["settings"], told["prompt"])
         found = read_tensors(folder / TENSORS, {name: tensor.shape for name, tensor in model._tensors().items()})
-        check_files(folder / MANIFEST, digests, files_of(folders, told["backbone"]))
+        check_files(folder / MANIFEST, told[DIGESTS], files_of(folders, told["backbone"]))
         with torch.no_grad():
             for name, tensor in model._tensors().items():
                 tensor.copy_(found[name])
@@ -259,12 +248,11 @@ class MemGen(Independent):
 
         The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
         """
-        reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots)
-        return reasoner.solve(problems)
+        return MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots).solve(problems)
 
 
 @dataclass(frozen=True)
-class MemGenReasoner(EngineReasoner):
+class MemGenReasoner(Servable):
     """A MemGen with everything about decoding decided.
 
     In its trajectories every block is an invocation, "prompt" or "inference": `num_latents` counts all of them, and

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from tyler.tasks.answers.boxed import bare, plain
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.latex import bracketed, split
+from tyler.tasks.answers.latex import both_signs, bracketed, split
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 
 _ROUNDED = Fraction(1, 100)
@@ -134,7 +134,6 @@ _MATRIX = re.compile(
 )
 _TRANSPOSED = re.compile(r"(?<=[\])}]) ?\^ ?\{? ?(?:T|\\top|\\mathsf ?\{? ?T ?\}?|\\intercal) ?\}?$")
 _THOUSANDS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,]*[0-9])")
-_BOTH_SIGNS = re.compile(r"\\pm(?![A-Za-z])")
 _SEPARATOR = re.compile(r"[,;&](?:\s*(?:\\text ?\{ ?and ?\}|and(?=[\s\\])))?|(?<=[\s}])and(?=[\s\\])")
 
 
@@ -157,7 +156,7 @@ def listed(text: str) -> list[list[Fraction]] | None:
     items = split(inside, _SEPARATOR)
     if items and not items[-1] and len(items) > 1:
         items.pop()
-    found = [reading for item in items for reading in _item(item)]
+    found = [reading for item in items for reading in map(numbers, both_signs(item))]
     return None if any(reading is None for reading in found) else [item for item in found if item is not None]
 
 
@@ -169,10 +168,3 @@ def _inside(text: str) -> str | None:
         whole = _BRACKETED.fullmatch(text)
         return whole["inside"] if whole and _OPENED[whole["open"]] == whole["close"] else None
     return text
-
-
-def _item(text: str) -> list[list[Fraction] | None]:
-    r"""The readings of the one number of an item, or of the two of `\pm 2` and `\frac{-3 \pm \sqrt{17}}{4}`."""
-    if not _BOTH_SIGNS.search(text):
-        return [numbers(text)]
-    return [numbers(_BOTH_SIGNS.sub(sign, text)) for sign in ("+", "-")]
