@@ -57,7 +57,7 @@ def reproduce(
     engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,
     instead: Annotated[Instead, arg(name="")] = EVERYTHING,
 ) -> None:
-    """Run experiments of the paper: their cells, each once, then tables and figures with the paper's numbers beside.
+    """Run experiments of the paper: their cells, each once, then tables and figures beside the paper's numbers.
 
     Cells that have a record are not run again; a killed run resumes with the same command.
 
