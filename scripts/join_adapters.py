@@ -57,14 +57,14 @@ def main() -> None:
         kept += values[: arguments.rank].square().cumsum(0)
         total += float(values.square().sum())
         rounded = {f"{stem}.lora_A.weight": down.to(dtype), f"{stem}.lora_B.weight": up.to(dtype)}
-        written_down, written_up = (one.double() for one in rounded.values())
+        written_down, written_up = (tensor.double() for tensor in rounded.values())
         off += float((up @ down - written_up @ written_down).square().sum())
         tensors |= rounded
     config = json.loads((arguments.adapters[0] / CONFIG).read_text())
     config |= {"r": arguments.rank, "lora_alpha": arguments.rank}
     arguments.output.mkdir(parents=True)
     (arguments.output / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    save_file({name: one.contiguous() for name, one in tensors.items()}, arguments.output / TENSORS)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, arguments.output / TENSORS)
     for rank, squares in enumerate(kept, start=1):
         print(f"rank {rank}: {float(squares) / total:.1%} of the squares")
     print(f"{arguments.dtype}: off by {(off / float(kept[-1])) ** 0.5:.2%} of what is kept")

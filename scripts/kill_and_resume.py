@@ -108,8 +108,8 @@ def torture(stage: Stage, kills: int, draw: random.Random) -> bool:
         while (kill := attempt(stage, run, seconds, draw, armed=done < kills)) is not None:
             done += 1
             print(f"kill {done}, run {runs}, {kill}", flush=True)
-        found = fingerprint(run)
-        if differing := sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name)):
+        state = fingerprint(run)
+        if differing := sorted(name for name in {*expected, *state} if expected.get(name) != state.get(name)):
             print(f"\nrun {runs} of {stage.name} ended differently in: {', '.join(differing)}")
             return False
     print(f"\n{stage.name}: {done} kills in {runs} runs; {len(expected)} fingerprints are equal in all of them")
@@ -180,16 +180,16 @@ def half_written(run: Path) -> list[str]:
 def fingerprint(run: Path) -> dict[str, str]:
     """What has to come out the same: weights, states, the choice of the best, metrics but for times, trajectories."""
     last, best = latest_checkpoint(run), best_checkpoint(run)
-    found = {"last": last.name if last else "", "best": best.name if best else ""}
+    hashes = {"last": last.name if last else "", "best": best.name if best else ""}
     for folder in filter(None, (last, best)):
         for path in sorted(folder.rglob("*")):
             if path.suffix == ".safetensors" or path.name in ("state.json", "best.json"):
-                found[f"{folder.name}/{path.relative_to(folder)}"] = sha256(path.read_bytes())
+                hashes[f"{folder.name}/{path.relative_to(folder)}"] = sha256(path.read_bytes())
     metrics = [{key: line[key] for key in line if "second" not in key} for line in read_jsonl(run / "metrics.jsonl")]
-    found["metrics"] = sha256(json.dumps(metrics).encode())
+    hashes["metrics"] = sha256(json.dumps(metrics).encode())
     trail = run / "trajectories.jsonl.gz"
-    found["trajectories"] = sha256(trail.read_bytes() if trail.exists() else b"")  # Stage 1 writes none
-    return found
+    hashes["trajectories"] = sha256(trail.read_bytes() if trail.exists() else b"")  # Stage 1 writes none
+    return hashes
 
 
 def sha256(content: bytes) -> str:

@@ -90,14 +90,14 @@ class Blocks:
 
     def boundaries(self, completion: list[int]) -> list[int]:
         """Positions a block may precede: the start, after a blank line, before a formula, a fence or a JSON key."""
-        found, opened = [0], False
+        starts, opened = [0], False
         for i, token in enumerate(completion[:-1]):
             opens = token in self.dollars or token == self.fence
             after_blank = i > 0 and completion[i - 1] == self.paragraph
             if i > 0 and (after_blank or (opens and not opened) or (completion[i - 1], token) in self.keys):
-                found.append(i)
+                starts.append(i)
             opened ^= opens
-        return found
+        return starts
 
     def results(self, completion: list[int], start: int) -> list[int]:
         """The digits that follow an equals sign from `start` on."""
@@ -144,23 +144,25 @@ class Blocks:
 
     def chosen(self, completion: list[int], rng: random.Random) -> set[int]:
         """Where this text gets blocks: nowhere, at the start only, at some boundaries, or at all of them."""
-        places = self.boundaries(completion)
+        positions = self.boundaries(completion)
         kind = rng.random()
         if kind < 0.3:
             return set()
         if kind < 0.5:
             return {0}
         if kind < 0.85:
-            return set(rng.sample(places, rng.randint(1, min(len(places), 5)))) | ({0} if rng.random() < 0.6 else set())
-        return set(places)
+            return set(rng.sample(positions, rng.randint(1, min(len(positions), 5)))) | (
+                {0} if rng.random() < 0.6 else set()
+            )
+        return set(positions)
 
-    def row(self, text: Text, rng: random.Random, *, places: set[int]) -> Row:
+    def row(self, text: Text, rng: random.Random, *, positions: set[int]) -> Row:
         """The training sequence of a text with blocks before the given positions of its completion."""
         row = Row()
         for token in text.prompt:
             row.visible(token, IGNORED)
         for i, token in enumerate(text.completion):
-            if i in places:
+            if i in positions:
                 self.block(row, text, i, rng)
             row.visible(token, token)
         return row
@@ -297,7 +299,7 @@ def train(out: Path, steps: int, batch: int) -> None:
         foreign, total = step >= BLOCKS_FROM * steps, 0.0
         size = sum(len(text.completion) for text in sample)
         for chunk in chunks(sample, CHUNKS):
-            rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
+            rows = [blocks.row(t, rng, positions=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
             loss = loss_of(model, collate(rows, blocks.pad), weights, generator) / size
             loss.backward()
             total += loss.item()
@@ -318,8 +320,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("src/tyler/assets/mini"), help="folder for the backbone")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=96, help="texts per step")
-    asked = parser.parse_args()
-    train(asked.out, asked.steps, asked.batch)
+    arguments = parser.parse_args()
+    train(arguments.out, arguments.steps, arguments.batch)
 
 
 if __name__ == "__main__":

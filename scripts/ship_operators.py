@@ -22,18 +22,18 @@ def ship(run: Path, folder: Path, card: Path) -> int:
     """Write the checkpoint into `folder`, whole or not at all; returns its bytes. ValueError if they are too many."""
     chosen = best_checkpoint(run) or latest_checkpoint(run) or run
     model = Tyler.from_pretrained(str(chosen), dtype="float32", device="cpu")
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        made = Path(place) / folder.name
-        model.save_pretrained(made, half=True)
-        for readme in made.rglob("README.md"):
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        prepared = Path(temporary) / folder.name
+        model.save_pretrained(prepared, half=True)
+        for readme in prepared.rglob("README.md"):
             readme.unlink()  # peft's is a form to be filled in
-        shutil.copy(card, made / "README.md")
-        size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
+        shutil.copy(card, prepared / "README.md")
+        size = sum(file.stat().st_size for file in prepared.rglob("*") if file.is_file())
         if size > LARGEST:
             raise ValueError(f"{chosen} is {size:,} bytes in float16; at most {LARGEST:,} are shipped")
-        Tyler.from_pretrained(str(made), dtype="float32", device="cpu")  # it loads, or nothing is written
+        Tyler.from_pretrained(str(prepared), dtype="float32", device="cpu")  # it loads, or nothing is written
         shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
+        prepared.rename(folder)
     return size
 
 

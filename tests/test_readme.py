@@ -16,10 +16,10 @@ from tyler.cli.main import main
 from tyler.config.files import presets
 
 SHORT = {
-    "train stage1 mini": "--stage1.steps 2 --stage1.batch_size 4 --stage1.eval_every null",
-    "train stage2 mini": "--stage2.steps 1 --stage2.batch_size 2 --stage2.max_new_tokens 48 --stage2.eval_every null "
-    "--stage2.calibration.num_problems 8 --grpo.group_size 2",
-    "train sft mini": "--sft.steps 2 --sft.batch_size 4 --sft.eval_every null",
+    "train stage1 mini": "--data.count 64 --stage1.steps 2 --stage1.batch_size 4 --stage1.eval_every null",
+    "train stage2 mini": "--data.count 64 --stage2.steps 1 --stage2.batch_size 2 --stage2.max_new_tokens 48 "
+    "--stage2.eval_every null --stage2.calibration.num_problems 8 --grpo.group_size 2",
+    "train sft mini": "--data.count 64 --sft.steps 2 --sft.batch_size 4 --sft.eval_every null",
     "solve": "--max-new-tokens 48",
     "eval": "--count 4 --max-new-tokens 48",
 }

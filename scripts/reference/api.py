@@ -64,7 +64,7 @@ def entry(name: str) -> str:
     if name == "__version__":
         return "`tyler.__version__` is the package's version."
     module, _, last = f"tyler.{name}".rpartition(".")
-    found = getattr(import_module(module), last)
-    if not callable(found):
-        return f"`{last}` is `{found!r}`."
-    return f"::: {found.__module__}.{found.__qualname__}"
+    member = getattr(import_module(module), last)
+    if not callable(member):
+        return f"`{last}` is `{member!r}`."
+    return f"::: {member.__module__}.{member.__qualname__}"

@@ -19,11 +19,11 @@ TITLES = {"mini-tyler": "mini-tyler", "mini-stage-1": "Stage 1", "smollm2-stage-
 
 def section(file: Path) -> list[str]:
     """The part of the page of tables that is about the lens."""
-    *tested, replaced, asked = tables(file)
+    *tests, replaced, kept = tables(file)
     parts = ["## The operator lens"]
-    for name, table in zip(surveys(file), tested, strict=True):
+    for name, table in zip(surveys(file), tests, strict=True):
         parts += [f"### {TITLES[name]}: nats of log p of the tokens after a block", table]
-    return [*parts, "### Share of answers that keep what is in their box", replaced, asked]
+    return [*parts, "### Share of answers that keep what is in their box", replaced, kept]
 
 
 def surveys(file: Path) -> dict[str, Survey]:
@@ -34,27 +34,27 @@ def surveys(file: Path) -> dict[str, Survey]:
 
 def tables(file: Path) -> list[str]:
     """Every table of the page: one for each record, then what is decoded again side by side."""
-    found = surveys(file)
-    told = {TITLES[name]: one for name, one in found.items()}
+    records = surveys(file)
+    named = {TITLES[name]: record for name, record in records.items()}
     return [
-        *(tested(one) for one in found.values()),
-        beside("all latents replaced by", {name: decoded_rows(one) for name, one in told.items()}),
-        beside("asked of these shares", {name: decoded_tested_rows(one) for name, one in told.items()}),
+        *(tested(record) for record in records.values()),
+        beside("all latents replaced by", {name: decoded_rows(record) for name, record in named.items()}),
+        beside("asked of these shares", {name: decoded_tested_rows(record) for name, record in named.items()}),
     ]
 
 
-def tested(found: Survey) -> str:
+def tested(record: Survey) -> str:
     """What is tested of each operator, with its number of blocks."""
-    (asked, *_), *rows = tested_rows(found)
-    counts = {name: f"{name}, {one.num_blocks} blocks" for name, one in found.operators.items()}
-    return markdown([(asked, *(counts | {TOGETHER: "all at once"}).values()), *rows])
+    (question, *_), *rows = tested_rows(record)
+    counts = {name: f"{name}, {operator.num_blocks} blocks" for name, operator in record.operators.items()}
+    return markdown([(question, *(counts | {TOGETHER: "all at once"}).values()), *rows])
 
 
 def beside(title: str, columns: Mapping[str, Sequence[Sequence[str]]]) -> str:
     """Tables of two columns with the same first one, as one."""
     of_each = [dict(rows[1:]) for rows in columns.values()]
-    names = list(dict.fromkeys(name for one in of_each for name in one))
-    return markdown([(title, *columns), *((name, *(one.get(name, "–") for one in of_each)) for name in names)])
+    names = list(dict.fromkeys(name for rows in of_each for name in rows))
+    return markdown([(title, *columns), *((name, *(rows.get(name, "–") for rows in of_each)) for name in names)])
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

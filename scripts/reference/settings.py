@@ -72,15 +72,15 @@ def rows_of(prefix: str, owner: Any) -> Iterator[str]:
 def holds(annotation: Any) -> str:
     """What a key with sections in it is: one section, or a list of them, or null."""
     if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(holds(one) for one in get_args(annotation))
+        return " or ".join(holds(inner) for inner in get_args(annotation))
     return "null" if annotation is NoneType else "a list" if get_origin(annotation) is tuple else "a section"
 
 
 def operator_rows() -> list[str]:
-    found = json.dumps([[one.name, one.num_latents, one.boundary] for one in Config().operators])
+    shown = json.dumps([[each.name, each.num_latents, each.boundary] for each in Config().operators])
     kinds = {"str": "text", "int": "integer, ≥ 1"}
-    rows = [row(f"operators[].{one.name}", kinds[str(one.type)], "", OPERATOR[one.name]) for one in fields(Operator)]
-    return [*rows, row("operators", "at least one", f"`{found}`", "The paper's O_g, O_s and O_p.")]
+    rows = [row(f"operators[].{key.name}", kinds[str(key.type)], "", OPERATOR[key.name]) for key in fields(Operator)]
+    return [*rows, row("operators", "at least one", f"`{shown}`", "The paper's O_g, O_s and O_p.")]
 
 
 def row(*cells: str) -> str:
@@ -96,9 +96,9 @@ def values(field: FieldInfo) -> str:
 def kind(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
-        return " · ".join(f"`{one}`" for one in inner)
+        return " · ".join(f"`{option}`" for option in inner)
     if origin in (Union, UnionType):
-        return " or ".join(kind(one) for one in inner)
+        return " or ".join(kind(option) for option in inner)
     if origin is Annotated:
         return ", ".join([kind(inner[0]), *bounds(inner[1:])])
     if origin is tuple:
@@ -110,9 +110,11 @@ def kind(annotation: Any) -> str:
 
 def bounds(metadata: Any) -> list[str]:
     """≥ 1, < 1 and the like; bounds stand in a field's metadata or in pydantic's own record of them."""
-    flat = [one for item in metadata for one in getattr(item, "metadata", [item])]
-    found = [f"{sign} {limit(getattr(one, name))}" for one in flat for name, sign in SIGNS.items() if name in dir(one)]
-    return found + ["at least one" for one in flat if "min_length" in dir(one)]
+    flat = [bound for item in metadata for bound in getattr(item, "metadata", [item])]
+    limits = [
+        f"{sign} {limit(getattr(bound, name))}" for bound in flat for name, sign in SIGNS.items() if name in dir(bound)
+    ]
+    return limits + ["at least one" for bound in flat if "min_length" in dir(bound)]
 
 
 def limit(number: float) -> str:

@@ -322,19 +322,19 @@ class Tyler(Independent):
         long.
         """
         alone = isinstance(problems, str | Problem) or is_conversation(problems)
-        asked = as_questions(problems)
-        if not asked:
+        questions = as_questions(problems)
+        if not questions:
             return []
         if not alone:
-            check_each(self.prompt, asked)
+            check_each(self.prompt, questions)
         requests = [
-            self.request(one, budget=budget, router=router, sampling=its, max_new_tokens=max_new_tokens, stop=stop)
-            for one, its in spread(asked, sampling, num_samples)
+            self.request(question, budget=budget, router=router, sampling=its, max_new_tokens=max_new_tokens, stop=stop)
+            for question, its in spread(questions, sampling, num_samples)
         ]
         try:
             trajectories = self.shared_engine.run(requests, slots=slots, memory=memory)
         except PromptTooLong as error:
-            which = "" if alone else f"{named(asked, error.places[0] // (num_samples or 1))}: "
+            which = "" if alone else f"{named(questions, error.places[0] // (num_samples or 1))}: "
             raise PromptTooLong(f"{which}{error}", error.places) from error
         if num_samples is None:
             return trajectories[0] if alone else trajectories
@@ -361,17 +361,17 @@ class Tyler(Independent):
 
 def check_each(prompt: Prompt, problems: Sequence[Question]) -> None:
     """Raises ValueError for a problem that cannot be asked, by its place."""
-    for place, problem in enumerate(problems):
+    for index, problem in enumerate(problems):
         try:
             prompt.turns(problem)
         except ValueError as error:
-            raise ValueError(f"{named(problems, place)}: {error}") from error
+            raise ValueError(f"{named(problems, index)}: {error}") from error
 
 
-def named(problems: Sequence[Question], place: int) -> str:
+def named(problems: Sequence[Question], index: int) -> str:
     """A problem of a list by its place, and by its id where it is a task's."""
-    problem = problems[place]
-    return f"problems[{place}]" + (f" ({problem.id})" if isinstance(problem, Problem) else "")
+    problem = problems[index]
+    return f"problems[{index}]" + (f" ({problem.id})" if isinstance(problem, Problem) else "")
 
 
 def spread(
@@ -388,8 +388,8 @@ def spread(
         raise ValueError(f"{len(samplings)} samplings for {len(problems)} problems; give one for all, or one for each")
     if num_samples is not None:
         check_whole("num_samples", num_samples, 1, "it must be at least 1, or None for one answer instead of a list")
-    for index, (problem, one) in enumerate(zip(problems, samplings, strict=True)):
+    for index, (problem, sampling) in enumerate(zip(problems, samplings, strict=True)):
         if num_samples is None:
-            yield problem, one
+            yield problem, sampling
         for sample in range(num_samples or 0):
-            yield problem, replace(one, seed=seed_of(one.seed, index, sample))
+            yield problem, replace(sampling, seed=seed_of(sampling.seed, index, sample))

@@ -68,7 +68,7 @@ def pieces(text: str, calls: Sequence[Placed]) -> Iterator[str | Placed]:
 
 def escaped(text: str) -> str:
     """The text with control characters written out, as in "\\x1b": whatever a model wrote, a terminal only shows it."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def label(call: Placed) -> str:

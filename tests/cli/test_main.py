@@ -542,7 +542,7 @@ def test_doctor_reports_an_unreachable_hub_without_failing(monkeypatch: pytest.M
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     hub = doctor.inspect()[-1]
     assert not hub.ok
-    assert "cannot be reached" in hub.found
+    assert "cannot be reached" in hub.value
 
 
 def test_lens_shows_what_each_replacement_costs(

@@ -25,10 +25,10 @@ from tyler.planning.memory import (
 from tyler.planning.memory import (
     Read,
     Shape,
-    busiest,
     calibration_memory,
     count_parameters,
     kept_by_decoder,
+    larger_peak,
     rollout_memory,
     step_memory,
     trained,
@@ -168,8 +168,8 @@ def test_a_presets_steps_fit_a_gpu_of_24_gigabytes_and_checkpointing_is_why(name
 
 def test_a_trained_parameter_has_its_gradient_and_two_moments_and_one_at_rest_only_itself() -> None:
     assert trained(10, at_rest=5) == {"adapters and heads": 60, "gradients": 40, "optimizer": 80}
-    assert busiest(3, 4) == {"logits at work": 4}
-    assert busiest(4, 3) == {"layer at work": 4}
+    assert larger_peak(3, 4) == {"logits at work": 4}
+    assert larger_peak(4, 3) == {"layer at work": 4}
 
 
 def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:

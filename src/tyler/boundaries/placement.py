@@ -46,13 +46,13 @@ def token_boundaries(boundaries: Iterable[Boundary], offsets: Sequence[tuple[int
     space comes first in that token. Positions past the last token are dropped.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-    found: dict[tuple[int, str], None] = {}
+    pairs: dict[tuple[int, str], None] = {}
     for boundary in boundaries:
         after = RULES[boundary.rule].side == "after"
         token = bisect_left(starts, boundary.position) if after else bisect_right(ends, boundary.position)
         if token < len(offsets):
-            found[token, boundary.rule] = None
-    return sorted(found, key=lambda pair: pair[0])
+            pairs[token, boundary.rule] = None
+    return sorted(pairs, key=lambda pair: pair[0])
 
 
 def candidates(
@@ -65,7 +65,7 @@ def candidates(
     """
     chosen = tuple(operators)
     placed = token_boundaries(find_boundaries(text, {operator.boundary for operator in chosen}), offsets)
-    pairs = [(token, index) for token, rule in placed for index, one in enumerate(chosen) if one.boundary == rule]
+    pairs = [(token, index) for token, rule in placed for index, each in enumerate(chosen) if each.boundary == rule]
     return [(token, chosen[index]) for token, index in sorted(pairs)]
 
 

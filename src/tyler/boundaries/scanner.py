@@ -101,8 +101,8 @@ class BoundaryScanner:
             pass
         if final:
             self._hold = None
-        found, self._found = self._found, []
-        return found
+        boundaries, self._found = self._found, []
+        return boundaries
 
     def _forget(self, count: int) -> None:
         self._text = self._text[count:]

@@ -32,7 +32,7 @@ def runs(
 
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}; give one that holds runs")
-    lines = [row(found) for found in runs_below(folder)]
+    lines = [row(run) for run in runs_below(folder)]
     if json_:
         for line in lines:
             print(json.dumps(line, ensure_ascii=False))
@@ -43,23 +43,23 @@ def runs(
     _show(folder, lines)
 
 
-def row(found: AnyRun) -> dict[str, Any]:
+def row(run: AnyRun) -> dict[str, Any]:
     """One line of the list."""
     from tyler.runs.catalogue import TrainingRun
 
-    if isinstance(found, TrainingRun):
-        best = found.best
-        told = None if best is None else f"{best.metric.partition('/')[2]} {best.value:.4g} at step {best.step}"
+    if isinstance(run, TrainingRun):
+        best = run.best
+        best_value = None if best is None else f"{best.metric.partition('/')[2]} {best.value:.4g} at step {best.step}"
     else:
-        told = None if found.accuracy is None else f"accuracy {100 * found.accuracy:.1f}%"
+        best_value = None if run.accuracy is None else f"accuracy {100 * run.accuracy:.1f}%"
     return {
-        "what": found.what,
-        "status": found.status,
-        "step": found.step,
-        "of": found.total,
-        "best": told,
-        "changed": _changed(found.path),
-        "where": str(found.path),
+        "what": run.what,
+        "status": run.status,
+        "step": run.step,
+        "of": run.total,
+        "best": best_value,
+        "changed": _changed(run.path),
+        "where": str(run.path),
     }
 
 

@@ -18,7 +18,7 @@ def chat(
     decoding: Annotated[Decoding, arg(name="")] = DEFAULT,
     loading: Annotated[Loading, arg(name="")] = LOADED,
 ) -> None:
-    """Talk with a model, operators shown where they are invoked; /help names what can be changed on the way.
+    """Chat with a model in the terminal, operators shown where they are invoked; /help lists the commands.
 
     Args:
         model: A saved model, Tyler's or a baseline's (mini-tyler ships), or a plain backbone: mini, smollm2 (see tyler
@@ -50,6 +50,6 @@ def chat(
     if sys.stdin.isatty():
         import readline  # noqa: F401  # arrow keys and a history of what was typed
 
-        print("/help names the commands, Ctrl-D ends")
+        print("/help lists the commands, Ctrl-D ends")
     talk = Conversation(cast(Servable, loaded.reasoner), settings, memory=bound)
     run(talk, lambda: input("> " if sys.stdin.isatty() else ""))

@@ -1,4 +1,4 @@
-"""A conversation in a terminal: what was said, how the next answer is decoded, and the commands that change both."""
+"""A conversation in a terminal: its turns, how the next answer is decoded, and the commands that change both."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HELP = """\
 /router ROUTER   learned, never, boundaries or boundaries:RATE; /router alone: as the model was started
 /temperature T   0 is greedy
 /system TEXT     the system message, before the conversation; /system alone: nothing
-/new             forget what was said
-/again           take the last answer back and answer again, with another seed
+/new             start a new conversation
+/again           drop the last answer and answer again, with another seed
 /help            this list
 /quit            or Ctrl-D; Ctrl-C ends an answer"""
 
@@ -42,15 +42,16 @@ class Conversation:
         }
 
     def take(self, line: str) -> str:
-        """Answer what was typed, or do what it commands; what is to be said about it.
+        """Answer a line, or carry out the command that it is; returns what to print.
 
-        Raises ValueError for a command that there is not, and for a question that cannot be answered.
+        Raises ValueError for an unknown command, and for a question that cannot be answered.
         """
         if not line.startswith("/"):
             return self._answer(line) if line.strip() else ""
         name, _, rest = line[1:].partition(" ")
         if name not in self._commands:
-            raise ValueError(f"there is no /{name}; there are {', '.join(f'/{one}' for one in self._commands)}, /quit")
+            known = ", ".join(f"/{command}" for command in self._commands)
+            raise ValueError(f"there is no /{name}; there are {known}, /quit")
         return self._commands[name](rest.strip())
 
     def _answer(self, question: str) -> str:
@@ -119,8 +120,8 @@ def run(conversation: Conversation, read: Callable[[], str]) -> None:
         if line.strip() in ("/quit", "/exit"):
             return
         try:
-            said = conversation.take(line)
+            reply = conversation.take(line)
         except ValueError as error:
-            said = str(error).removeprefix("--")
-        if said:
-            print(said)
+            reply = str(error).removeprefix("--")
+        if reply:
+            print(reply)

@@ -34,10 +34,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table: what was looked at, what was found, what it limits, and whether that is in the way."""
+    """One line of the table: what was looked at, what there is, what it limits, and whether it suffices."""
 
     subject: str
-    found: str
+    value: str
     limits: str
     ok: bool = True
 
@@ -99,7 +99,7 @@ def _show(title: str, findings: Sequence[Finding]) -> None:
     for heading in ("", "found", "what it limits"):
         table.add_column(heading)
     for finding in findings:
-        table.add_row(finding.subject, Text(finding.found, style="" if finding.ok else "yellow"), finding.limits)
+        table.add_row(finding.subject, Text(finding.value, style="" if finding.ok else "yellow"), finding.limits)
     Console().print(table)
 
 
@@ -116,8 +116,8 @@ def _versions(facts: dict[str, Any]) -> Finding:
 
 def _device() -> Finding:
     if torch.cuda.is_available():
-        found = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
-        return Finding("device", found, "any backbone that fits its memory")
+        cards = f"{torch.cuda.get_device_name()} x {torch.cuda.device_count()}, CUDA {torch.version.cuda}"
+        return Finding("device", cards, "any backbone that fits its memory")
     if torch.backends.mps.is_available():
         return Finding("device", "Apple GPU (mps)", "--device mps takes it; no test has run on one yet")
     return Finding(
@@ -148,8 +148,8 @@ def _memory() -> Finding:
             "GPU memory", f"{free / GIB:.0f} of {total / GIB:.0f} GiB free", "backbone size, slots, batch size"
         )
     memory = psutil.virtual_memory()
-    found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    return Finding("memory", found, "backbone size (4 bytes a weight), slots, batch size", memory.available > 2 * GIB)
+    amount = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    return Finding("memory", amount, "backbone size (4 bytes a weight), slots, batch size", memory.available > 2 * GIB)
 
 
 def _disk() -> Finding:
@@ -158,15 +158,15 @@ def _disk() -> Finding:
 
 
 def _sandbox() -> Finding:
-    found = probe()
-    return Finding("sandbox", found.reason, "running programs of the model (humaneval)", found.available)
+    sandbox = probe()
+    return Finding("sandbox", sandbox.reason, "running programs of the model (humaneval)", sandbox.available)
 
 
 def _fetched() -> Finding:
     origins = {name: provenance(name) for name in FETCHABLE}
-    told = (f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items())
+    origins_named = (f"{name} from the {facts['origin']}" if facts else f"no {name}" for name, facts in origins.items())
     return Finding(
-        "fetched", ", ".join(told), "real models by name; `tyler fetch NAME` brings one", all(origins.values())
+        "fetched", ", ".join(origins_named), "real models by name; `tyler fetch NAME` brings one", all(origins.values())
     )
 
 

@@ -56,15 +56,15 @@ def evaluate(
     if model and server.endpoint:
         raise ValueError(f"give either the model {model} or --endpoint {server.endpoint}, not both")
     with quietly(quiet):
-        asked = Asked(questions, answering, grading, matching, server)
-        asked.check()
+        options = Asked(questions, answering, grading, matching, server)
+        options.check()
         from tyler.evaluation import command
 
         if server.endpoint:
-            command.run_endpoint(asked, output=output)
+            command.run_endpoint(options, output=output)
             return
         logger.info("loading %s ...", model)
-        command.run(model, asked, output=output)
+        command.run(model, options, output=output)
 
 
 def grade(

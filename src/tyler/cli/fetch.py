@@ -147,10 +147,10 @@ def from_hub(name: str) -> tuple[Path, dict[str, Any]]:
     from huggingface_hub import snapshot_download
 
     print(f"looking for {FETCHABLE[name]} on the Hub", flush=True)
-    found = Path(snapshot_download(FETCHABLE[name], allow_patterns=list(HUB_FILES), etag_timeout=HUB_SECONDS))
-    weights = found / "model.safetensors"
-    facts = {"origin": "hub", "revision": found.name, "downloaded": {weights.name: digest_of(weights)}}
-    return found, facts
+    snapshot = Path(snapshot_download(FETCHABLE[name], allow_patterns=list(HUB_FILES), etag_timeout=HUB_SECONDS))
+    weights = snapshot / "model.safetensors"
+    facts = {"origin": "hub", "revision": snapshot.name, "downloaded": {weights.name: digest_of(weights)}}
+    return snapshot, facts
 
 
 def require_gguf(pinned: Wheel) -> None:
@@ -192,9 +192,9 @@ def reason(error: OSError) -> str:
 
 def check_sha256(path: Path, expected: str) -> None:
     """Raise FetchError for a file that is not the one that was pinned."""
-    if (found := digest_of(path)) != expected:
+    if (digest := digest_of(path)) != expected:
         raise FetchError(
-            f"{path.name} has SHA-256 {found}, and {expected} was expected: it is damaged or another file, and not used"
+            f"{path.name} has SHA-256 {digest}, and not {expected}: it is damaged or another file, and is not used"
         )
 
 
@@ -217,24 +217,24 @@ def check_reads(name: str, backbone: Backbone) -> None:
     import torch
 
     wheel = WHEELS[name]
-    found = backbone.tokenizer(wheel.text, add_special_tokens=False).input_ids
-    if tuple(found) != wheel.ids:
-        raise FetchError(f"the tokenizer of {name} makes {found} of {wheel.text!r}, and {list(wheel.ids)} was expected")
+    ids = backbone.tokenizer(wheel.text, add_special_tokens=False).input_ids
+    if tuple(ids) != wheel.ids:
+        raise FetchError(f"the tokenizer of {name} makes {ids} of {wheel.text!r}, and {list(wheel.ids)} was expected")
     with torch.no_grad():
-        logits = backbone.model(torch.tensor([found])).logits
+        logits = backbone.model(torch.tensor([ids])).logits
     if not logits.isfinite().all():
         raise FetchError(f"{name} computes no finite numbers from {wheel.text!r}: its weights are damaged")
 
 
 def record(name: str, folder: Path, facts: dict[str, Any]) -> None:
     """Write where the model came from, and what it was made into, beside it."""
-    made = {file.name: digest_of(file) for file in sorted(folder.iterdir())}
+    digests = {file.name: digest_of(file) for file in sorted(folder.iterdir())}
     content = {
         "name": name,
         "model": FETCHABLE[name],
         "license": "Apache-2.0",
         **facts,
-        "files": made,
+        "files": digests,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"tyler-reasoning": __version__, **{name: version(name) for name in ("transformers", "torch")}},
     }
@@ -257,9 +257,9 @@ def partial_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def put(made: Path, folder: Path) -> None:
+def put(prepared: Path, folder: Path) -> None:
     """Rename a complete folder into place, beside which an older one is put away first."""
-    sync_tree(made)
+    sync_tree(prepared)
     if folder.exists():
-        os.rename(folder, made.with_name("old"))
-    os.rename(made, folder)
+        os.rename(folder, prepared.with_name("old"))
+    os.rename(prepared, folder)

@@ -46,9 +46,9 @@ def facts_of(model: str) -> dict[str, Any]:
     folder = shipped(name) or latest_checkpoint(name) or Path(name)
     if not folder.is_dir():
         folder = checkpoint_on_hub(name, revision, checkpoint.MANIFEST) or folder
-    found = next((file for file in MANIFESTS if (folder / file).is_file()), None)
-    if found is not None:
-        return checkpoint_facts(folder, MANIFESTS[found], read_object(folder / found))
+    file_name = next((file for file in MANIFESTS if (folder / file).is_file()), None)
+    if file_name is not None:
+        return checkpoint_facts(folder, MANIFESTS[file_name], read_object(folder / file_name))
     return {"method": "none: a plain backbone", **backbone_facts(name, revision)}
 
 
@@ -60,7 +60,9 @@ def checkpoint_facts(folder: Path, method: str, manifest: Mapping[str, Any]) -> 
         facts["stage"] = manifest["stage"]
     if operators := manifest.get("operators"):
         facts["operators"] = [
-            f"{one['name']} ×{one['num_latents']} at {one['boundary']}" for one in operators if isinstance(one, dict)
+            f"{each['name']} ×{each['num_latents']} at {each['boundary']}"
+            for each in operators
+            if isinstance(each, dict)
         ]
     trained = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     facts |= {"trained_files": f"{trained / MEGABYTE:.1f} MB", "folder": str(folder)}

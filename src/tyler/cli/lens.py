@@ -88,8 +88,8 @@ def lens(
     if question:
         seen = seen_in(loaded, model, question, problems, seed, asking)
     else:
-        asked = f"{len(problems)} of {task}{f', {split}' if split else ''}"
-        seen = surveyed(loaded, model, asked, problems, seed, asking)
+        described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
+        seen = surveyed(loaded, model, described, problems, seed, asking)
     show([seen.json] if json_ else seen.tables)
     if page is not None:
         atomic_write(page, seen.page)
@@ -111,19 +111,21 @@ def seen_in(loaded: Tyler, name: str, question: str, problems: list[str], seed: 
 
     answer, *others = loaded.solve([question, *problems], **asking)
     readings = read_blocks(loaded, answer, others, seed)
-    told = json.dumps([reading.to_dict() for reading in readings])
-    return Seen(answer_page(name, question, answer, readings), told, answer_tables(answer, readings))
+    content = json.dumps([reading.to_dict() for reading in readings])
+    return Seen(answer_page(name, question, answer, readings), content, answer_tables(answer, readings))
 
 
-def surveyed(loaded: Tyler, name: str, asked: str, problems: list[str], seed: int, asking: Mapping[str, Any]) -> Seen:
+def surveyed(
+    loaded: Tyler, name: str, described: str, problems: list[str], seed: int, asking: Mapping[str, Any]
+) -> Seen:
     """The blocks of many answers, counted."""
     import tyler
     from tyler.lens.survey import survey
     from tyler.lens.tables import survey_page
 
-    found = survey(loaded, problems, seed=seed, **asking)
-    told = {"model": name, "problems": asked, "version": tyler.__version__, **found.to_dict()}
-    return Seen(survey_page(name, asked, found), json.dumps(told), survey_tables(found))
+    result = survey(loaded, problems, seed=seed, **asking)
+    content = {"model": name, "problems": described, "version": tyler.__version__, **result.to_dict()}
+    return Seen(survey_page(name, described, result), json.dumps(content), survey_tables(result))
 
 
 def show(parts: Sequence[RenderableType]) -> None:
@@ -143,13 +145,13 @@ def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[Rende
     return [as_text(answer.text, answer.invocations), *tables]
 
 
-def survey_tables(found: Survey) -> list[RenderableType]:
+def survey_tables(result: Survey) -> list[RenderableType]:
     """What is tested, what each replacement costs, and what else was counted: the tables of the page but its last."""
     from tyler.lens import tables
 
-    *shown, _ = tables.survey_tables(found)
-    over = f"over {found.num_problems} problems, with 95% intervals"
-    return [over, *(tabled(one["rows"], one["title"]) for one in shown)]
+    *shown, _ = tables.survey_tables(result)
+    over = f"over {result.num_problems} problems, with 95% intervals"
+    return [over, *(tabled(table["rows"], table["title"]) for table in shown)]
 
 
 def tabled(rows: Sequence[Sequence[str]], title: str) -> Table:

@@ -1,4 +1,4 @@
-"""What the library tells through `logging`, as plain lines on stderr; and how `--quiet` silences them."""
+"""What the library logs, as plain lines on stderr; and how `--quiet` silences them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plain_lines() -> Iterator[None]:
 
 @contextmanager
 def quietly(quiet: bool) -> Iterator[None]:
-    """Where `quiet`, only warnings are shown inside: no progress, no lines on how it goes."""
+    """Where `quiet`, only warnings are shown inside, and no progress."""
     if not quiet:
         yield
         return

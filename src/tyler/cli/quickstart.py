@@ -59,7 +59,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
         measure(config, "Tyler Stage 2", tuned, Learned()),
     ]
     title = "The mini backbone and both stages of Tyler"
-    save(reports, output / "evaluation", title, told(config), facts(config))
+    save(reports, output / "evaluation", title, settings_shown(config), facts(config))
     metrics = read_jsonl(output / "stage2" / "metrics.jsonl")
     for stage, budget in (("stage1", None), ("stage2", config.grpo.budget)):
         save_png(read_jsonl(output / stage / "metrics.jsonl"), output / f"{stage}.png", f"mini, {stage}", budget)
@@ -165,7 +165,7 @@ def facts(config: Config) -> dict[str, str]:
     }
 
 
-def told(config: Config) -> dict[str, Any]:
+def settings_shown(config: Config) -> dict[str, Any]:
     """The settings that the report shows: what was trained for how long, and how it answers."""
     chosen = config.model_dump(mode="json", include={"backbone", "evaluation", "decoding"})
     steps = {"stage1": config.stage1.steps, "stage2": config.stage2.steps}

@@ -57,7 +57,7 @@ def reproduce(
     engine: Annotated[EngineOptions, arg(name="")] = ON_NATIVE,
     instead: Annotated[Instead, arg(name="")] = EVERYTHING,
 ) -> None:
-    """Run experiments of the paper: their cells, each once, then tables and figures with the paper's numbers beside.
+    """Run experiments of the paper: their cells, each once, then tables and figures beside the paper's numbers.
 
     Cells that have a record are not run again; a killed run resumes with the same command.
 
@@ -85,7 +85,7 @@ def reproduce(
 
     sources = replace(sources_in(data), engine=engine.engine_choice)
     output = output or Path("runs") / f"reproduce-{scale}"
-    made = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
+    reproduction = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
     if instead.smoke and not instead.dry_run:
@@ -93,10 +93,10 @@ def reproduce(
     if instead.smoke:
         from tyler.experiments.smoke import run as rehearse
 
-        rehearse(made, data, options)
+        rehearse(reproduction, data, options)
         return
-    if not show_instead(instead, made, hardware):
-        carry_out(made, options, bound)
+    if not show_instead(instead, reproduction, hardware):
+        carry_out(reproduction, options, bound)
 
 
 def reproduction_of(
@@ -116,38 +116,38 @@ def reproduction_of(
     return Reproduction(possible(declared.chosen(names), "all" in names, scale), scale, output, sources, libraries)
 
 
-def show_instead(instead: Instead, made: Reproduction, hardware: str) -> bool:
+def show_instead(instead: Instead, reproduction: Reproduction, hardware: str) -> bool:
     """Show what was asked for in place of running the cells; whether anything was."""
     if instead.render:
-        known = made.known()
-        for part in (made, *studies_beside(made)):
+        known = reproduction.known()
+        for part in (reproduction, *studies_beside(reproduction)):
             part.report(known)
             say_where(part)
     elif instead.dry_run:
         from tyler.experiments.listing import show_cells
 
-        show_cells(made, hardware)
+        show_cells(reproduction, hardware)
     elif instead.trace:
         from tyler.experiments.listing import show_trace
 
-        show_trace(made, instead.trace)
+        show_trace(reproduction, instead.trace)
     else:
         return False
     return True
 
 
-def studies_beside(made: Reproduction) -> list[Reproduction]:
+def studies_beside(reproduction: Reproduction) -> list[Reproduction]:
     """The studies of our own, each at its scale, where all experiments are shown."""
     from tyler.experiments import declared
     from tyler.experiments.scales import SCALES
 
-    if set(made.names) != set(declared.names()):
+    if set(reproduction.names) != set(declared.names()):
         return []
-    found = []
+    studies = []
     for scale in SCALES.values():
         if names := [name for name in declared.studies() if declared.find(name).entries(scale)]:
-            found.append(replace(made, names=names, scale=scale))
-    return found
+            studies.append(replace(reproduction, names=names, scale=scale))
+    return studies
 
 
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
@@ -156,30 +156,30 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
 
     there = [name for name in names if declared.find(name).entries(scale)]
     if missing := [name for name in names if name not in there]:
-        told = f"scale {scale.name!r} has no {', '.join(missing)}"
+        lacking = f"scale {scale.name!r} has no {', '.join(missing)}"
         if not every:
-            raise ValueError(f"{told}; it has {', '.join(there) or 'the others'}")
-        print(f"{told}; the others follow")
+            raise ValueError(f"{lacking}; it has {', '.join(there) or 'the others'}")
+        print(f"{lacking}; the others follow")
     return there
 
 
-def carry_out(made: Reproduction, options: GradeOptions, memory: int | None = None) -> None:
+def carry_out(reproduction: Reproduction, options: GradeOptions, memory: int | None = None) -> None:
     """Run and report."""
     from tyler.experiments.cells import check_weights
     from tyler.tasks import find_task
 
-    cells = made.cells()
+    cells = reproduction.cells()
     running = [cell.questions.task for cell in cells if find_task(cell.questions.task).runs_code]
     if running and not options.allow_code_execution:
         raise ValueError(
             f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
-    check_weights(made.scale.name, cells, made.sources)
-    made.run(options, memory)
-    say_where(made)
+    check_weights(reproduction.scale.name, cells, reproduction.sources)
+    reproduction.run(options, memory)
+    say_where(reproduction)
 
 
-def say_where(made: Reproduction) -> None:
+def say_where(reproduction: Reproduction) -> None:
     """The folder of every experiment."""
-    for name in made.names:
-        print(f"{made.folder / name}: results.json, tables and figures")
+    for name in reproduction.names:
+        print(f"{reproduction.folder / name}: results.json, tables and figures")

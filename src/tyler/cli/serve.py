@@ -182,6 +182,6 @@ def flags_of(content: Mapping[str, object]) -> list[str]:
         if value is True:
             flags.append(flag)
         elif value is not None and value is not False:
-            for one in value if isinstance(value, list) else [value]:
-                flags += [flag, str(one)]
+            for item in value if isinstance(value, list) else [value]:
+                flags += [flag, str(item)]
     return flags

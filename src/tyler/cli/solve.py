@@ -38,7 +38,7 @@ class Decoding(options.Decoding):
 
 
 @dataclass(frozen=True)
-class Telling:
+class Printing:
     """How the answer is printed."""
 
     json: bool = False
@@ -66,7 +66,7 @@ def solve(
     model: ModelName,
     question: Annotated[Positional[str], arg(metavar="QUESTION", help_behavior_hint="")] = "",
     decoding: Annotated[Decoding, arg(name="")] = Decoding(),
-    telling: Annotated[Telling, arg(name="")] = Telling(),
+    printing: Annotated[Printing, arg(name="")] = Printing(),
     files: Annotated[Files, arg(name="")] = Files(),
     placement: Annotated[options.Placement, arg(name="")] = PLACEMENT,
 ) -> None:
@@ -77,35 +77,35 @@ def solve(
             GGUF file or a Hub id.
         question: The question; "-" reads it from standard input.
     """
-    _check(question, decoding, telling, files)
+    _check(question, decoding, printing, files)
     sampling = decoding.sampling
     with loading(model):
         answerer = answerer_of(model, decoding, placement, decoding.stop)
     if files.input is not None and files.answers is not None:
         _answer_file(answerer, files.input, files.answers, decoding, sampling, files.slots)
         return
-    asked = sys.stdin.read() if question == "-" else question
-    events = _events(answerer, asked, sampling, decoding.samples)
-    if telling.json:
-        _tell_json(events, {"model": model, "problem": asked}, telling.stream)
+    text = sys.stdin.read() if question == "-" else question
+    events = _events(answerer, text, sampling, decoding.samples)
+    if printing.json:
+        _print_answers_as_json(events, {"model": model, "problem": text}, printing.stream)
     else:
         from tyler.cli.answers import print_answers
 
-        print_answers(events, operators=telling.show == "always", alone=decoding.samples == 1)
+        print_answers(events, operators=printing.show == "always", alone=decoding.samples == 1)
 
 
-def _check(question: str, decoding: Decoding, telling: Telling, files: Files) -> None:
+def _check(question: str, decoding: Decoding, printing: Printing, files: Files) -> None:
     if (files.input is None) != (files.answers is None):
         raise ValueError("--input and --answers go together: a file of questions, and a file for their answers")
     if bool(question) == (files.input is not None):
         raise ValueError("tyler solve needs a QUESTION, or a file of them: --input FILE --answers FILE; one, not both")
-    if files.input is not None and (telling.json or telling.stream):
+    if files.input is not None and (printing.json or printing.stream):
         raise ValueError("--json and --stream are for one QUESTION; the answers of a file are JSON lines anyway")
-    if telling.show != "always" and (telling.json or files.input is not None):
+    if printing.show != "always" and (printing.json or files.input is not None):
         raise ValueError("--show is for the text of one QUESTION; omit it with --json and --input")
     if files.slots < 1:
         raise ValueError(f"--slots {files.slots}: at least 1 is needed")
-    if telling.stream and not telling.json:
+    if printing.stream and not printing.json:
         raise ValueError("--stream is for --json; text is always printed as it is decoded")
     if decoding.samples < 1:
         raise ValueError(f"--samples {decoding.samples}: at least 1 answer is needed")
@@ -119,8 +119,8 @@ def _events(answerer: Answerer, question: str, sampling: Sampling, num_samples: 
     """What happens in each answer; an event's index is its sample."""
     from tyler.model import spread
 
-    asked = spread([question], sampling, None if num_samples == 1 else num_samples)
-    return answerer.events([answerer.request(one, its) for one, its in asked])
+    questions = spread([question], sampling, None if num_samples == 1 else num_samples)
+    return answerer.events([answerer.request(prompt, its) for prompt, its in questions])
 
 
 def _answer_file(
@@ -150,7 +150,7 @@ def _answer_file(
     print(f"{len(lines) - len(failed)} answers are in {output}")
 
 
-def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> None:
+def _print_answers_as_json(events: Iterable[Event], header: dict[str, Any], stream: bool) -> None:
     """Print what happens, a JSON object a line; without `stream` the answers alone."""
     from dataclasses import asdict
 
@@ -165,7 +165,7 @@ def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> 
                 _print_json({"event": "invocation", "sample": sample, **asdict(invocation)})
             case FinishEvent(index=sample, trajectory=trajectory):
                 kind = {"event": "finish"} if stream else {}
-                _print_json({**kind, **asked, "sample": sample, **told(trajectory)})
+                _print_json({**kind, **header, "sample": sample, **told(trajectory)})
 
 
 def _print_json(line: dict[str, Any]) -> None:

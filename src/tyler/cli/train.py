@@ -139,8 +139,8 @@ def _closing(title: str, output: Path, following: Sequence[Sequence[str]]) -> li
 
     lines = [f"{title} is trained: {latest_checkpoint(output)}"]
     if (best := best_so_far(output)) is not None:
-        found = f"step {best.step}, {best.metric} {best.value:.4g}"
-        lines.append(f"best on the development problems: {found}: {output / CHECKPOINTS / BEST}")
+        best_step = f"step {best.step}, {best.metric} {best.value:.4g}"
+        lines.append(f"best on the development problems: {best_step}: {output / CHECKPOINTS / BEST}")
     commands = [f"{command} {shlex.join(arguments)}" for command, *arguments in following]
     return [*lines, f"next: {commands[0]}", *(f"      {command}" for command in commands[1:])]
 
@@ -152,9 +152,9 @@ def _dotted(overrides: Sequence[str], left_out: str | None = None) -> list[str]:
 
 
 def _evaluating(output: Path, settings: Config) -> list[str]:
-    asked = settings.evaluation
-    data = [] if asked.path is None else ["--data", asked.path]
-    return ["tyler eval", str(output), "--task", asked.task, "--split", asked.split, *data]
+    evaluation = settings.evaluation
+    data = [] if evaluation.path is None else ["--data", evaluation.path]
+    return ["tyler eval", str(output), "--task", evaluation.task, "--split", evaluation.split, *data]
 
 
 def _asking(output: Path) -> list[str]:
@@ -170,7 +170,7 @@ def _settings(config: str, overrides: Sequence[str], lock: bool) -> Config:
             "development problems are answered greedily",
             settings.decoding.temperature,
         )
-    changed = {one.removeprefix("--").partition("=")[0] for one in overrides}
+    changed = {override.removeprefix("--").partition("=")[0] for override in overrides}
     for name, loop in settings.loops.items():
         if f"{name}.epochs" in changed and loop.steps is not None:
             logger.warning(

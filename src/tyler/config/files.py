@@ -124,15 +124,15 @@ def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     return settings
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+def _merge(base: dict[str, Any], top: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
     """`top` over `base`, section by section; a list replaces a list. `place` is where both are in a config."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        if value is None and isinstance(below, dict) and (*place, key) not in NULLABLE:
+        if value is None and isinstance(below, dict) and (*path, key) not in NULLABLE:
             continue  # a section with no key in it
         merged[key] = (
-            _merge(below, value, (*place, key)) if isinstance(below, dict) and isinstance(value, dict) else value
+            _merge(below, value, (*path, key)) if isinstance(below, dict) and isinstance(value, dict) else value
         )
     return merged
 
@@ -148,13 +148,13 @@ def _override(settings: dict[str, Any], override: str) -> dict[str, Any]:
     return _replace_at(settings, (), tuple(key.split(".")), value)
 
 
-def _replace_at(settings: Any, place: tuple[str, ...], path: tuple[str, ...], value: Any) -> Any:
+def _replace_at(settings: Any, location: tuple[str, ...], path: tuple[str, ...], value: Any) -> Any:
     """A copy of `settings`, which are at `place` in a config, with `value` at `path` below; a section over a section as
     in a file. A number in the path is a place in a list."""
     if not path:
-        return _merge(settings, value, place) if isinstance(settings, dict) and isinstance(value, dict) else value
+        return _merge(settings, value, location) if isinstance(settings, dict) and isinstance(value, dict) else value
     first, *rest = path
-    below = (*place, first), tuple(rest)
+    below = (*location, first), tuple(rest)
     if isinstance(settings, list) and first.isdigit() and int(first) < len(settings):
         at = int(first)
         return [*settings[:at], _replace_at(settings[at], *below, value), *settings[at + 1 :]]
@@ -167,19 +167,21 @@ def _validate(settings: dict[str, Any], source: str) -> Config:
     try:
         return Config.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        problems = [_explain(one["type"], one["loc"], one["input"], one["msg"]) for one in _causes(found)]
+        errors = error.errors(include_url=False)
+        problems = [_explain(fault["type"], fault["loc"], fault["input"], fault["msg"]) for fault in _causes(errors)]
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
 
 
-def _causes(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """The errors without those that follow from others: a list is too short where its only element was refused."""
-    places = [one["loc"] for one in found]
+    locations = [fault["loc"] for fault in errors]
     return [
-        one
-        for one in found
-        if one["type"] != "too_short"
-        or not any(len(place) > len(one["loc"]) and place[: len(one["loc"])] == one["loc"] for place in places)
+        fault
+        for fault in errors
+        if fault["type"] != "too_short"
+        or not any(
+            len(longer) > len(fault["loc"]) and longer[: len(fault["loc"])] == fault["loc"] for longer in locations
+        )
     ]
 
 
@@ -206,13 +208,13 @@ def _keys_of(location: tuple[int | str, ...]) -> list[str]:
     return list(section.model_fields)
 
 
-def _nullable_sections(section: type[BaseModel] = Config, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _nullable_sections(section: type[BaseModel] = Config, location: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Where a config may have null in the place of a section."""
     for name, field in section.model_fields.items():
         for below in sections_in(field.annotation):
             if type(None) in get_args(field.annotation):
-                yield (*place, name)
-            yield from _nullable_sections(below, (*place, name))
+                yield (*location, name)
+            yield from _nullable_sections(below, (*location, name))
 
 
 NULLABLE = frozenset(_nullable_sections())
@@ -225,7 +227,7 @@ def differences(old_text: str, new_text: str, defaults_text: str) -> list[str]:
     Keys that are new to the old config had their default.
     """
     changed = changes(old_text, new_text, defaults_text)
-    fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, one) for one in CHANGEABLE)}
+    fixed = {key: pair for key, pair in changed.items() if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE)}
     return [f"{key} was {old!r}, now {new!r}" for key, (old, new) in fixed.items()]
 
 
@@ -248,7 +250,7 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 def value_at(config: Config, key: str) -> Any:
     """The setting under a dotted key."""
-    found: Any = config
+    value: Any = config
     for part in key.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

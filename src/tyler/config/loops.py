@@ -363,10 +363,10 @@ class Loops(Section):
     @field_validator("rewards")
     @classmethod
     def _rewards_differ_and_count(cls, rewards: tuple[RewardConfig, ...]) -> tuple[RewardConfig, ...]:
-        titles = [one.title for one in rewards]
+        titles = [reward.title for reward in rewards]
         if repeated := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"two rewards are called {repeated[0]!r}; their metrics could not be told apart")
-        if all(one.weight == 0 for one in rewards):
+        if all(reward.weight == 0 for reward in rewards):
             raise ValueError("every weight is 0, so that nothing would be learned; give one reward a weight")
         return rewards
 

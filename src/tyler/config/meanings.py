@@ -66,8 +66,8 @@ def _lines(
             yield f"{indent}{name}:"
             yield from _lines(nested, value, default if isinstance(default, dict) else None, indent + "  ")
             continue
-        told = "" if defaults is None or value == default else f" Default: {json.dumps(default, ensure_ascii=False)}"
-        yield from _comment(about + told, indent)
+        ending = "" if defaults is None or value == default else f" Default: {json.dumps(default, ensure_ascii=False)}"
+        yield from _comment(about + ending, indent)
         yield from textwrap.indent(_yaml(name, value), indent).splitlines()
 
 

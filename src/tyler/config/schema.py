@@ -86,8 +86,8 @@ class Config(Loops, Trained):
         data = self.data
         beside = () if data.path is None else (data.path, _folder(data.path))
         also = tuple(
-            Selection(one.task, _split(one), one.path, one.count, data.seed, one.revision, beside=beside)
-            for one in data.also
+            Selection(extra.task, _split(extra), extra.path, extra.count, data.seed, extra.revision, beside=beside)
+            for extra in data.also
         )
         return Selection(data.task, data.split, data.path, data.count, data.seed, data.revision, also=also)
 
@@ -112,28 +112,29 @@ class Config(Loops, Trained):
         The last two are compared as far as they can be read, because a stage may need neither.
         """
         evaluation, development, held_out = self.evaluation, self.development_set, self.data.held_out
-        places = (self.data.path, evaluation.path)
-        beside = tuple(_folder(path) for path in places if path is not None)
+        paths = (self.data.path, evaluation.path)
+        beside = tuple(_folder(path) for path in paths if path is not None)
         sets = [
-            Selection(one.task, one.split, one.path, optional=one.optional, beside=beside) for one in held_out or ()
+            Selection(entry.task, entry.split, entry.path, optional=entry.optional, beside=beside)
+            for entry in held_out or ()
         ]
         evaluated = Selection(
             evaluation.task, evaluation.split, evaluation.path, revision=evaluation.revision, optional=True
         )
-        if held_out != () and not any(_covers(one, evaluated) for one in sets):
+        if held_out != () and not any(_covers(entry, evaluated) for entry in sets):
             sets.append(evaluated)
         return [*sets, replace(development, optional=True)] if development else sets
 
 
-def _split(one: MoreDataConfig) -> str | None:
-    return one.split or ("train" if "train" in splits_of(one.task) else None)
+def _split(data: MoreDataConfig) -> str | None:
+    return data.split or ("train" if "train" in splits_of(data.task) else None)
 
 
-def _covers(one: Selection, evaluated: Selection) -> bool:
+def _covers(selection: Selection, evaluated: Selection) -> bool:
     """Whether a held-out set is what is evaluated, or stands for it where its file or its split is not known."""
-    if one.task != evaluated.task or (evaluated.path is not None and one.path != evaluated.path):
+    if selection.task != evaluated.task or (evaluated.path is not None and selection.path != evaluated.path):
         return False
-    return one.name == evaluated.name or evaluated.split not in splits_of(evaluated.task)
+    return selection.name == evaluated.name or evaluated.split not in splits_of(evaluated.task)
 
 
 def _folder(path: str) -> str:

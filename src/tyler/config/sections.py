@@ -159,7 +159,7 @@ class DataConfig(Section):
     @property
     def examples(self) -> int | None:
         """How many problems of all sets; None where one of them is taken whole."""
-        counts = [self.count, *(one.count for one in self.also)]
+        counts = [self.count, *(extra.count for extra in self.also)]
         return None if None in counts else sum(count for count in counts if count is not None)
 
 

@@ -145,10 +145,10 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     """
     torch.manual_seed(config.stage1.seed)
     reader = read_tokenizer(tokenizer)
-    place = torch.device(device) if device is not None else best_device()
-    meter, lora = Meter(place), LoraSettings(**config.lora.model_dump())
+    target = torch.device(device) if device is not None else best_device()
+    meter, lora = Meter(target), LoraSettings(**config.lora.model_dump())
     with meter.phase("build") as build:
-        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
+        backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=target)
         model = Tyler.start(backbone, config.operators, lora, config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
     short = shortened(config, backbone, length)
@@ -192,8 +192,8 @@ def long_problems(model: Tyler, texts: Sequence[Problem]) -> list[Problem]:
     """Problems whose prompts have as many tokens as a plan reckons with: several texts, one after the other."""
     tokens = min(memory.PROMPT, model.backbone.max_positions // 2)
     count = max(1, tokens // len(model.request(texts[0]).prompt_ids))
-    joined = (" ".join(one.prompt for one in texts[first : first + count]) for first in range(0, len(texts), count))
-    return [replace(texts[0], id=f"dry-{place}", prompt=prompt) for place, prompt in enumerate(joined)]
+    joined = (" ".join(text.prompt for text in texts[first : first + count]) for first in range(0, len(texts), count))
+    return [replace(texts[0], id=f"dry-{number}", prompt=prompt) for number, prompt in enumerate(joined)]
 
 
 def long_examples(model: Tyler, texts: Sequence[Problem], config: Config, length: int) -> list[Example]:
@@ -210,7 +210,9 @@ def long_examples(model: Tyler, texts: Sequence[Problem], config: Config, length
         )
     targets = trace.target_ids[: length - len(trace.prompt_ids)]
     last = [pair for pair in trace.candidates if pair[0] < len(targets)][-config.stage1.insertions.max :]
-    example = Example(trace.prompt_ids, targets, tuple(Insertion(place, operator.name) for place, operator in last))
+    example = Example(
+        trace.prompt_ids, targets, tuple(Insertion(position, operator.name) for position, operator in last)
+    )
     rows = MICRO_BATCHES * steps.rows_of(config, "stage1", config.stage1.max_length)
     return [example] * min(rows, config.stage1.batch_size)
 

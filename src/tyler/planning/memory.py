@@ -194,7 +194,7 @@ def kept_by_decoder(
     return shape.layers * kept_by_layer(shape, read, element, lora)
 
 
-def at_work(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
+def active_layer_bytes(shape: Shape, read: Read, element: int, lora: LoraConfig | None) -> int:
     """Bytes of the one layer that is differentiated: what it keeps of one chunk, and as much again in gradients."""
     chunk = replace(read, length=-(-read.length // read.chunks), chunks=1)
     return 2 * kept_by_layer(shape, chunk, element, lora)
@@ -237,20 +237,20 @@ def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts
     at work and one chunk of logits."""
     counts = count_parameters(shape, config.lora, config.operators)
     kept = sum(kept_by_decoder(shape, read, element, lora, step.recompute) for read, lora in step.reads)
-    layer = max(at_work(shape, read, element, lora) for read, lora in step.reads)
+    layer = max(active_layer_bytes(shape, read, element, lora) for read, lora in step.reads)
     return {
         "weights": counts.backbone * (element + step.weight_copies),
         **(folded_weights(counts, element) if step.folded else {}),
         **trained(step.trained, step.at_rest),
         "activations": kept + 2 * shape.layers * shape.key_value * element * step.prefix,
-        **busiest(layer, logits(shape, step.targets, element)),
+        **larger_peak(layer, logits(shape, step.targets, element)),
     }
 
 
 def answer_length(config: Config) -> int:
     """Positions of the longest answer that Stage 2 allows, with its prompt, and its whole budget spent on the longest
     operator."""
-    latents = max((one.num_latents for one in config.operators), default=0)
+    latents = max((operator.num_latents for operator in config.operators), default=0)
     return PROMPT + config.stage2.max_new_tokens + config.grpo.budget * latents
 
 
@@ -260,20 +260,20 @@ def rollout_memory(shape: Shape, config: Config, element: int) -> Parts:
     `decoding.memory` bounds the caches and the context: what does not fit waits.
     """
     counts = count_parameters(shape, config.lora, config.operators)
-    one = 2 * shape.layers * shape.key_value * element
+    per_position = 2 * shape.layers * shape.key_value * element
     slots = min(config.decoding.slots, config.rows("stage2"))
     positions = slots * answer_length(config)
     if config.decoding.memory is not None:
-        positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
+        positions = min(positions, config.decoding.memory // (2 * per_position + shape.dim * element))
     prompts = Read(slots, PROMPT, PROMPT)
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
-        "policy's KV": one * positions,
-        "synthesizer's KV": one * positions,
+        "policy's KV": per_position * positions,
+        "synthesizer's KV": per_position * positions,
         "context": positions * shape.dim * element,
-        **busiest(kept_by_layer(shape, prompts, element, None), slots * shape.vocab * CHOICE),
+        **larger_peak(kept_by_layer(shape, prompts, element, None), slots * shape.vocab * CHOICE),
     }
 
 
@@ -292,7 +292,7 @@ def calibration_memory(shape: Shape, config: Config, element: int) -> Parts:
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
         "decisions": answers * config.stage2.max_new_tokens * (shape.dim + 1) * FLOAT32,
         "hidden states": 4 * read * shape.dim,
-        **busiest(3 * read * shape.intermediate, logits(shape, length, element)),
+        **larger_peak(3 * read * shape.intermediate, logits(shape, length, element)),
     }
 
 
@@ -305,7 +305,7 @@ def trained(parameters: int, at_rest: int = 0) -> Parts:
     }
 
 
-def busiest(layer: int, chunk: int) -> Parts:
+def larger_peak(layer: int, chunk: int) -> Parts:
     """The larger of two peaks that are never there together, under its own name."""
     return {"layer at work": layer} if layer > chunk else {"logits at work": chunk}
 

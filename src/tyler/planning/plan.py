@@ -128,8 +128,8 @@ def advise(shape: Shape, config: Config, phase: str, device: Device) -> Advice:
     """Whether a phase fits a device; where it does not, the mildest changes of settings after which it does."""
     element = BYTES[dtype_on(config, device)]
 
-    def needed(one: Config) -> int:
-        return sum(PHASES[phase](shape, one, element).values())
+    def needed(candidate: Config) -> int:
+        return sum(PHASES[phase](shape, candidate, element).values())
 
     now = needed(config)
     if MARGIN * now <= device.memory:

@@ -47,7 +47,7 @@ def _stage1(shape: Shape, config: Config, section: str) -> Step:
     """The synthesizer reads a trace up to its last insertion, and the queries; the frozen policy what follows the first
     latents, behind the rest."""
     loop, counts = config.stage1, count_parameters(shape, config.lora, config.operators)
-    length, latents = loop.max_length, max(one.num_latents for one in config.operators)
+    length, latents = loop.max_length, max(operator.num_latents for operator in config.operators)
     rows = rows_of(config, section, length)
     reads = (
         (Read(rows, length, length, chunks=loop.insertions.max), config.lora),

@@ -76,8 +76,8 @@ class TrainingRun:
     @property
     def total(self) -> int | None:
         """The steps that it is to take; None where none of its starts came to its loop."""
-        found: int | None = self._noted("steps")
-        return found
+        total: int | None = self._noted("steps")
+        return total
 
     @property
     def status(self) -> Status:
@@ -97,13 +97,13 @@ class TrainingRun:
 def is_locked(file: Path) -> bool:
     """Whether a process holds the lock of a file; one that is not there is held by none."""
     try:
-        found = os.open(file, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(found, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
-        os.close(found)
+        os.close(descriptor)
     return False

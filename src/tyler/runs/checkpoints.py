@@ -58,7 +58,7 @@ def reading(checkpoint: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
-        earlier = [one for one in whole_checkpoints(checkpoint.parent.parent) if one.name != checkpoint.name]
+        earlier = [other for other in whole_checkpoints(checkpoint.parent.parent) if other.name != checkpoint.name]
         where = f"resumes from {earlier[-1].name}" if earlier else "starts from the beginning"
         raise RunError(
             f"{checkpoint} is damaged ({error}); restore it, or move that folder away and the run {where}"
@@ -85,7 +85,7 @@ def check_digests(checkpoint: Path) -> None:
 def whole_checkpoints(path: Path) -> list[Path]:
     """The whole checkpoints of the run in `path`, oldest first."""
     named = (path / CHECKPOINTS).glob("step-*")  # a user's copy such as step-4-old does not count
-    return sorted((one for one in named if one.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
+    return sorted((folder for folder in named if folder.name.removeprefix("step-").isdecimal()), key=checkpoint_step)
 
 
 def drop_half_written(checkpoints: Path) -> None:

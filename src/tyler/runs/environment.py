@@ -18,7 +18,7 @@ THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
 
 def environment() -> dict[str, Any]:
     """What a run depends on besides its config. Asks torch only when something has already imported it."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(sys.argv),
         "python": platform.python_version(),
@@ -31,10 +31,10 @@ def environment() -> dict[str, Any]:
     }
     if (torch := sys.modules.get("torch")) is not None:
         cuda = torch.cuda.is_available()
-        found["threads"] = torch.get_num_threads()
-        found["device"] = torch.cuda.get_device_name() if cuda else processor()
-        found["cuda"] = torch.version.cuda if cuda else None
-    return found
+        facts["threads"] = torch.get_num_threads()
+        facts["device"] = torch.cuda.get_device_name() if cuda else processor()
+        facts["cuda"] = torch.version.cuda if cuda else None
+    return facts
 
 
 def processor() -> str:

@@ -72,9 +72,9 @@ class LogLines:
         self._description, self._total, self._done, self._unit, self._clock = description, total, done, unit, clock
         self._first = done
         self._started = self._said = clock()
-        place = "" if where is None or where == Path() else f", in {where}"
+        location = "" if where is None or where == Path() else f", in {where}"
         after = f", {done} of them done before" if done else ""
-        logger.info("%s: %s%s%s", description, counted(total, unit), after, place)
+        logger.info("%s: %s%s%s", description, counted(total, unit), after, location)
 
     def advance(self, steps: int = 1, note: str = "") -> None:
         self._done += steps

@@ -193,7 +193,7 @@ class Run(RunReader):
             return
         if self._trajectories is None:
             self._trajectories = open(self.path / TRAJECTORIES, "ab", buffering=0)  # noqa: SIM115 - closed in close()
-        lines = "".join(json_line({"step": step, **one}) for one in trajectories)
+        lines = "".join(json_line({"step": step, **trajectory}) for trajectory in trajectories)
         self._append(self._trajectories, TRAJECTORIES, gzip.compress(lines.encode("utf-8"), mtime=0))
 
     def also_log(self, listener: Listener) -> None:
@@ -372,8 +372,10 @@ def _refuse_other_files(path: Path) -> None:
     """Raise RunError for a directory that holds something, but no run; nothing is left in it."""
     if not path.is_dir() or (path / CONFIG).exists():
         return
-    if found := sorted(entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.match(HALF_A_CONFIG)):
-        raise RunError(f"{path} is not empty (it holds {', '.join(found[:3])}); choose another directory (--output)")
+    if entries := sorted(
+        entry.name for entry in path.iterdir() if entry.name != LOCK and not entry.match(HALF_A_CONFIG)
+    ):
+        raise RunError(f"{path} is not empty (it holds {', '.join(entries[:3])}); choose another directory (--output)")
 
 
 def _read_config(path: Path) -> str:
@@ -418,10 +420,10 @@ def _rewind_logs(path: Path) -> None:
             lengths |= json.loads((newest / LOG_LENGTHS).read_text())
     for name, length in lengths.items():
         log = path / name
-        found = log.stat().st_size if log.exists() else 0
-        if found < length:
+        size = log.stat().st_size if log.exists() else 0
+        if size < length:
             raise RunError(
-                f"{log} holds {found} bytes, but {newest} was written after {length}; restore it or start anew"
+                f"{log} holds {size} bytes, but {newest} was written after {length}; restore it or start anew"
             )
         if log.exists():
             os.truncate(log, length)

@@ -66,7 +66,7 @@ def unwinding() -> Iterator[None]:
         raise Interrupted(f"ended by {signal.Signals(signum).name}", signum, resumes=False)
 
     here = threading.current_thread() is threading.main_thread()
-    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(one) is signal.SIG_DFL]
+    heard = [each for each in (signal.SIGTERM, signal.SIGHUP) if here and signal.getsignal(each) is signal.SIG_DFL]
     for signum in heard:
         signal.signal(signum, end)
     try:

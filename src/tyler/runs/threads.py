@@ -52,7 +52,7 @@ class CoreUse:
             return None
         times, niced = psutil.cpu_times(percpu=True), os.getpriority(os.PRIO_PROCESS, 0) > 0
         ours = [times[core] for core in os.sched_getaffinity(0)]
-        free = sum(one.idle + one.iowait + (0.0 if niced else one.nice) for one in ours)
+        free = sum(core.idle + core.iowait + (0.0 if niced else core.nice) for core in ours)
         return cls(time.monotonic(), free, time.process_time())
 
     def busy_until(self, later: CoreUse) -> float:

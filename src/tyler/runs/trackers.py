@@ -142,8 +142,8 @@ class FailSafeTracker:
                 action()
         except Exception as error:
             self._failed = True
-            told = f"{type(error).__name__}: {error}"
-            logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, told)
+            reason = f"{type(error).__name__}: {error}"
+            logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, reason)
 
 
 def check_tracker(settings: TrackingConfig) -> None:

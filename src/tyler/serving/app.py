@@ -138,7 +138,7 @@ class Detail(BaseModel):
 
 
 class Error(BaseModel):
-    """Every answer that is none, but at Anthropic's endpoints."""
+    """The body of every error, except at Anthropic's endpoints."""
 
     error: Detail
 

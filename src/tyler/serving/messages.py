@@ -58,7 +58,7 @@ class AnthropicMetadata(Strict):
 
 
 class ToolChoice(Strict):
-    """Whether tools are used: there are none."""
+    """Whether tools are used; this server has no tools."""
 
     type: Literal["none", "auto"]
 

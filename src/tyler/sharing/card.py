@@ -51,14 +51,14 @@ def model_card(
 def front_matter(manifest: Manifest, repo: str, licence: str, results: Sequence[Result]) -> str:
     """What the Hub indexes: its keys are the Hub's."""
     backbone = manifest.backbone.id
-    found: dict[str, Any] = {"license": licence, "library_name": "tyler-reasoning", "pipeline_tag": "text-generation"}
+    facts: dict[str, Any] = {"license": licence, "library_name": "tyler-reasoning", "pipeline_tag": "text-generation"}
     if backbone not in NAMES:
-        found |= {"base_model": backbone, "base_model_relation": "adapter"}
-    found["tags"] = ["latent-reasoning", "tyler", "peft", "lora"]
+        facts |= {"base_model": backbone, "base_model_relation": "adapter"}
+    facts["tags"] = ["latent-reasoning", "tyler", "peft", "lora"]
     if results:
         indexed = [model_index_entry(result) for result in results]
-        found["model-index"] = [{"name": repo.rpartition("/")[2], "results": indexed}]
-    return f"---\n{yaml.safe_dump(found, sort_keys=False, allow_unicode=True)}---"
+        facts["model-index"] = [{"name": repo.rpartition("/")[2], "results": indexed}]
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
 
 
 def model_index_entry(result: Result) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def operators(manifest: Manifest) -> str:
         "Typed latent reasoning: at every step the model emits a token or invokes a typed latent operator, whose "
         "latents join the context without being text.\n"
     )
-    rows = [f"| {one.name} | {one.num_latents} | {one.boundary} |" for one in manifest.operators]
+    rows = [f"| {operator.name} | {operator.num_latents} | {operator.boundary} |" for operator in manifest.operators]
     return "\n".join([says, "| operator | latents | boundary rule |", "|---|---|---|", *rows])
 
 
@@ -120,9 +120,9 @@ def how_trained(training: Training | None) -> Iterator[str]:
     yield f"\nMade with {packages}" + (f" on {training.device}." if training.device else ".")
 
 
-def router_name(told: object) -> str:
+def router_name(router: object) -> str:
     """A router of an evaluation's settings, without what its class says already."""
-    return re.sub(r",? ?learned=(?:True|False)|\(learned=(?:True|False)\)", "", str(told))
+    return re.sub(r",? ?learned=(?:True|False)|\(learned=(?:True|False)\)", "", str(router))
 
 
 def measured(results: Sequence[Result]) -> Iterator[str]:

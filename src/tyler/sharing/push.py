@@ -161,11 +161,11 @@ def check_private(copy: Path, folder: Path) -> None:
 
     The texts are made so that they cannot; this is the second lock.
     """
-    places = {str(Path.home()), str(Path.cwd()), str(folder.resolve())} - {"/"}
-    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w-])" for place in sorted(places)))
+    folders = {str(Path.home()), str(Path.cwd()), str(folder.resolve())} - {"/"}
+    named = re.compile("|".join(rf"(?<![\w.-]){re.escape(folder_name)}(?![\w-])" for folder_name in sorted(folders)))
     for path in sorted(copy.rglob("*")):
-        if path.suffix in (".json", ".md") and (found := named.search(path.read_text(encoding="utf-8"))):
-            raise PushError(f"{path.relative_to(copy)} would tell others of {found[0]}; nothing was sent")
+        if path.suffix in (".json", ".md") and (match := named.search(path.read_text(encoding="utf-8"))):
+            raise PushError(f"{path.relative_to(copy)} would tell others of {match[0]}; nothing was sent")
 
 
 def show(copy: Path, repo: str) -> None:
@@ -203,7 +203,7 @@ def upload(copy: Path, repo: str, private: bool, revision: str | None) -> str:
 
 @contextmanager
 def explained(repo: str) -> Iterator[None]:
-    """Whatever the Hub refuses comes out as PushError that says what to do."""
+    """Errors of the Hub are raised as PushError, which says what to do."""
     try:
         yield
     except OfflineModeIsEnabled as error:

@@ -70,15 +70,15 @@ def training_of(checkpoint: Path, manifest: Manifest) -> Training | None:
     environment = started[-1] if isinstance(started, list) and started else {}
     return Training(
         step=checkpoint_step(checkpoint.resolve()),
-        settings=dict(told(config, manifest.stage, names)),
+        settings=dict(published(config, manifest.stage, names)),
         data=list(data_of(config, read_json(run / ORIGIN))),
         best=best_of(checkpoint),
-        packages={name: found for name, found in environment.get("packages", {}).items() if found},
+        packages={name: number for name, number in environment.get("packages", {}).items() if number},
         device=environment.get("device"),
     )
 
 
-def told(config: Config, stage: str, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+def published(config: Config, stage: str, names: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The settings of a stage by dotted name, those that are numbers, switches or known words."""
     sections: dict[str, Any] = {section: getattr(config, section).model_dump() for section in SECTIONS.get(stage, ())}
     sections["lora"] = config.lora.model_dump()
@@ -141,7 +141,7 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
     `weights` are the hashes that evaluations may have been kept under. Raises FileNotFoundError for a folder that holds
     no evaluation.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     others: list[Path] = []
     for folder in folders:
         if not (folder / ANSWERS).is_file() and not line_files(folder):
@@ -153,11 +153,11 @@ def results_in(folders: Iterable[Path], weights: frozenset[str]) -> tuple[list[R
             continue
         records = read_records(folder)
         for task, problems in settings["problems"].items():
-            report = Report(find_task(task).title, tuple(one for one in records if one.task == task))
+            report = Report(find_task(task).title, tuple(record for record in records if record.task == task))
             if report.records:
                 most, drawn = settings["max_new_tokens"], sampling_in_words(settings)
-                found.append(Result(report, problems, settings["method_settings"], most, drawn))
-    return found, others
+                results.append(Result(report, problems, settings["method_settings"], most, drawn))
+    return results, others
 
 
 def evaluations_of(model: Path) -> list[Path]:
