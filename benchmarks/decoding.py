@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from harness import Contest, Figure, Report, Timing, Work, best_clock, compete, options, read
+from harness import Contest, Figure, Report, Timing, compete, on_processor, options, read
 from models import endless_tokenizer, shaped, untrained
 from tyler import Forced, Never, Request, Tyler
 from tyler.modeling.architectures import PUBLISHED
@@ -43,18 +43,6 @@ def prompts(batch: int, length: int = PROMPT) -> Tokens:
     return [[draw.randrange(100, 400) for _ in range(length)] for _ in range(batch)]
 
 
-def clocked(work: Callable[[], Tokens], results: dict[str, Tokens], name: str) -> Work:
-    """The work as a way of a contest, by the best clock; what it decodes is kept."""
-
-    def way() -> float:
-        clock = best_clock()
-        started = clock()
-        results[name] = work()
-        return clock() - started
-
-    return way
-
-
 def decoded(model: Tyler, requests: Sequence[Request]) -> Tokens:
     answers = model.engine(slots=len(requests)).run(requests)
     return [[a for a, is_op in zip(one.actions, one.is_operator, strict=True) if not is_op] for one in answers]
@@ -67,7 +55,7 @@ def generated(model: Tyler, asked: Tokens, new: int) -> Tokens:
 
 
 @torch.no_grad()
-def products(model: Tyler, batch: int, new: int) -> Tokens:
+def products(model: Tyler, batch: int, new: int) -> None:
     """Every weight matrix times as many states as decoding has: all of the prompts at once, then a state a row."""
     network = model.backbone.model
     head = network.get_output_embeddings()
@@ -79,16 +67,15 @@ def products(model: Tyler, batch: int, new: int) -> Tokens:
             for one in linears:
                 torch.nn.functional.linear(inputs[one.in_features], one.weight)
             torch.nn.functional.linear(last, head.weight)
-    return []
 
 
 def plain(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | Figure]:
-    asked, results = prompts(batch), {}
+    asked, results = prompts(batch), dict[str, Tokens]()
     requests = [Request(one, Never(), max_new_tokens=new) for one in asked]
     ways = {
-        "engine": clocked(lambda: decoded(model, requests), results, "engine"),
-        "generate": clocked(lambda: generated(model, asked, new), results, "generate"),
-        "products": clocked(lambda: products(model, batch, new), results, "products"),
+        "engine": on_processor(lambda: results.update(engine=decoded(model, requests))),
+        "generate": on_processor(lambda: results.update(generate=generated(model, asked, new))),
+        "products": on_processor(lambda: products(model, batch, new)),
     }
     yield from compete([Contest(f"plain, batch {batch}", ways, batch * new, "tokens")], rounds)
     same = statistics.mean(one == other for one, other in zip(results["engine"], results["generate"], strict=True))
@@ -96,15 +83,15 @@ def plain(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing | 
 
 
 def calls(model: Tyler, batch: int, new: int, rounds: int) -> Iterator[Timing]:
-    draw, part, results = random.Random(batch), new // CALLS, {}
+    draw, part = random.Random(batch), new // CALLS
     places = [[part * turn + draw.randrange(part // 3, part - 1) for turn in range(CALLS)] for _ in range(batch)]
     asked = prompts(batch)
     without = [Request(one, Never(), max_new_tokens=new) for one in asked]
     routers = [Forced({place: ("state",) for place in row}) for row in places]
     called = [Request(one, router, max_new_tokens=new + CALLS) for one, router in zip(asked, routers, strict=True)]
     ways = {
-        "no call": clocked(lambda: decoded(model, without), results, "no call"),
-        f"{CALLS} calls": clocked(lambda: decoded(model, called), results, "calls"),
+        "no call": on_processor(lambda: decoded(model, without)),
+        f"{CALLS} calls": on_processor(lambda: decoded(model, called)),
     }
     yield from compete([Contest(f"calls, batch {batch}", ways, batch * new, "tokens")], rounds)
 

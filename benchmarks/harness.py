@@ -131,10 +131,17 @@ def timed(work: Work) -> float:
     return counted if isinstance(counted, float) else time.perf_counter() - started
 
 
-def best_clock() -> Callable[[], float]:
-    """Seconds of the processor where one of its threads does everything, which no neighbour disturbs; else the time."""
+def on_processor(work: Callable[[], object]) -> Work:
+    """By seconds of the processor where one of its threads does everything, which no neighbour disturbs."""
     alone = not torch.cuda.is_available() and torch.get_num_threads() == 1
-    return time.process_time if alone else time.perf_counter
+    clock = time.process_time if alone else time.perf_counter
+
+    def measured() -> float:
+        started = clock()
+        work()
+        return clock() - started
+
+    return measured
 
 
 def synchronize() -> None:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen3Config
 from tyler import GLOBAL, PROCEDURE, STATE, Tyler
 from tyler.modeling.architectures import MINI, located
 from tyler.modeling.backbone import Backbone, resolve_dtype
+from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, materialize, read_tokenizer, skeleton
 from tyler.tasks.prompts import Prompt
 
@@ -27,21 +28,6 @@ def shaped(id: str, dtype: str = "auto", device: str = "cpu") -> Backbone:
     return filled(id, architecture(id), resolve_dtype(dtype, place), place)
 
 
-def sized(layers: int, dim: int, *, vocab: int = 8192, max_positions: int = 16384) -> Backbone:
-    """A random Qwen3 in float32: heads of 64, half as many for keys, a feed-forward part of three times the width."""
-    config = Qwen3Config(
-        vocab_size=vocab,
-        hidden_size=dim,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, dim // 64),
-        num_key_value_heads=max(1, dim // 128),
-        head_dim=64,
-        intermediate_size=3 * dim,
-        max_position_embeddings=max_positions,
-    )
-    return filled("random", config, torch.float32, torch.device("cpu"))
-
-
 def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.device) -> Backbone:
     """The architecture with weights drawn in place."""
     config.eos_token_id = None
@@ -52,5 +38,5 @@ def filled(id: str, config: Qwen3Config, dtype: torch.dtype, device: torch.devic
 
 
 def untrained(backbone: Backbone) -> Tyler:
-    """The paper's operators, untrained: who calls them is the benchmark's choice of router."""
-    return Tyler.start(backbone, (GLOBAL, STATE, PROCEDURE), prompt=Prompt(""))
+    """The paper's operators, untrained and without dropout; who calls them is the benchmark's choice of router."""
+    return Tyler.start(backbone, (GLOBAL, STATE, PROCEDURE), LoraSettings(dropout=0.0), Prompt(""))

@@ -16,15 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from harness import Figure, Report, options, read
 
 if TYPE_CHECKING:
     from tyler import Trajectory, Tyler
@@ -68,7 +68,7 @@ def of_plain(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) 
 
     figures = {}
     for batch in given.batches:
-        figures[str(batch)] = batch * NEW / seconds(answer, given.runs)
+        figures[str(batch)] = batch * NEW / seconds(answer, given.rounds)
     return figures | {"KV of a position": position_bytes(llm.llm_engine)}
 
 
@@ -95,7 +95,7 @@ def of_tyler(tyler: Tyler, given: argparse.Namespace, settings: dict[str, Any]) 
             asked = [Request(ids, router, max_new_tokens=actions) for ids in prompts(batch, engine.vocab_size, run)]
             answers[:] = engine.run(asked)
 
-        figures[name] = batch * tokens / seconds(decode, given.runs)
+        figures[name] = batch * tokens / seconds(decode, given.rounds)
         assert all(answer.num_visible == tokens for answer in answers), "an answer ended early"
     one = position_bytes(engine._llm)
     return figures | {"KV of a position": one, "KV of a token": one * positions_of_a_token(answers), **fixed(engine)}
@@ -144,38 +144,32 @@ def measure(given: argparse.Namespace) -> dict[str, float]:
     return (of_plain if given.kind == "plain" else of_tyler)(tyler, given, settings)
 
 
-def report(found: dict[str, dict[str, float]], batches: list[int]) -> None:
-    """Print figures and ratios."""
+def figures(found: dict[str, dict[str, float]], batches: list[int]) -> Iterator[Figure]:
+    """What the report says: tokens a second, the price of calls, and bytes."""
     plain, without, calls = (found[kind] for kind in KINDS)
     for batch in map(str, batches):
-        ratio = without[batch] / plain[batch]
-        print(f"batch {batch:>3}: plain {plain[batch]:.1f} tokens/s, Tyler {without[batch]:.1f}: {ratio:.2f}")
-    ratio = calls["calls"] / calls["none"]
+        yield Figure(f"batch {batch}", "plain", plain[batch], "tokens/s")
+        yield Figure(f"batch {batch}", "Tyler", without[batch], "tokens/s")
+        yield Figure(f"batch {batch}", "Tyler to plain", without[batch] / plain[batch], "")
     told = f"{CALLS} calls in {LONG} tokens"
-    print(f"{told} at batch {CALLING}: {calls['calls']:.1f} against {calls['none']:.1f} tokens/s: {ratio:.2f}")
-    print(
-        f"KV of a token: plain {plain['KV of a position']:,.0f} bytes, without calls {without['KV of a token']:,.0f}, "
-        f"with {told} {calls['KV of a token']:,.0f}"
-    )
-    print(
-        f"fixed: adapters and operators {calls['adapters and operators'] / 2**20:,.1f} MiB, table of latents "
-        f"{calls['table of latents'] / 2**20:,.1f} MiB"
-    )
+    yield Figure(f"batch {CALLING}", f"{told} to none", calls["calls"] / calls["none"], "")
+    yield Figure("KV of a token", "plain", plain["KV of a position"], "bytes")
+    yield Figure("KV of a token", "without calls", without["KV of a token"], "bytes")
+    yield Figure("KV of a token", told, calls["KV of a token"], "bytes")
+    for name in ("adapters and operators", "table of latents"):
+        yield Figure("fixed", name, calls[name] / 2**20, "MiB")
 
 
 def main() -> None:
     """Each kind in a process of its own; then the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--model", default="smollm2-tyler")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
-    parser.add_argument("--quick", action="store_true", help="a rehearsal: mini-tyler, one run, batch 1 and 8, eager")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.quick:
-        given.model, given.batches, given.runs, given.eager = "mini-tyler", [1, 8], 1, True
+    given = read(parser)
+    if given.quick:  # a rehearsal
+        given.model, given.batches, given.rounds, given.eager = "mini-tyler", [1, 8], 1, True
     if given.kind:
         print(json.dumps(measure(given)))
         return
@@ -187,13 +181,9 @@ def main() -> None:
         ).stdout
         (line,) = [line for line in told.splitlines() if line.startswith("{")]  # vLLM prints there too
         found[kind] = json.loads(line)
-    report(found, given.batches)
-    if given.json is not None:
-        import vllm
-
-        machine = {"machine": platform.platform(), "cores": os.cpu_count(), "vllm": vllm.__version__}
-        asked = {name: getattr(given, name) for name in ("model", "batches", "runs", "eager")}
-        given.json.write_text(json.dumps({**machine, **asked, **found}, indent=2) + "\n")
+    report = Report("on_vllm", given)
+    report.add(figures(found, given.batches))
+    report.publish(given.json)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ tyler Stage 1               the same traces with blocks: each reads its whole co
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from harness import Contest, Figure, Report, compete, options, read
+from harness import Contest, Figure, Report, compete, on_processor, options, read
 from tyler.config.files import load_config
 from tyler.config.schema import Config
 from tyler.model import Tyler
@@ -94,17 +93,6 @@ def check_equal(parameters: Sequence[Tensor], steps: dict[str, Step]) -> None:
     for name, other in zip(list(steps)[1:], found[1:], strict=True):
         error = float((other - found[0]).norm() / found[0].norm())
         assert error < 1e-3, f"{name} has another gradient: off by {error:.1e}"
-
-
-def on_processor(step: Step) -> Step:
-    """With seconds of the processor, where that is what computes: a machine's other work does not count."""
-
-    def timed() -> float:
-        started = time.process_time()
-        step()
-        return time.process_time() - started
-
-    return step if torch.cuda.is_available() else timed
 
 
 def main() -> None:

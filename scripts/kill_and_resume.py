@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,16 +43,6 @@ SHORT = (
 """What makes `mini` a matter of seconds."""
 POLL = 0.002
 """Seconds: a checkpoint takes longer to be written."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One killed process: when it was killed, and what it left."""
-
-    when: str
-    logged: int
-    checkpoint: str
-    half_written: bool
 
 
 @dataclass(frozen=True)
@@ -80,13 +70,13 @@ class Stage:
         return pid
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="mini", help="a preset or a YAML file")
     parser.add_argument("--kills", type=int, default=20, help="of each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--output", type=Path, help="where the runs stay; by default nowhere")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     folder = arguments.output or Path(tempfile.mkdtemp(prefix="kill-and-resume-"))
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
@@ -111,16 +101,13 @@ def torture(stage: Stage, kills: int, draw: random.Random) -> bool:
     whole = stage.folder / f"{stage.name}-whole"
     seconds = undisturbed(stage, whole)
     print(f"\n{stage.name}: `tyler {shlex.join(stage.command)}`, {seconds:.1f} s undisturbed\n", flush=True)
-    print("| kill | run | moment | last step logged | newest checkpoint | half-written one left |")
-    print("|---|---|---|---|---|---|")
     expected, done, runs = fingerprint(whole), 0, 0
     while done < kills:
         runs += 1
         run = stage.folder / f"{stage.name}-{runs}"
         while (kill := attempt(stage, run, seconds, draw, armed=done < kills)) is not None:
             done += 1
-            left = "yes" if kill.half_written else "no"
-            print(f"| {done} | {runs} | {kill.when} | {kill.logged} | {kill.checkpoint} | {left} |", flush=True)
+            print(f"kill {done}, run {runs}, {kill}", flush=True)
         found = fingerprint(run)
         if differing := sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name)):
             print(f"\nrun {runs} of {stage.name} ended differently in: {', '.join(differing)}")
@@ -138,8 +125,8 @@ def undisturbed(stage: Stage, run: Path) -> float:
     return time.perf_counter() - opened
 
 
-def attempt(stage: Stage, run: Path, seconds: float, draw: random.Random, *, armed: bool) -> Kill | None:
-    """Let a run go on and, if `armed`, kill it; None when it came to its end."""
+def attempt(stage: Stage, run: Path, seconds: float, draw: random.Random, *, armed: bool) -> str | None:
+    """Let a run go on and, if `armed`, kill it; when, and what it left. None when it came to its end."""
     before, pid = starts(run), stage.start(run)
     if not wait_until(pid, lambda: starts(run) > before):
         return None
@@ -148,9 +135,8 @@ def attempt(stage: Stage, run: Path, seconds: float, draw: random.Random, *, arm
         return None
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    newest, metrics = latest_checkpoint(run), run / "metrics.jsonl"
-    logged = max((line["step"] for line in read_jsonl(metrics)), default=0) if metrics.exists() else 0
-    return Kill(when, logged, newest.name if newest else "none", bool(half_written(run)))
+    newest = latest_checkpoint(run)
+    return f"{when}: {newest.name if newest else 'no checkpoint'}{', one half written' if half_written(run) else ''}"
 
 
 def moment(run: Path, seconds: float, draw: random.Random) -> tuple[str, Callable[[], bool]]:

@@ -2,17 +2,15 @@
 
     OMP_NUM_THREADS=2 python scripts/pretrain_mini.py --out src/tyler/assets/mini
 
-The defaults are the recipe of the shipped weights. A killed run resumes with the same command, to the same weights.
-Products run at `medium` precision for speed, so two machines agree in what is learned but not bit by bit.
+Constants and defaults are the recipe of the shipped weights. Products run at `medium` precision for speed, so two
+machines agree in what is learned but not bit by bit.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +28,17 @@ from tyler.tasks.mini.world import corpus
 IGNORED = -100
 MIXED = 3
 """A block vector is the sum of at most this many token embeddings."""
+
+SEED = 0
+MUON_RATE, ADAM_RATE = 0.02, 3e-3
+CHUNKS = 4
+"""Chunks of like length that a step is split into."""
+DECAY = 0.45
+"""The share of the steps over which the rates fall."""
+BLOCKS_FROM = 0.62
+"""The share of the steps before foreign blocks appear."""
+LETTER_WEIGHT = 2.0
+"""Of the letters of options in the loss."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +166,9 @@ class Blocks:
         return row
 
 
-def tokenize(tokenizer: PreTrainedTokenizerFast, seed: int, count: int, start: float) -> list[Text]:
+def tokenize(tokenizer: PreTrainedTokenizerFast, count: int) -> list[Text]:
     """The corpus as token ids, in the order of its curriculum."""
-    examples = list(corpus(seed, count, start=start))
+    examples = list(corpus(SEED, count))
     chats = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": e.prompt}], tokenize=False, add_generation_prompt=True
@@ -175,15 +184,15 @@ def tokenize(tokenizer: PreTrainedTokenizerFast, seed: int, count: int, start: f
     ]
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> Qwen3ForCausalLM:
+def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """A Qwen3 decoder with 1/sqrt(fan_in) weights and tied embeddings."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=args.width,
-        intermediate_size=args.ffn,
-        num_hidden_layers=args.layers,
-        num_attention_heads=args.heads,
-        num_key_value_heads=args.kv_heads,
+        hidden_size=160,
+        intermediate_size=448,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         head_dim=32,
         tie_word_embeddings=True,
         max_position_embeddings=2048,
@@ -238,21 +247,9 @@ def loss_of(model: Qwen3ForCausalLM, batch: tuple[Tensor, ...], weights: Tensor,
     return cross_entropy(model.lm_head(hidden[known]), wanted[known], weights, reduction="sum")
 
 
-def schedule(step: int, steps: int, decay: float) -> float:
-    """Warm up over 40 steps, stay, and fall linearly to 2% over the last `decay` of the steps."""
-    return min(1.0, (step + 1) / 40, 0.02 + 0.98 * (steps - step) / (decay * steps))
-
-
-def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write beside the place first, then move file by file, so that no half-written file is ever read."""
-    staging = out.with_name(out.name + ".partial")
-    shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging)
-    tokenizer.save_pretrained(staging)
-    out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(staging.iterdir()):
-        os.replace(file, out / file.name)
-    staging.rmdir()
+def schedule(step: int, steps: int) -> float:
+    """Warm up over 40 steps, stay, and fall linearly to 2% over the last DECAY of the steps."""
+    return min(1.0, (step + 1) / 40, 0.02 + 0.98 * (steps - step) / (DECAY * steps))
 
 
 def chunks(texts: list[Text], count: int) -> list[list[Text]]:
@@ -262,13 +259,13 @@ def chunks(texts: list[Text], count: int) -> list[list[Text]]:
     return [ordered[i : i + size] for i in range(0, len(ordered), size)]
 
 
-def optimizers_of(model: Qwen3ForCausalLM, args: argparse.Namespace) -> list[torch.optim.Optimizer]:
+def optimizers_of(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, Adam for the embeddings and norms; each group remembers its full rate as `peak`."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon([{"params": matrices, "peak": args.muon_lr}], lr=args.muon_lr, weight_decay=0.01),
-        torch.optim.Adam([{"params": others, "peak": args.adam_lr}], lr=args.adam_lr, betas=(0.9, 0.98)),
+        torch.optim.Muon([{"params": matrices, "peak": MUON_RATE}], lr=MUON_RATE, weight_decay=0.01),
+        torch.optim.Adam([{"params": others, "peak": ADAM_RATE}], lr=ADAM_RATE, betas=(0.9, 0.98)),
     ]
 
 
@@ -282,136 +279,48 @@ def update(model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], sha
         optimizer.zero_grad(set_to_none=True)
 
 
-@dataclass
-class Progress:
-    """Everything a run needs to go on: weights, optimizers, generators, and how far it has come."""
-
-    model: Qwen3ForCausalLM
-    optimizers: list[torch.optim.Optimizer]
-    rng: random.Random
-    generator: torch.Generator
-    step: int = 0
-    seen: int = 0
-    seconds: float = 0.0
-
-    def save(self, path: Path, args: argparse.Namespace) -> None:
-        """Write beside the file, then move over it."""
-        partial = path.with_suffix(".partial")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        state = {
-            "arguments": settings(args),
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "rng": self.rng.getstate(),
-            "generator": self.generator.get_state(),
-            "counts": (self.step, self.seen, self.seconds),
-        }
-        torch.save(state, partial)
-        os.replace(partial, path)
-
-    def load(self, path: Path, args: argparse.Namespace) -> None:
-        """Continue from a file of `save` written under the same arguments."""
-        state = torch.load(path, weights_only=True)
-        if state["arguments"] != settings(args):
-            raise SystemExit(
-                f"{path} belongs to a run with {state['arguments']}, not {settings(args)}; delete it first"
-            )
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        version, words, gauss = state["rng"]
-        self.rng.setstate((version, tuple(words), gauss))
-        self.generator.set_state(state["generator"])
-        self.step, self.seen, self.seconds = state["counts"]
-
-
-def settings(args: argparse.Namespace) -> dict[str, str]:
-    """The arguments that decide the weights, as text."""
-    return {name: str(value) for name, value in vars(args).items() if name not in ("out", "save_seconds")}
-
-
-def gradients(
-    progress: Progress, sample: list[Text], blocks: Blocks, weights: Tensor, args: argparse.Namespace
-) -> float:
-    """Accumulate one step's gradients, chunk by chunk; returns the loss per completion token."""
-    foreign, total = progress.step >= args.blocks_from * args.steps, 0.0
-    size = sum(len(text.completion) for text in sample)
-    rng = progress.rng
-    for chunk in chunks(sample, args.chunks):
-        rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
-        loss = loss_of(progress.model, collate(rows, blocks.pad), weights, progress.generator) / size
-        loss.backward()
-        total += loss.item()
-        progress.seen += sum(len(row.ids) for row in rows)
-    return total
-
-
-def train(args: argparse.Namespace) -> None:
-    """Train, or go on where a killed run of the same arguments stopped, and save the backbone at the end."""
-    torch.manual_seed(args.seed)
+def train(out: Path, steps: int, batch: int) -> None:
+    """Train and save the backbone."""
+    torch.manual_seed(SEED)
     torch.set_float32_matmul_precision("medium")
     tokenizer = build()
-    model = (
-        Qwen3ForCausalLM.from_pretrained(args.start, dtype=torch.float32) if args.start else new_model(tokenizer, args)
-    )
-    generator = torch.Generator().manual_seed(args.seed)
-    progress = Progress(model, optimizers_of(model, args), random.Random(args.seed), generator)
-    resume = args.out.with_name(args.out.name + ".resume.pt")
-    if resume.exists():
-        progress.load(resume, args)
-    texts = tokenize(tokenizer, args.seed, args.steps * args.batch, args.curriculum_from)
+    model = new_model(tokenizer)
+    optimizers, rng, generator = optimizers_of(model), random.Random(SEED), torch.Generator().manual_seed(SEED)
+    texts = tokenize(tokenizer, steps * batch)
     blocks = Blocks(tokenizer)
     weights = torch.ones(len(tokenizer))
-    weights[tokenizer.convert_tokens_to_ids(list(LETTERS))] = args.letter_weight
-    count = sum(p.numel() for p in model.parameters())
-    print(f"{count} parameters, {len(tokenizer)} tokens, from step {progress.step}", flush=True)
-    started = saved = time.perf_counter() - progress.seconds
-    window: list[float] = []
-    while progress.step < args.steps:
-        sample = texts[progress.step * args.batch : (progress.step + 1) * args.batch]
-        window.append(gradients(progress, sample, blocks, weights, args))
-        update(model, progress.optimizers, schedule(progress.step, args.steps, args.decay))
-        progress.step += 1
-        progress.seconds = time.perf_counter() - started
-        if progress.step % 50 == 0:
-            mean, rate = sum(window) / len(window), progress.seen / progress.seconds
-            print(
-                f"step {progress.step} loss {mean:.4f} tokens {progress.seen} {rate:.0f}/s {progress.seconds:.0f}s",
-                flush=True,
-            )
-            window = []
-        if time.perf_counter() - saved > args.save_seconds:
-            progress.save(resume, args)
-            saved = time.perf_counter()
-    save(model, tokenizer, args.out)
-    resume.unlink(missing_ok=True)
-    print(f"saved {args.out}: {progress.seen} tokens in {progress.seconds:.0f}s", flush=True)
+    weights[tokenizer.convert_tokens_to_ids(list(LETTERS))] = LETTER_WEIGHT
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {len(tokenizer)} tokens", flush=True)
+    started, seen, window = time.perf_counter(), 0, list[float]()
+    for step in range(steps):
+        sample = texts[step * batch : (step + 1) * batch]
+        foreign, total = step >= BLOCKS_FROM * steps, 0.0
+        size = sum(len(text.completion) for text in sample)
+        for chunk in chunks(sample, CHUNKS):
+            rows = [blocks.row(t, rng, places=blocks.chosen(t.completion, rng) if foreign else set()) for t in chunk]
+            loss = loss_of(model, collate(rows, blocks.pad), weights, generator) / size
+            loss.backward()
+            total += loss.item()
+            seen += sum(len(row.ids) for row in rows)
+        window.append(total)
+        update(model, optimizers, schedule(step, steps))
+        if (step + 1) % 50 == 0:
+            seconds = time.perf_counter() - started
+            print(f"step {step + 1} loss {sum(window) / len(window):.4f} tokens {seen} {seconds:.0f}s", flush=True)
+            window.clear()
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    print(f"saved {out}: {seen} tokens in {time.perf_counter() - started:.0f}s", flush=True)
 
 
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("src/tyler/assets/mini"), help="folder for the backbone")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=96, help="texts per step")
-    parser.add_argument("--width", type=int, default=160)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--kv-heads", type=int, default=2)
-    parser.add_argument("--ffn", type=int, default=448)
-    parser.add_argument("--muon-lr", type=float, default=0.02)
-    parser.add_argument("--adam-lr", type=float, default=3e-3)
-    parser.add_argument("--chunks", type=int, default=4, help="chunks of like length a step is split into")
-    parser.add_argument("--decay", type=float, default=0.45, help="share of the steps over which the rates fall")
-    parser.add_argument("--letter-weight", type=float, default=2.0, help="loss weight of the letters of options")
-    parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
-    parser.add_argument("--curriculum-from", type=float, default=0.0, help="where in the curriculum to begin, 0..1")
-    parser.add_argument(
-        "--blocks-from", type=float, default=0.62, help="share of the steps before foreign blocks appear"
-    )
-    parser.add_argument("--save-seconds", type=float, default=150.0, help="seconds between saves of the state")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    train(asked.out, asked.steps, asked.batch)
 
 
 if __name__ == "__main__":
-    train(arguments())
+    main()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 
 
 @dataclass

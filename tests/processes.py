@@ -23,12 +23,12 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Started:
-    """`tyler ...` in a process of its own, which writes what it says to `out`."""
+    """`tyler ...`, or another command, in a process of its own, which writes what it says to `out`."""
 
-    def __init__(self, arguments: list[str], out: Path) -> None:
+    def __init__(self, arguments: list[str], out: Path, command: Callable[[list[str]], int] = main) -> None:
         self._out = out
         out.touch()
-        self._process = FORK.Process(target=_command, args=(arguments, out))
+        self._process = FORK.Process(target=_command, args=(arguments, out, command))
         self._process.start()
 
     @property
@@ -60,7 +60,7 @@ class Started:
         self._process.join()
 
 
-def _command(arguments: list[str], out: Path) -> None:
+def _command(arguments: list[str], out: Path, command: Callable[[list[str]], int]) -> None:
     with open(out, "a", buffering=1) as both:
         os.dup2(both.fileno(), 1)
         os.dup2(both.fileno(), 2)
@@ -68,7 +68,7 @@ def _command(arguments: list[str], out: Path) -> None:
         status = 1
         torch.set_num_threads(1)  # those of the parent are not there
         try:
-            status = main(arguments)
+            status = command(arguments)
         except SystemExit as exit:
             status = exit.code if isinstance(exit.code, int) else 1
         except BaseException:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
-HELPERS = ("harness", "models", "on_vllm")
+HELPERS = ("harness", "models")
 HERE = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -16,5 +17,5 @@ def test_every_benchmark_has_the_common_options_and_says_how_to_run_it(name: str
     module = importlib.import_module(name)
     source = (HERE / f"{name}.py").read_text()
     assert f"python benchmarks/{name}.py" in (module.__doc__ or "")
-    assert "options(__doc__" in source and ".publish(arguments.json)" in source
+    assert "options(__doc__" in source and re.search(r"\.publish\((arguments|given)\.json\)", source)
     assert f"`{name}.py`" in (root / "docs" / "benchmarks.md").read_text()

@@ -19,15 +19,13 @@ from transformers import GenerationConfig, Qwen3Config
 from gpu.reference import full_graph, gradients, traces
 from gpu.steps import Check, Finding, Setup, Step
 from harness import Contest, Figure, Work, compete, note, timed
-from models import filled, shaped
+from models import filled, shaped, untrained
 from real_training import plain_step, supervised_model
-from tyler import GLOBAL, PROCEDURE, STATE, Forced, Never, Request, Tyler
+from tyler import Forced, Never, Request, Tyler
 from tyler.config.files import load_config
-from tyler.config.loops import SftConfig, Stage1Config
+from tyler.config.loops import Stage1Config, TracesConfig
 from tyler.modeling.backbone import Backbone
-from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import sft
-from tyler.tasks.prompts import Prompt
 from tyler.training import stage1
 from tyler.training.teacher_forcing import Example
 from tyler.training.traces import Trace
@@ -124,7 +122,7 @@ def fine_tuning(setup: Setup) -> Iterator[Finding]:
     ]
     model = supervised_model(backbone(setup), load_config("qwen3-4b"))
     assert model.policy.lora is not None
-    trainer = sft.SftTrainer(model, batch, SftConfig(micro_batch_tokens="auto"))
+    trainer = sft.SftTrainer(model, batch, TracesConfig(micro_batch_tokens="auto"))
     ways: dict[str, Work] = {
         "tyler": lambda: [trainer.accumulate(batch)],
         "transformers + peft": lambda: plain_step(model, batch, 1),
@@ -143,11 +141,6 @@ def first_stage(setup: Setup) -> Iterator[Finding]:
         "transformers + peft": lambda: [full_graph(model, [example], num_targets(batch)) for example in batch],
     }
     yield from trained("Stage 1", ways, list(model.synthesizer.trainable()), batch, rounds(setup))
-
-
-def untrained(of: Backbone) -> Tyler:
-    """The paper's operators without dropout, so that two ways can be compared."""
-    return Tyler.start(of, (GLOBAL, STATE, PROCEDURE), LoraSettings(dropout=0.0), Prompt(""))
 
 
 def examples(setup: Setup) -> list[Example]:

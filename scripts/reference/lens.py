@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tyler.evaluation.reports import markdown_row
 from tyler.lens.block import TOGETHER
 from tyler.lens.survey import Survey
@@ -27,7 +29,7 @@ def section(file: Path) -> list[str]:
 def surveys(file: Path) -> dict[str, Survey]:
     """The records, in the order of the page."""
     records = json.loads(file.read_text())
-    return {name: Survey.from_dict(records[name]) for name in TITLES}
+    return {name: TypeAdapter(Survey).validate_python(records[name]) for name in TITLES}
 
 
 def tables(file: Path) -> list[str]:

@@ -31,7 +31,7 @@ def page() -> str:
     parts = [BEGINNING]
     for name in (*declared.names(), *declared.studies()):
         experiment = declared.find(name)
-        scale = next(one for one in SCALES.values() if not one.hidden and experiment.entries(one))
+        scale = next(one for one in SCALES.values() if experiment.entries(one))
         results = Reproduction([name], scale, Path("nowhere"), Sources({})).results(name, known)
         parts.append(f"## `{name}`: {results['title']}")
         tables = experiment.tables(results)

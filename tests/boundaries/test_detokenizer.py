@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tests import tiny
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tyler.boundaries.detokenizer import IncrementalDetokenizer, is_partition, token_spans
@@ -59,6 +59,16 @@ def test_a_broken_character_shows_once_it_cannot_be_completed() -> None:
     first, second, third, _ = tiny.ids("😀")
     assert list(transcript([first, second, *tiny.ids("x")])) == ["", "", "\ufffdx"]
     assert list(transcript([first, first, second, third])) == ["", "", "", ""]
+
+
+def test_a_replacement_character_that_was_written_is_text_at_the_end_too() -> None:
+    core = Tokenizer(models.BPE({letter: id for id, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made = IncrementalDetokenizer(PreTrainedTokenizerFast(tokenizer_object=core))
+    made.tokens += core.encode("x\ufffd").ids
+    assert made.text == "".join(made) == "x\ufffd"
+    made.tokens += core.encode("😀").ids[:1]
+    assert made.text == "".join(made) == "x\ufffd"
 
 
 def test_special_and_padding_tokens_have_no_text() -> None:

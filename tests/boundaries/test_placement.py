@@ -405,6 +405,12 @@ def test_a_fourth_operator_is_one_rule_and_one_line(monkeypatch: pytest.MonkeyPa
     assert candidates(text, piece_offsets(list(text)), [operator])[0] == (text.index(","), operator)
 
 
+def test_a_rule_of_phrases_or_headings_before_the_match_is_refused() -> None:
+    for found in ({"phrases": (r"\bWait(?=\W)",)}, {"headings": (r"Answer:",)}):
+        with pytest.raises(ValueError, match=r"'a pause' has side='before', .* after the match; write side='after'"):
+            Rule("a pause", side="before", **found)
+
+
 def test_a_rule_may_ask_for_one_kind_of_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(placement.RULES, "code", Rule("a code block", side="before", openings=frozenset({"code"})))
     text = "$x$\n```\na\n```\n"

@@ -10,7 +10,7 @@ import pytest
 from tests import tiny
 
 from tyler.cli import main
-from tyler.cli.answers import print_answer
+from tyler.cli.answers import print_answers
 from tyler.cli.conversation import HELP, Conversation, run
 from tyler.engine import shared_engine
 from tyler.engine.request import Event, TokenEvent
@@ -136,5 +136,5 @@ def test_control_characters_of_an_answer_are_shown_and_not_obeyed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    print_answer([TokenEvent(0, 1, "a\x1b]0;owned\x07b")])
+    print_answers([TokenEvent(0, 1, "a\x1b]0;owned\x07b")])
     assert capsys.readouterr().out == "a\\x1b]0;owned\\x07b"

@@ -89,6 +89,24 @@ def test_an_unknown_command_is_answered_with_the_one_that_was_meant(
     assert f"there is no command {typed!r}{hint}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "mini"], "there is no method 'mini'; methods: stage1, stage2, sft"),
+        (["train", "stage3", "mini"], "there is no method 'stage3'; did you mean 'stage2'?"),
+        (["solve", "mini", "--input", "no.jsonl", "--answers", "a"], "tyler: no.jsonl: No such file or directory"),
+        (["report", "{run}", "--page", "/proc/a.html"], "tyler: /proc/a.html: No such file or directory"),
+    ],
+)
+def test_a_wrong_method_or_file_is_named_in_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("extends: mini\n")
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert main.main([str(tmp_path) if argument == "{run}" else argument for argument in arguments]) == 2
+    assert words in capsys.readouterr().err.strip()
+
+
 def test_the_completion_of_bash_offers_commands_and_their_flags(tmp_path: Path) -> None:
     script = tmp_path / "completion.bash"
     with script.open("w") as file:
@@ -209,7 +227,8 @@ def test_the_bound_on_memory_is_passed_on_in_bytes(called, monkeypatch, capsys: 
     assert benchmarking.arguments[1].answering.bytes == 4 * 10**9
     asked: dict[str, Any] = {}
     answerer = SimpleNamespace(request=lambda *_: None, events=lambda _: iter(()))
-    monkeypatch.setattr("tyler.reasoners.registry.answerer", lambda *_, **settings: asked.update(settings) or answerer)
+    loaded = SimpleNamespace(answerer=lambda stop: answerer)
+    monkeypatch.setattr("tyler.reasoners.registry.load", lambda *_, **settings: asked.update(settings) or loaded)
     assert main.main(["solve", "model", "2+2?", "--memory", "512MiB"]) == 0
     assert asked["memory"] == 2**29
     for command in (["eval", "model"], ["solve", "model", "2+2?"], ["lens", "model"], ["chat", "model"]):
@@ -331,7 +350,12 @@ def raise_out_of_memory(*_: object, **__: object) -> Any:
         ),
         ("tyler.modeling.backbone.align", ["solve", "mini", "?"], "while the model was loaded", "--dtype bfloat16"),
         ("tyler.modeling.backbone.align", ["stage1", "mini"], "while the model was loaded", "backbone.dtype"),
-        ("tyler.training.stage1.batch_loss", ["stage1", "mini"], "in a training step", "micro_batch_tokens"),
+        (
+            "tyler.training.stage1.Stage1Trainer.batch_loss",
+            ["stage1", "mini"],
+            "in a training step",
+            "micro_batch_tokens",
+        ),
         ("tyler.modeling.backbone.Backbone.embed", ["stage1", "mini"], "in a training step", "micro_batch_size"),
         ("tyler.modeling.lora.view", ["solve", "mini-tyler", "?"], "while the model was loaded", "smaller model"),
         (

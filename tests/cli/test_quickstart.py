@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,20 @@ def test_the_whole_quickstart_answers_what_the_preset_evaluates() -> None:
     assert load_problems("mini", evaluation.split, count=evaluation.count) == load_problems("mini", preset.split)
 
 
+def test_the_answers_of_the_run_are_counted() -> None:
+    assert quickstart.num_answers(quickstart.configure(42, 1)) == 3 * 600 + 5 * 100
+    assert quickstart.num_answers(quickstart.configure(42, 0.1)) == 3 * 60
+
+
 @pytest.mark.slow
 def test_a_quick_look_trains_and_evaluates_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quickstart.run(output=tmp_path / "q", scale=0.01)
-    assert "Done in" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    said, took = (
+        float(re.search(text, shown.out)[1]) for text in (r"takes about ([\d.]+) minutes", r"Done in ([\d.]+)")
+    )
+    assert 0 < said < took, "what it says is of the run alone, without the two steps"
+    assert shown.err.count("near held-out") <= 2, "the two steps print nothing"
     for method in ("cot", "tyler-stage-1", "tyler-stage-2"):
         assert len(read_records(tmp_path / "q" / "evaluation" / method)) == 6
 

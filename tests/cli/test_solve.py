@@ -12,7 +12,8 @@ import pytest
 
 import tiny
 from scripted import trajectory
-from tyler.cli import main, solve
+from tyler.cli import main
+from tyler.cli.answers import print_answers
 from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
@@ -109,11 +110,11 @@ def test_a_terminal_shows_what_a_model_wrote_and_obeys_none_of_it(monkeypatch, c
     answer = trajectory(1)
     attack = "\x1b]0;title\x07\x1b[2Jso\r\u202e\n"
     events = [TokenEvent(0, 7, attack), InvocationEvent(0, answer.invocations[0]), FinishEvent(0, answer)]
-    solve._tell(iter(events), operators=True, alone=True)
+    print_answers(iter(events), operators=True, alone=True)
     assert attack in capsys.readouterr().out, "a pipe gets the bytes"
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    solve._tell(iter(events), operators=True, alone=True)
+    print_answers(iter(events), operators=True, alone=True)
     shown = capsys.readouterr().out
     assert shown.startswith("\\x1b]0;title\\x07\\x1b[2Jso\\r\\u202e\n")
 
@@ -121,7 +122,7 @@ def test_a_terminal_shows_what_a_model_wrote_and_obeys_none_of_it(monkeypatch, c
 def test_a_pipe_gets_several_answers_as_they_were_written(capsys) -> None:
     wrote = "def f():\n\treturn 1\r\n\x07bell"
     answers = [FinishEvent(n, replace(trajectory(0), text=wrote, invocations=())) for n in range(2)]
-    solve._tell(iter(answers), operators=False, alone=False)
+    print_answers(iter(answers), operators=False, alone=False)
     assert capsys.readouterr().out == f"{wrote}\n{wrote}\n"
 
 

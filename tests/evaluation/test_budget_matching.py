@@ -21,7 +21,6 @@ from tyler.evaluation.store import read_records
 from tyler.reasoners.registry import Loaded
 from tyler.reasoners.table import Knob
 from tyler.tasks import Problem
-from tyler.tasks.prompts import Prompt
 
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5") for i in range(4)]
 
@@ -44,7 +43,7 @@ def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, se
 
         return SimpleNamespace(solve=solve)
 
-    return Loaded("m", settings, longest, "w", Prompt(), knobs, build, "float32", {})
+    return Loaded("m", settings, longest, None, knobs, build)
 
 
 THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)

@@ -22,6 +22,7 @@ CONFIG = "stage1: {steps: 3}\ngrpo: {budget: 5}\n"
 def train(path: Path, steps: int, loop: str = "stage1") -> Path:
     """A run that logged some steps and saved the last one."""
     with Run.create(path, CONFIG) as run:
+        run.note_at_start({"training": "Stage 1", "steps": 3})
         for step in range(1, steps + 1):
             run.log(step, {f"{loop}/loss": 1.0 / step})
         run.save_checkpoint(steps, lambda folder: None)
@@ -43,7 +44,7 @@ def test_a_run_is_finished_at_its_last_step_and_interrupted_before(tmp_path: Pat
     assert (cut.step, cut.total, cut.status) == (2, 3, "interrupted")
 
 
-def test_what_a_run_noted_of_itself_counts_before_its_config(tmp_path: Path) -> None:
+def test_a_run_knows_from_its_own_notes_what_it_trains_and_for_how_long(tmp_path: Path) -> None:
     with Run.create(tmp_path / "a", CONFIG) as run:
         run.note_at_start({"training": "GRPO", "steps": 9})
         run.log(1, {"stage2/reward": 0.5})

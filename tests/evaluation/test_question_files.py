@@ -11,7 +11,6 @@ import pytest
 import tiny
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import question_files
-from tyler.reasoners import registry
 from tyler.reasoners.registry import Answerer
 from tyler.runs.checkpoints import RunError
 from tyler.runs.signals import Interrupted
@@ -126,7 +125,7 @@ def test_a_changed_question_and_a_foreign_file_are_refused(answerer: Answerer, q
 
 def test_the_file_of_questions_is_no_place_for_answers(answerer: Answerer, questions: Path) -> None:
     questions.write_text('{"problem": "x"}')
-    with pytest.raises(RunError, match="is the file of the questions; choose another --output"):
+    with pytest.raises(RunError, match="is the file of the questions; choose another --answers"):
         run(answerer, questions, questions.name)
     assert questions.read_text() == '{"problem": "x"}'
 
@@ -150,13 +149,3 @@ def test_a_row_without_a_question_is_named(answerer: Answerer, questions: Path) 
     questions.write_text('{"question": "x"}\n')
     with pytest.raises(ValueError, match=r"questions.jsonl, line 1: field 'problem' is missing; there is question"):
         run(answerer, questions)
-
-
-def test_baselines_are_asked_as_they_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = registry.find_method("softcot").saved
-    assert saved is not None
-    asked: list[Any] = []
-    model = type("Model", (), {"wording": type("W", (), {"thoughts": 3})})()
-    model.request = lambda *arguments, **settings: asked.append((arguments, settings))
-    saved.request(model, "q", SAMPLED, 9)
-    assert asked == [(("q", 3), {"sampling": SAMPLED, "max_new_tokens": 9})]

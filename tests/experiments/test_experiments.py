@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import fabricated
+from tiny_scale import TINY
 from tyler.config.files import load_config
 from tyler.evaluation.statistics import wilson
 from tyler.evaluation.store import read_records
 from tyler.experiments import averages, declared
 from tyler.experiments.averages import average_interval
-from tyler.experiments.cells import Cell, Decoding, Questions, Sources, Training
+from tyler.experiments.cells import Cell, Decoding, Questions, Sources
 from tyler.experiments.declared.continual import BASE, entries, findings, forgetting, trainings
 from tyler.experiments.declared.invocation import POINTS, smoothed
 from tyler.experiments.declared.removal import interval, kind, steps
@@ -42,8 +43,6 @@ from tyler.tasks import Outcome, load_problems
 from tyler.tasks.task import GradeOptions
 from tyler.training import stage1
 
-TINY = SCALES["tiny"]
-
 
 def fabricated_measure(grid: Grid, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     return fabricated.measure(cell, grid.sources, folder, identity)
@@ -54,6 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiments")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(Grid, "measure", fabricated_measure)
+        monkeypatch.setattr(Grid, "_trained", lambda *_: None)
         Reproduction(declared.names(), TINY, folder, Sources({})).run(GradeOptions())
     return folder
 
@@ -357,9 +357,6 @@ def test_averages_are_those_of_their_rows() -> None:
     assert wrong == []
 
 
-TINY = SCALES["tiny"]
-
-
 def test_forgetting_of_the_papers_accuracies_is_the_papers_forgetting() -> None:
     steps = {step: rows for step, rows in averages.contents()["continual"]["rows"].items() if step != "0 base"}
     for row in ("SFT", "GRPO", "MemGen", "Tyler"):
@@ -368,12 +365,6 @@ def test_forgetting_of_the_papers_accuracies_is_the_papers_forgetting() -> None:
             *shares, _, printed = rows[row]
             after.append(shares)
             assert forgetting(after) == pytest.approx(printed, abs=0.0101), row
-
-
-def test_forgetting_by_hand() -> None:
-    assert forgetting([[50.0, 0.0]]) == 0
-    assert forgetting([[50.0, 90.0], [30.0, 60.0]]) == (20 + 30) / 2
-    assert forgetting([[50.0, 0.0, 0.0], [60.0, 40.0, 0.0], [10.0, 40.0, 5.0]]) == pytest.approx(50 / 3)
 
 
 def test_a_step_is_told_once_all_its_domains_have_records_and_the_means_are_of_its_own_problems() -> None:
@@ -475,7 +466,3 @@ def test_traces_of_ones_own_are_read_by_the_name_of_their_split() -> None:
     assert Sources({"jsonl": "data"}).path("jsonl", "code") == "data/code.jsonl"
     assert Sources({"gsm8k": "data"}).path("gsm8k", "train") == "data"
     assert Sources({}).path("jsonl", "code") is None
-
-
-def test_a_training_that_starts_from_nothing_has_no_start() -> None:
-    assert trainings(TINY)["SFT"][0].start is None and isinstance(trainings(TINY)["SFT"][1].start, Training)

@@ -16,6 +16,7 @@ from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.engine.trajectory import Trajectory
 from tyler.lens import rescoring
+from tyler.lens import survey as surveys
 from tyler.lens import tables as lens_tables
 from tyler.lens.block import (
     TOGETHER,
@@ -265,6 +266,13 @@ LEAN, MEAN, OF_PROBLEM = "Does the answer lean on it?", "Does its mean do more t
 LEARNED, READ = "Does it do what an untrained operator does not?", "Can what follows be read from it?"
 
 
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A survey decodes nothing again: what comes of that has tests of its own."""
+    monkeypatch.setattr(surveys, "kept_answers", lambda *_, **__: {})
+
+
+@pytest.mark.usefixtures("once")
 def test_the_lens_finds_what_the_study_found_by_hand(model: Tyler) -> None:
     """On mini answers lean on global's block, and its mean keeps most of what it does."""
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=12)]
@@ -273,16 +281,21 @@ def test_the_lens_finds_what_the_study_found_by_hand(model: Tyler) -> None:
     assert one.kept is not None and 0.5 < one.kept.low <= one.kept.mean <= one.kept.high < 1
 
 
-def test_decoded_again_zeros_are_worse_than_nothing_and_means_keep_most(model: Tyler) -> None:
+def test_decoded_again_zeros_are_worse_than_nothing_and_means_keep_most(
+    model: Tyler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescoring, "INTERVENTIONS", {"zeros": "zeros", "means": "means"})
     problems = [problem.prompt for problem in load_problems("mini", "dev", count=60)]
-    own = model.solve(problems, max_new_tokens=160)
-    kept = kept_answers(model, problems, own, max_new_tokens=160)
-    told = {question: bootstrap(values) for question, values in differences(kept).items()}
-    assert told["Are zeros worse than no block?"].mean > 0.05
-    assert told["Do means do more than no block?"].verdict == "yes"
+    own = model.solve(problems, max_new_tokens=110, slots=64)
+    assert sum(not one.truncated for one in own) > 55, "the others say nothing of what is kept"
+    kept = kept_answers(model, problems, own, max_new_tokens=110)
+    without = kept["no block"]
+    assert bootstrap([one - other for one, other in zip(without, kept["zeros"], strict=True)]).mean > 0.05
+    assert bootstrap([one - other for one, other in zip(kept["means"], without, strict=True)]).verdict == "yes"
     assert bootstrap(kept["means"]).mean > 0.8
 
 
+@pytest.mark.usefixtures("once")
 def test_nothing_shows_where_nothing_was_trained() -> None:
     """Every score of untrained operators is near its control; only that answers lean on them has none in it."""
     torch.manual_seed(0)
@@ -411,7 +424,7 @@ def test_the_tables_have_the_verdicts_of_their_records(name: str, root: Path, le
     text = "\n".join(lens_page["section"](file))
     told = json.loads(file.read_text())[name]
     assert told["num_problems"] >= 60
-    assert Survey.from_dict(told).to_dict() == {key: told[key] for key in Survey.__dataclass_fields__}
+    assert lens_page["surveys"](file)[name].to_dict() == {key: told[key] for key in Survey.__dataclass_fields__}
     for statement in STATEMENTS:
         tested = [one["tested"].get(statement.question) for one in told["operators"].values()]
         cells = [lens_tables.verdict(Estimate(**one) if one else None) for one in tested]

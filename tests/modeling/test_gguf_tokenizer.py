@@ -172,7 +172,7 @@ def test_the_rule_of_qwen_gives_its_own_tokens(name: str, data_dir: Path) -> Non
 
 @pytest.fixture(scope="module")
 def pinned() -> dict[str, Any]:
-    """Texts and their ids in SmolLM2, equal to those of llama.cpp; written by scripts/pin_tokens.py."""
+    """Texts and their ids in SmolLM2, equal to those of llama.cpp, with the tokens and merges in them."""
     return json.loads((Path(__file__).parent / "smollm2_tokens.json").read_text(encoding="utf-8"))
 
 

@@ -13,7 +13,7 @@ import torch
 import tiny
 from tyler.engine.sampling import Sampling
 from tyler.modeling.synthesis import CentredHead, ConstantHead, Head
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.prompts import Prompt
 

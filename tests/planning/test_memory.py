@@ -20,21 +20,21 @@ from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import architecture, skeleton
 from tyler.planning.memory import (
-    Calibration,
+    PROMPT as PROMPT_TOKENS,
+)
+from tyler.planning.memory import (
     Read,
-    Rollout,
     Shape,
     busiest,
     calibration_memory,
     count_parameters,
     kept_by_decoder,
-    planned_rollout,
     rollout_memory,
     step_memory,
     trained,
 )
 from tyler.planning.steps import planned_step
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.memgen.sft import replayed_logprobs
 from tyler.reasoners.memgen.weaver import INFERENCE, PROMPT
 from tyler.training.micro_batches import CALIBRATION_ROWS
@@ -143,10 +143,9 @@ def test_what_layers_keep_is_predicted(
 
 def test_the_caches_of_a_rollout_are_counted_to_the_byte() -> None:
     model = tiny.build("qwen3")
-    slots, prompt, context = 3, 40, 70
-    room = Room(slots, context, bytes_of_position(model.backbone))
-    config = Config(operators=tiny.OPERATORS)
-    parts = rollout_memory(Shape.of(model.backbone.model.config), config, Rollout(slots, prompt, context), 4)
+    config = load_config("mini", ["decoding.slots=3", "stage2.max_new_tokens=50", "grpo.budget=2"])
+    room = Room(3, PROMPT_TOKENS + 50 + 2 * 8, bytes_of_position(model.backbone))
+    parts = rollout_memory(Shape.of(model.backbone.model.config), config, 4)
     caches = parts["policy's KV"] + parts["synthesizer's KV"] + parts["context"]
     assert caches == room.slots * room.capacity * room.position_bytes
 
@@ -185,19 +184,18 @@ def test_reading_answers_to_start_psi_holds_what_is_planned() -> None:
         max_position_embeddings=512,
     )
     decoder, shape = Qwen3ForCausalLM(config).eval().model, Shape.of(config)
-    read = Read(CALIBRATION_ROWS, 300, 300, masked=False)
+    planned = load_config("mini", ["stage2.max_new_tokens=44", "grpo.budget=0"])
     with torch.no_grad(), Allocations() as allocations:
-        embeds = torch.randn(read.rows, read.length, shape.dim)
+        embeds = torch.randn(CALIBRATION_ROWS, PROMPT_TOKENS + 44, shape.dim)
         decoder(inputs_embeds=embeds, use_cache=False)
-    parts = calibration_memory(shape, Config(), Calibration(read, 1), 4)
+    parts = calibration_memory(shape, planned, 4)
     assert parts["hidden states"] + parts["layer at work"] == pytest.approx(allocations.peak, rel=0.15)
 
 
 def test_a_bound_on_memory_bounds_what_a_rollout_is_planned_to_hold() -> None:
     shape = Shape.of(architecture("Qwen/Qwen3-4B"))
-    free = rollout_memory(shape, load_config("qwen3-4b"), planned_rollout(load_config("qwen3-4b")), 2)
-    config = load_config("qwen3-4b", ["decoding.memory=4GB"])
-    bound = rollout_memory(shape, config, planned_rollout(config), 2)
+    free = rollout_memory(shape, load_config("qwen3-4b"), 2)
+    bound = rollout_memory(shape, load_config("qwen3-4b", ["decoding.memory=4GB"]), 2)
     caches = ("policy's KV", "synthesizer's KV", "context")
     assert sum(free[part] for part in caches) > 8e9
     assert 3.99e9 < sum(bound[part] for part in caches) <= 4e9

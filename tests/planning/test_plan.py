@@ -16,7 +16,7 @@ from tyler.config.files import load_config
 from tyler.modeling.architectures import FAMILIES, PUBLISHED, settings_of
 from tyler.modeling.random_init import architecture
 from tyler.planning import plan
-from tyler.planning.memory import Shape, planned_rollout, rollout_memory
+from tyler.planning.memory import Shape, rollout_memory
 from tyler.planning.plan import KNOWN, MARGIN, PHASES, Advice, Device, advise, changed, device_named, smaller
 from tyler.planning.steps import STEPS, planned_step
 from tyler.reasoners.table import TRAININGS
@@ -120,7 +120,7 @@ def test_the_advice_is_the_mildest_that_fits() -> None:
 
     def needed(slots: int) -> float:
         one = changed(config, {"decoding.slots": slots})
-        return MARGIN * sum(rollout_memory(shape, one, planned_rollout(one), 2).values())
+        return MARGIN * sum(rollout_memory(shape, one, 2).values())
 
     slots = advice.changes["decoding.slots"]
     assert needed(slots) <= device.memory < needed(slots + 1)

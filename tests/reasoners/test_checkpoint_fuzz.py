@@ -22,7 +22,7 @@ from tyler import CheckpointError, Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import NOTES, LoraSettings
 from tyler.modeling.operators import Operator
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.tasks.prompts import Prompt
 

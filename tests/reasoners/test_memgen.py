@@ -26,10 +26,11 @@ import memgen_reference as reference
 import tiny
 from damage import nudge, reseal
 from documents import documented_metrics
+from interrupted import whole_and_resumed
 from processes import together
 from tyler.cli.main import main
 from tyler.config.files import load_config
-from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, MemGenWeaverConfig
+from tyler.config.loops import MemGenConfig, MemGenGrpoConfig, MemGenTriggerConfig, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import DecodingConfig
 from tyler.engine.request import FinishEvent, InvocationEvent, Request, TokenEvent
@@ -38,10 +39,10 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.manifest import CheckpointError
-from tyler.reasoners.memgen import MemGen, MemGenReasoner, grpo, sft
-from tyler.reasoners.memgen.model import Settings, num_insertions
+from tyler.reasoners.memgen import grpo, sft
+from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, Settings, num_insertions
 from tyler.reasoners.memgen.routing import AtDelimiters, ends_in_delimiter, training_insertions
-from tyler.reasoners.memgen.trigger import decide
+from tyler.reasoners.memgen.trigger import Consultation, decide
 from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
@@ -50,7 +51,7 @@ from tyler.tasks.prompts import Prompt, prompt_ids, target_ids
 from tyler.training import verdicts
 from tyler.training.command import opened_run
 from tyler.training.distributed import joined
-from tyler.training.rewards import of_functions, verifier
+from tyler.training.rewards import Rewards, Weighted, verifier, visible_ids
 from tyler.training.rollouts import Rollout
 from tyler.training.state import state_bytes
 from tyler.training.traces import Trace
@@ -133,7 +134,7 @@ def expected(family: str, trigger: bool, name: str) -> reference.Answer:
 
 
 def tokens_of(trajectory: Trajectory) -> list[int]:
-    return grpo.visible_actions(trajectory)
+    return visible_ids(trajectory)
 
 
 def differences(trajectory: Trajectory, answer: reference.Answer) -> list[str]:
@@ -489,7 +490,7 @@ SOLUTIONS = (
     "no delimiter",
 )
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
-SMALL = MemGenWeaverConfig(steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2)
+SMALL = TracesConfig(steps=6, batch_size=2, learning_rate=0.01, checkpoint_every=2)
 DECODING = DecodingConfig(slots=4)
 GRPO = MemGenGrpoConfig(
     steps=4, batch_size=2, learning_rate=0.02, group_size=3, max_new_tokens=10, checkpoint_every=2, temperature=0.9
@@ -554,7 +555,8 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     model = build(family)
     traces = traces_for(model)
     count = sum(len(trace.target_ids) for trace in traces)
-    loss = sft.batch_loss(model, [sft.example_of(model, trace) for trace in traces], count)
+    examples = [sft.example_of(model, trace) for trace in traces]
+    loss = sft.WeaverTrainer(model, examples, SMALL).batch_loss(examples, count)
     loss.backward()
     parameters = model.weaver.trainable()
     ours = gradients(parameters)
@@ -571,7 +573,7 @@ def test_the_weavers_loss_and_gradients_are_the_transcriptions(family: str) -> N
     assert all(float(tensor.abs().max()) > 0 for tensor in ours), "everything that is trained has a gradient"
 
 
-def weave(model: MemGen, config: MemGenWeaverConfig, run: Run, development: Sequence[Example] = ()) -> None:
+def weave(model: MemGen, config: TracesConfig, run: Run, development: Sequence[Example] = ()) -> None:
     sft.WeaverTrainer(model, examples_for(model), config, development).train(run)
 
 
@@ -620,11 +622,16 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
     assert all(module.training for module in model.weaver.modules()), "and training goes on with it"
     model.weaver.eval()
     counts = [len(example.target_ids) for example in examples]
-    losses = [float(sft.batch_loss(model, [example], 1).detach()) for example in examples]
+    loss_of = sft.WeaverTrainer(model, examples, SMALL).batch_loss
+    losses = [float(loss_of([example], 1).detach()) for example in examples]
     assert found == pytest.approx([sum(losses) / sum(counts)] * 3, abs=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------- GRPO
+
+
+def consultations_of(trainer: grpo.MemGenTrainer, rollout: Rollout) -> list[list[Consultation]]:
+    return [trainer.engine.consultations(answer) for answer in rollout.trajectories]
 
 
 def rolled_out(trainer: grpo.MemGenTrainer) -> Rollout:
@@ -697,7 +704,7 @@ def test_the_weavers_grpo_loss_and_gradients_are_those_of_loops(size: float) -> 
 
 def decision_loss(trainer: grpo.TriggerGrpo, rollout: Rollout) -> Tensor:
     model, new, old = trainer.model, [], []
-    for one, consulted in zip(rollout.trajectories, trainer.consultations(rollout), strict=True):
+    for one, consulted in zip(rollout.trajectories, consultations_of(trainer, rollout), strict=True):
         visible = tokens_of(one)
         rows = []
         for asked in consulted:
@@ -716,7 +723,7 @@ def test_the_triggers_loss_is_at_consulted_positions_only(size: float, at_prompt
     trainer = trainer_of("trigger", model, config)
     assert isinstance(trainer, grpo.TriggerGrpo)
     rollout = rolled_out(trainer)
-    asked = [len(consulted) for consulted in trainer.consultations(rollout)]
+    asked = [len(consulted) for consulted in consultations_of(trainer, rollout)]
     assert sum(asked) > 0 and len(set(asked)) > 1
     shift(learned(trainer), size)
     totals = trainer.learn(rollout)
@@ -752,7 +759,7 @@ def test_micro_batches_of_answers_and_gradient_checkpointing_change_no_gradient(
 
 def trainer_of(kind: str, model: MemGen, config: Any, development: Sequence[Problem] = ()) -> grpo.MemGenTrainer:
     trainer = grpo.TriggerGrpo if kind == "trigger" else grpo.WeaverGrpo
-    return trainer(model, PROBLEMS, config, DECODING, of_functions(verifier), development)
+    return trainer(model, PROBLEMS, config, DECODING, Rewards((Weighted("verifier", 1.0, verifier),)), development)
 
 
 def reward_commas(monkeypatch: pytest.MonkeyPatch, wanted: str = "a") -> None:
@@ -793,7 +800,7 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
             trainer_of(kind, model, config, development).train(run)
         kept.append(parameters_of(model))
     assert not moved(*kept), "watching changes no weight"
-    key = "memgen_grpo/greedy_accuracy"
+    key = "greedy/accuracy"
     found = {line["step"]: line[key] for line in read_jsonl(tmp_path / "watched" / "metrics.jsonl") if key in line}
     assert list(found) == [2, 4, 6]
     note = json.loads((tmp_path / "watched" / "checkpoints" / "best" / "best.json").read_text())
@@ -804,44 +811,22 @@ def test_greedy_accuracy_on_development_problems_chooses_the_best_checkpoint(
     assert found[6] == sum(right) / len(right)
 
 
-def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Run.log
-
-    def stop(self: Run, number: int, metrics: Any) -> None:
-        log(self, number, metrics)
-        if number == step:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "log", stop)
-
-
-@pytest.mark.parametrize("kind, killed_after", [("sft", 1), ("sft", 3), ("sft", 5), ("weaver", 3), ("trigger", 3)])
+@pytest.mark.parametrize("kind, after", [("sft", 1), ("sft", 3), ("sft", 5), ("weaver", 3), ("trigger", 3)])
 def test_a_killed_run_resumes_to_the_same_bits(
-    kind: str, killed_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reward_commas(monkeypatch)
+    dropout = 0.3 if kind == "sft" else 0.0
 
     def go(model: MemGen, run: Run) -> None:
         if kind == "sft":
             weave(model, SMALL, run)
         else:
-            config = TRIGGER if kind == "trigger" else GRPO
-            trainer_of(kind, model, config).train(run)
+            trainer_of(kind, model, TRIGGER if kind == "trigger" else GRPO).train(run)
 
-    whole, cut, resumed = (
-        build("qwen2", trigger=kind == "trigger", dropout=0.3 if kind == "sft" else 0.0) for _ in range(3)
+    whole, resumed = whole_and_resumed(
+        tmp_path, after, lambda: build("qwen2", trigger=kind == "trigger", dropout=dropout), go
     )
-    torch.manual_seed(7)
-    with open_new(tmp_path / "whole") as run:
-        go(whole, run)
-    torch.manual_seed(7)
-    with monkeypatch.context() as patch:
-        interrupt_after(killed_after, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            go(cut, run)
-    torch.manual_seed(7 if killed_after < 2 else 1234)
-    with Run.resume(tmp_path / "cut", "memgen: {}\n") as run:
-        go(resumed, run)
     assert not moved(parameters_of(whole), parameters_of(resumed))
     assert moved(parameters_of(whole), parameters_of(build("qwen2", trigger=kind == "trigger")))
 
@@ -947,7 +932,7 @@ def watch_together(count: int) -> dict[str, float]:
 @pytest.mark.parametrize("count", [1, 3])
 def test_development_problems_are_shared_even_where_a_process_has_none(count: int) -> None:
     expected = watch_together(count)
-    assert expected["memgen_grpo/greedy_accuracy"] == pytest.approx(1 / count)
+    assert expected["greedy/accuracy"] == pytest.approx(1 / count)
     assert together(2, watch_together, count) == [pytest.approx(expected)] * 2
 
 
@@ -1031,4 +1016,5 @@ def test_the_metrics_of_grpo_are_documented(tmp_path: Path, monkeypatch: pytest.
     with open_new(tmp_path) as run:
         trainer_of("trigger", build("qwen2", trigger=True), config, PROBLEMS[:1]).train(run)
     logged = {key for entry in read_jsonl(tmp_path / "metrics.jsonl") for key in entry} - {"step"}
-    assert logged == {key.replace("{reward}", "verifier") for key in documented_metrics("memgen_grpo")}
+    expected = {key.replace("{reward}", "verifier") for key in documented_metrics("memgen_grpo")}
+    assert logged == expected | {"greedy/accuracy", "greedy/insertions"}

@@ -25,7 +25,7 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners import registry, soft_thinking, swireasoning
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.softcot.model import SoftCot, Wording
 from tyler.reasoners.table import METHODS, Method
 from tyler.tasks import Problem
@@ -216,5 +216,5 @@ def test_every_method_keeps_to_the_bound_on_memory(place: Path, method: str | No
     with pytest.raises(ValueError, match=r"needs [\d,]+ bytes of context and caches, and memory=10,000"):
         loaded.reasoner.solve([Problem("p", "jsonl", "How many x?", "5")])
     with pytest.raises(ValueError, match=r"memory=10,000"):
-        answerer = registry.answerer(str(place / "backbone"), max_new_tokens=4, memory=10_000)
+        answerer = registry.load(str(place / "backbone"), name="x", max_new_tokens=4, memory=10_000).answerer()
         list(answerer.events([answerer.request("How many x?", Sampling())]))

@@ -152,7 +152,7 @@ def test_different_requests_of_one_method_and_plain_ones_share_a_batch() -> None
 def test_cot_is_what_generate_decodes(family: str) -> None:
     model = tiny.tyler(family)
     for slots in (1, 3):
-        solver = cot.reasoner(model, cot.Settings(), name="cot", sampling=Sampling(), max_new_tokens=20, slots=slots)
+        solver = replace(cot.reasoner(model, cot.Settings()), max_new_tokens=20, slots=slots)
         for problem, trajectory in zip(PROBLEMS, solver.solve(PROBLEMS), strict=True):
             prompt = torch.tensor([list(model.request(problem).prompt_ids)])
             found = model.backbone.model.generate(

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import tiny
 from tests.documents import documented_metrics
+from tests.interrupted import whole_and_resumed
 from tests.reasoners import soft
 from torch import nn
 
@@ -21,7 +22,6 @@ from tyler.config.files import load_config
 from tyler.config.loops import SoftCotConfig
 from tyler.config.schema import Config
 from tyler.config.sections import BackboneConfig, DataConfig
-from tyler.engine.sampling import Sampling
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import registry
@@ -118,7 +118,7 @@ def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots:
     model = fresh(family, alone)
     for number in (1, 4):
         settings = method.Settings(thoughts=number)
-        solver = method.reasoner(model, settings, name="s", sampling=Sampling(), max_new_tokens=16, slots=slots)
+        solver = replace(method.reasoner(model, settings), max_new_tokens=16, slots=slots)
         found = solver.solve(PROBLEMS)
         with torch.no_grad():
             assert [one.actions for one in found] == [greedy(model, one, number, 16) for one in PROBLEMS]
@@ -129,7 +129,7 @@ def test_answers_are_those_of_the_transcription(family: str, alone: bool, slots:
 
 def test_the_thoughts_matter_and_their_number_is_the_checkpoints_by_default() -> None:
     model = fresh()
-    solver = method.reasoner(model, method.Settings(), name="s", sampling=Sampling(), max_new_tokens=16, slots=4)
+    solver = replace(method.reasoner(model, method.Settings()), max_new_tokens=16)
     first = solver.solve(PROBLEMS)
     assert {one.num_latents for one in first} == {WORDING.thoughts}
     with torch.no_grad():
@@ -231,9 +231,10 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
     model = fresh(family)
     examples = examples_of(model)
     count = sum(len(example.target_ids) for example in examples)
-    training.batch_loss(model, examples, count).backward()
+    trainer = training.SoftCotTrainer(model, examples, SMALL)
+    trainer.batch_loss(examples, count).backward()
     ours = [parameter.grad.clone() for parameter in model.projection.parameters()]
-    loss = training.batch_loss(model, examples, count)
+    loss = trainer.batch_loss(examples, count)
     model.projection.zero_grad()
     table = model.backbone.model.get_input_embeddings().weight
     expected = torch.zeros(())
@@ -291,32 +292,15 @@ def test_the_development_loss_is_the_mean_over_targets() -> None:
     model = fresh()
     examples = examples_of(model)
     trainer = training.SoftCotTrainer(model, examples, SMALL, examples)
-    losses = [float(training.batch_loss(model, [example], 1).detach()) for example in examples]
+    losses = [float(trainer.batch_loss([example], 1).detach()) for example in examples]
     expected = sum(losses) / sum(len(example.target_ids) for example in examples)
     assert trainer.development_loss() == pytest.approx(expected, abs=1e-5)
     assert all(parameter.grad is None for parameter in model.projection.parameters())
 
 
-@pytest.mark.parametrize("killed_after", [1, 3, 5])
-def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
-    whole, cut, resumed = (fresh() for _ in range(3))
-    with Run.create(tmp_path / "whole", "softcot: {}\n") as run:
-        learn(whole, SMALL, run)
-    log = Run.log
-
-    def stop(self: Run, number: int, metrics) -> None:
-        log(self, number, metrics)
-        if number == killed_after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", stop)
-        with Run.create(tmp_path / "cut", "softcot: {}\n") as run, pytest.raises(KeyboardInterrupt):
-            learn(cut, SMALL, run)
-    if killed_after >= 2:  # there is a checkpoint: the weights must come from it
-        nn.init.zeros_(resumed.projection.weight)
-    with Run.resume(tmp_path / "cut", "softcot: {}\n") as run:
-        learn(resumed, SMALL, run)
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, after, fresh, lambda model, run: learn(model, SMALL, run))
     ours, theirs = parts.tensors_of(whole.projection), parts.tensors_of(resumed.projection)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -355,7 +339,7 @@ def test_the_command_trains_and_its_run_reloads_bit_equal(trained: tuple[Path, S
         method.Settings(),
         model.fingerprint(),
     )
-    again = method.reasoner(model, method.Settings(), name="x", sampling=Sampling(), max_new_tokens=12, slots=2)
+    again = replace(method.reasoner(model, method.Settings()), max_new_tokens=12, slots=2)
     for one, other in zip(loaded.reasoner.solve(PROBLEMS), again.solve(PROBLEMS), strict=True):
         assert (one.actions, one.logprobs, one.num_latents) == (other.actions, other.logprobs, 4)
     more = registry.load(str(folder / "run"), None, ["thoughts=7"], name="x", max_new_tokens=2)

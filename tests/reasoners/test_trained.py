@@ -15,20 +15,22 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 from documents import documented_metrics
-from tyler.config.loops import GrpoConfig, SftConfig, Stage2Config
+from interrupted import killed_after, whole_and_resumed
+from tyler.config.loops import GrpoConfig, Stage2Config, TracesConfig
 from tyler.config.schema import Config
-from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
+from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig, LoraConfig
 from tyler.engine.routing import Learned, Never
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
+from tyler.modeling.manifest import CheckpointError
 from tyler.reasoners import grpo, sft
 from tyler.reasoners.sft import SftTrainer
-from tyler.runs.checkpoints import best_checkpoint
+from tyler.runs.checkpoints import RunError, best_checkpoint, latest_checkpoint
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
-from tyler.training import stage2, verdicts
+from tyler.training import verdicts
 from tyler.training.traces import Trace, tokenize
 
 SOLUTIONS = (
@@ -37,7 +39,7 @@ SOLUTIONS = (
     "Step 1: we add 5 and 12.\n\nStep 2: so the total is $17$.",
 )
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5", solution=text) for i, text in enumerate(SOLUTIONS)]
-SMALL = SftConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2)
+SMALL = TracesConfig(steps=6, batch_size=2, learning_rate=0.02, checkpoint_every=2)
 WATCHED = SMALL.model_copy(update={"eval_every": 2, "checkpoint_every": 3, "micro_batch_size": 1})
 CONFIG = Config(
     stage2=Stage2Config(steps=4, batch_size=2, learning_rate=0.05, max_new_tokens=16, checkpoint_every=2),
@@ -79,7 +81,7 @@ def rest_of(model: Tyler) -> dict[str, Tensor]:
     }
 
 
-def learn(model: Tyler, config: SftConfig, run: Run, development: Sequence[Trace] = ()) -> None:
+def learn(model: Tyler, config: TracesConfig, run: Run, development: Sequence[Trace] = ()) -> None:
     SftTrainer(model, traces_for(model), config, development).train(run)
 
 
@@ -95,7 +97,7 @@ def test_the_loss_and_its_gradients_are_those_of_transformers(family: str) -> No
     model = randomized(fresh(family))
     traces = traces_for(model)
     count = sum(len(trace.target_ids) for trace in traces)
-    loss = sft.batch_loss(model, traces, count)
+    loss = SftTrainer(model, traces, SMALL).batch_loss(traces, count)
     loss.backward()
     lora = model.policy.lora
     assert lora is not None
@@ -143,23 +145,12 @@ def test_sft_learns_and_moves_eta_alone(tmp_path: Path) -> None:
     assert not any(module.training for module in model.policy.modules())
 
 
-@pytest.mark.parametrize(("killed_after", "tokens"), [(1, None), (3, None), (3, 100), (5, "auto")])
-def test_a_killed_sft_run_resumes_to_the_same_bits(killed_after: int, tokens: Any, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(("after", "tokens"), [(1, None), (3, None), (3, 100), (5, "auto")])
+def test_a_killed_sft_run_resumes_to_the_same_bits(after: int, tokens: Any, tmp_path: Path) -> None:
     config = SMALL.model_copy(update={"micro_batch_tokens": tokens})
-    whole = fresh(dropout=0.3)
-    torch.manual_seed(7)
-    with open_new(tmp_path / "whole") as run:
-        learn(whole, config, run)
-    cut = fresh(dropout=0.3)
-    torch.manual_seed(7)
-    with monkeypatch.context() as patch:
-        interrupt_after(killed_after, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            learn(cut, config, run)
-    resumed = fresh(dropout=0.3)
-    torch.manual_seed(7 if killed_after < 2 else 1234)
-    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
-        learn(resumed, config, run)
+    whole, resumed = whole_and_resumed(
+        tmp_path, after, lambda: fresh(dropout=0.3), lambda model, run: learn(model, config, run)
+    )
     for name, tensor in eta_of(whole).items():
         assert torch.equal(tensor, eta_of(resumed)[name])
 
@@ -175,7 +166,8 @@ def test_the_development_loss_is_the_mean_over_targets_without_dropout() -> None
         found.append(SftTrainer(model, traces, config, traces).development_loss())
     assert all(module.training for module in lora.modules()), "and training goes on with it"
     lora.eval()
-    losses = [float(sft.batch_loss(model, [trace], 1).detach()) for trace in traces]
+    loss_of = SftTrainer(model, traces, SMALL).batch_loss
+    losses = [float(loss_of([trace], 1).detach()) for trace in traces]
     expected = sum(losses) / sum(len(trace.target_ids) for trace in traces)
     assert found == pytest.approx([expected] * 3, abs=1e-5)
 
@@ -198,19 +190,8 @@ def development_of(run: Path) -> dict[int, float]:
     return {line["step"]: line[key] for line in read_jsonl(run / "metrics.jsonl") if key in line}
 
 
-def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, monkeypatch) -> None:
-    found = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr(SftTrainer, "development_loss", lambda *_: next(found))
-    with open_new(tmp_path) as run:
-        model = fresh()
-        learn(model, WATCHED, run, traces_for(model))
-    note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
-    assert note == {"step": 4, "metric": "sft/development_loss", "value": 1.0}
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
-
-
-@pytest.mark.parametrize("killed_after", [2, 5])
-def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("after", [2, 5])
+def test_a_killed_run_chooses_the_same_best(after: int, tmp_path: Path) -> None:
     def go_on(run: Run) -> None:
         model = fresh(dropout=0.3)
         torch.manual_seed(7)
@@ -218,10 +199,8 @@ def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, m
 
     with open_new(tmp_path / "whole") as run:
         go_on(run)
-    with monkeypatch.context() as patch:
-        interrupt_after(killed_after, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            go_on(run)
+    with killed_after(after), open_new(tmp_path / "cut") as run:
+        go_on(run)
     with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
         go_on(run)
     assert development_of(tmp_path / "whole") == development_of(tmp_path / "cut")
@@ -229,17 +208,6 @@ def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, m
     assert links[0] is not None and links[1] is not None and links[0].name == links[1].name
     for name in ("best.json", "state.safetensors"):
         assert (links[0] / name).read_bytes() == (links[1] / name).read_bytes()
-
-
-def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Run.log
-
-    def stop(self: Run, number: int, metrics: Any) -> None:
-        log(self, number, metrics)
-        if number == step:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "log", stop)
 
 
 def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
@@ -259,6 +227,36 @@ def test_sft_sees_the_traces_of_stage_1_in_its_order(tmp_path: Path) -> None:
     assert loaded.solve("How many 1 x?", max_new_tokens=12).actions == (
         trained.solve("How many 1 x?", max_new_tokens=12).actions
     )
+
+
+def test_sft_continues_an_adapter_of_its_shape(tmp_path: Path) -> None:
+    place = files(tmp_path)
+    lora = LoraConfig(rank=2, alpha=4, dropout=0.0)
+    config = Config(
+        data=DataConfig(task="jsonl", path=str(place / "traces.jsonl")),
+        sft=SMALL.model_copy(update={"steps": 1, "learning_rate": 1e-9}),
+        backbone=backbone_at(place),
+        lora=lora,
+    )
+    first = sft.run(config.model_copy(update={"sft": SMALL}), output=tmp_path / "first")
+    newest = latest_checkpoint(tmp_path / "first")
+    assert newest is not None
+    adapter = newest / "policy"
+    second = sft.run(config, start=adapter, output=tmp_path / "second")
+    assert all(torch.allclose(tensor, eta_of(first)[name], atol=1e-6) for name, tensor in eta_of(second).items())
+    assert max(float(tensor.abs().max()) for name, tensor in eta_of(first).items() if "lora_B" in name) > 1e-3
+    new = sft.run(config, output=tmp_path / "new")
+    assert any(not torch.allclose(tensor, eta_of(new)[name], atol=1e-4) for name, tensor in eta_of(second).items())
+    origins = [json.loads((tmp_path / name / "origin.json").read_text()) for name in ("first", "second")]
+    changed = {key for key in origins[0] if origins[0][key] != origins[1][key]}
+    assert changed == {"the weights it starts from"}
+    with pytest.raises(RunError, match="cannot resume: the weights it starts from changed"):
+        sft.run(config, output=tmp_path / "second", resume=True)
+    wider = config.model_copy(update={"lora": lora.model_copy(update={"rank": 4})})
+    with pytest.raises(ValueError, match=r"lora\.rank is 4, and there 2"):
+        sft.run(wider, start=adapter, output=tmp_path / "wider")
+    with pytest.raises(CheckpointError):
+        sft.run(config, start=place / "backbone", output=tmp_path / "none")
 
 
 def files(folder: Path) -> Path:
@@ -312,7 +310,7 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
     model = fresh(stage="grpo")
     eta, rest = eta_of(model), rest_of(model)
     with open_new(tmp_path) as run:
-        stage2.train(model, PROBLEMS, [], CONFIG, run, title="GRPO")
+        Stage2Trainer(model, PROBLEMS, [], CONFIG, title="GRPO").train(run)
     lines = read_jsonl(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines] == [1, 2, 3, 4], "no psi is calibrated at step 0"
     for line in lines:
@@ -325,15 +323,12 @@ def test_grpo_rewards_success_alone_and_moves_eta_alone(tmp_path: Path, monkeypa
 
 def test_grpo_resumes_to_the_same_bits(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(verdicts, "grade", verdict)
-    whole, cut, resumed = (fresh(stage="grpo") for _ in range(3))
-    with open_new(tmp_path / "whole") as run:
-        stage2.train(whole, PROBLEMS, [], CONFIG, run)
-    with monkeypatch.context() as patch:
-        interrupt_after(3, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            stage2.train(cut, PROBLEMS, [], CONFIG, run)
-    with Run.resume(tmp_path / "cut", "sft: {}\n") as run:
-        stage2.train(resumed, PROBLEMS, [], CONFIG, run)
+    whole, resumed = whole_and_resumed(
+        tmp_path,
+        3,
+        lambda: fresh(stage="grpo"),
+        lambda model, run: Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run),
+    )
     for name, tensor in eta_of(whole).items():
         assert torch.equal(tensor, eta_of(resumed)[name])
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,12 @@ from damage import change, nudge
 from processes import Started
 from tyler.cli import main
 from tyler.config.files import dump
-from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
+from tyler.config.loops import CalibrationConfig, GrpoConfig, RewardConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DecodingConfig, DevelopmentConfig
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.json_lines import read_jsonl
+from tyler.runs.run import Run
 
 SOLUTION = "Step 2: so $x$ is 12.\n\nThe total is $\\boxed{5}$."
 
@@ -40,6 +43,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.tokenizer().save_pretrained(folder / "backbone")
     training = write_problems(folder / "training.jsonl", "How many", 6)
     development = DevelopmentConfig(path=write_problems(folder / "development.jsonl", "What is", 2), count=None)
+    (folder / "mine.py").write_text("def short(completions):\n    return [-len(one) for one in completions]\n")
     common = {"steps": 6, "batch_size": 2, "learning_rate": 0.01, "checkpoint_every": 2, "eval_every": 3}
     settings = Config(
         operators=tiny.OPERATORS,
@@ -47,6 +51,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stage1=Stage1Config(**common),
         stage2=Stage2Config(**common, max_new_tokens=12, calibration=CalibrationConfig(num_problems=2, steps=10)),
         grpo=GrpoConfig(group_size=2),
+        rewards=(RewardConfig(name="verifier"), RewardConfig(path=f"{folder / 'mine.py'}:short", weight=0.1)),
         decoding=DecodingConfig(slots=4),
     )
     backbone = settings.backbone.model_copy(update={"id": str(folder / "backbone"), "instruction": ""})
@@ -54,12 +59,54 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "tiny.yaml"
 
 
-def test_killed_stages_end_in_the_weights_of_untouched_ones(root: Path, config: Path) -> None:
-    script = [sys.executable, str(root / "scripts" / "kill_and_resume.py")]
-    done = subprocess.run([*script, "--config", str(config), "--kills", "2"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def torture(root: Path) -> ModuleType:
+    """scripts/kill_and_resume.py."""
+    spec = importlib.util.spec_from_file_location("kill_and_resume", root / "scripts" / "kill_and_resume.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["kill_and_resume"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_killed_stages_end_in_the_weights_of_untouched_ones(torture: ModuleType, config: Path, tmp_path: Path) -> None:
+    """The second with a reward of one's own, in a file."""
+    process = Started(["--config", str(config), "--kills", "2"], tmp_path / "said.txt", torture.main)
+    assert process.wait() == 0, process.said
     for stage in ("stage1", "stage2"):
-        assert f"\n{stage}: 2 kills in " in done.stdout
+        assert f"\n{stage}: 2 kills in " in process.said
+
+
+def test_kills_change_nothing_of_a_run_whose_learning_rate_was_changed(
+    torture: ModuleType, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, log = tmp_path / "start", Run.log
+    assert main.main(["stage1", str(config), "--output", str(start), "--stage1.steps", "1"]) == 0
+
+    def go_on(name: str, rate: str, stop: int) -> Path:
+        """Train, or go on, until `stop`, at which a kill takes what came after the newest checkpoint."""
+
+        def cut(run: Run, step: int, metrics: dict[str, Any]) -> None:
+            log(run, step, metrics)
+            if step == stop:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Run, "log", cut)
+        run = tmp_path / name
+        resume = ["--resume"] if run.exists() else []
+        command = ["stage2", str(config), "--start", str(start), "--stage2.learning_rate", rate, *resume]
+        assert main.main([*command, "--output", str(run)]) == (130 if stop <= 6 else 0)
+        return run
+
+    unchanged = go_on("unchanged", "0.01", 9)
+    for name in ("whole", "killed"):
+        go_on(name, "0.01", 3)
+    go_on("killed", "0.05", 5)
+    whole, killed = go_on("whole", "0.05", 9), go_on("killed", "0.05", 9)
+    assert torture.fingerprint(whole) == torture.fingerprint(killed)
+    assert torture.fingerprint(whole)["metrics"] != torture.fingerprint(unchanged)["metrics"]
+    starts = json.loads((killed / "environment.json").read_text())
+    assert [one.get("changes") for one in starts] == [None, {"stage2.learning_rate": [0.01, 0.05]}, {}]
 
 
 def interrupt(command: list[str], run: Path, signum: signal.Signals) -> tuple[int | None, str]:

@@ -170,7 +170,7 @@ def test_a_full_disk_loses_lines_that_are_counted_and_no_answer(model: Tyler) ->
 
 def test_a_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(LineHandler, "emit", lambda self, record: hangs.wait(30))
+    monkeypatch.setattr(LineHandler, "write", lambda self, record: hangs.wait(30))
     monkeypatch.setattr("tyler.serving.audit_log.MOST_WAITING", 80)
     metrics = Metrics()
     log = AuditLog(tmp_path / "audit.jsonl", metrics, max_bytes=100, files=2)

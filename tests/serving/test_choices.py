@@ -210,15 +210,6 @@ def test_a_response_tells_them_in_its_deltas_and_at_its_end(served: Served) -> N
     assert [one.logprob for one in item.content[0].logprobs] == [one.logprob for one in told]
 
 
-def test_tokens_that_a_stop_string_cuts_are_told_as_far_as_the_text_goes(served: Served) -> None:
-    body = {**COMMON, "messages": TURN, "seed": 7, "max_tokens": 24, "logprobs": True, "tyler": {"budget": 0}}
-    plain = served.post("/v1/chat/completions", body).json()["choices"][0]
-    stop = plain["message"]["content"][10:13]
-    cut = served.post("/v1/chat/completions", body | {"stop": stop}).json()["choices"][0]
-    told = b"".join(bytes(one["bytes"]) for one in cut["logprobs"]["content"])
-    assert told.decode("utf-8", "replace") == cut["message"]["content"]
-
-
 # -- the prefix cache ------------------------------------------------------------------------------------------------
 
 

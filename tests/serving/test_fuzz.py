@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from tests.serving.served import NAME, Served
 from tests.serving.test_refusals import PATHS
 
-from tyler.serving.schema import ChatRequest, CompletionRequest, MessagesRequest, ResponsesRequest
+from tyler.serving.chat import ChatRequest
+from tyler.serving.completions import CompletionRequest
+from tyler.serving.messages import MessagesRequest
+from tyler.serving.responses import ResponsesRequest
 
 BODIES = (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest)
 FIELDS = sorted({name for body in BODIES for name in body.model_fields} - {"model"})

@@ -1,17 +1,15 @@
-"""Under load and at the end: clients that go, queues that are full, engines that fail, servers that are stopped."""
+"""Before the end and at it: clients that go, queues that are full, engines that fail, servers that are stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE
@@ -291,59 +289,6 @@ def test_sigterm_lets_answers_in_flight_finish(tmp_path: Path) -> None:
         process.kill()
     (record,) = map(json.loads, log.read_text().splitlines())
     assert record["outcome"] == "finished"
-
-
-# ------------------------------------------------------------------------------------------------ load
-
-CLIENTS, EACH = 64, 2
-
-
-def test_many_clients_of_whom_some_go_get_the_answers_they_would_get_alone(model: Tyler) -> None:
-    asked = []
-    for index in range(16):
-        text, budget = tiny.PROMPTS[index % 4], (None, 0, 1, 3)[index // 4]
-        settings = {"max_new_tokens": 8 + 3 * index, "budget": budget}
-        asked.append((text, settings, solved(model, text, **settings).text))
-
-    async def one(client: httpx2.AsyncClient, number: int, outcomes: Counter[str]) -> None:
-        luck = random.Random(number)
-        text, settings, expected = asked[number % len(asked)]
-        body = {"model": NAME, "messages": [{"role": "user", "content": text}], "stream": bool(number % 2)}
-        body |= {"max_tokens": settings["max_new_tokens"], "tyler": {"budget": settings["budget"]}}
-        goes = number % 3 == 0
-        try:
-            async with asyncio.timeout(luck.uniform(0.0, 0.5) if goes else 120):
-                answer = await client.post("/v1/chat/completions", json=body)
-        except TimeoutError:
-            outcomes["went"] += 1
-            return
-        if answer.status_code != 200:
-            outcomes[str(answer.status_code)] += 1
-            return
-        outcomes["same" if text_of(answer) == expected else "other"] += 1
-
-    async def everyone(url: str) -> Counter[str]:
-        outcomes: Counter[str] = Counter()
-        limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-            for turn in range(EACH):
-                await asyncio.gather(*(one(client, turn * CLIENTS + number, outcomes) for number in range(CLIENTS)))
-        return outcomes
-
-    with serving(model, slots=16, max_queue=200, max_new_tokens=100) as served:
-        outcomes = asyncio.run(everyone(served.url))
-        assert set(outcomes) <= {"same", "went"}, outcomes
-        assert outcomes["same"] >= CLIENTS and sum(outcomes.values()) == CLIENTS * EACH
-        served.wait_until_idle()
-        assert served.get("/health/ready").status_code == 200
-
-
-def text_of(answer: httpx2.Response) -> str:
-    """The text of an answer, streamed or not."""
-    if "event-stream" not in answer.headers["content-type"]:
-        return str(answer.json()["choices"][0]["message"]["content"])
-    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
-    return "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events)
 
 
 ENDS = """

@@ -10,11 +10,10 @@ import torch
 from tests import tiny
 from tests.serving.served import NAME, Served, serving
 
-from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
-from tyler.reasoners.memgen import MemGen
 from tyler.reasoners.memgen import method as memgen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.reasoners.softcot import method as softcot
 from tyler.reasoners.softcot.model import SoftCot, Wording
@@ -37,10 +36,7 @@ def built(module: ModuleType) -> Any:
 
 @pytest.mark.parametrize("module", [cot, soft_thinking, swireasoning, softcot, memgen])
 def test_a_baseline_is_served_and_answers_as_it_does_in_an_evaluation(module: ModuleType) -> None:
-    settings = module.Settings()
-    reasoner = module.reasoner(
-        built(module), settings, name="baseline", sampling=Sampling(), max_new_tokens=10, slots=4
-    )
+    reasoner = module.reasoner(built(module), module.Settings())
     bounded = AnswerSettings(max_new_tokens=10, max_generated=10)  # as the server has it
     problem = Problem("1", "jsonl", tiny.MEDIUM, "5")
     (answer,) = reasoner.model.shared_engine.run([reasoner.request(problem, bounded)])

@@ -20,10 +20,9 @@ from tyler.serving.settings import ServerSettings
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
 RESPONSE = {"model": NAME, "input": "x", "max_output_tokens": 4}
-QUESTION = {"model": NAME, "question": "x", "max_new_tokens": 4}
 EXPORT = {"answer": {"question": "x"}}
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/v1/responses": RESPONSE}
-PAGE_PATHS = {"/api/answers": QUESTION, "/api/export": EXPORT}
+PAGE_PATHS = {"/api/export": EXPORT}
 
 
 def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
@@ -56,12 +55,12 @@ REFUSED = [
     (CHAT, {"top_p": 0.9}, "top_p", "says nothing without temperature"),
     (CHAT, {"top_k": 5}, "top_k", "says nothing without temperature"),
     (CHAT, {"seed": 5}, "seed", "says nothing without temperature"),
-    (CHAT, {"parallel_tool_calls": True}, "parallel_tool_calls", "send False, or omit it"),
+    (CHAT, {"parallel_tool_calls": True}, "parallel_tool_calls", "not supported by this server; omit it"),
     (CHAT, {"messages": [{"role": "user", "content": "x", "name": "bob"}]}, "messages.0.name", "server; omit it"),
     (CHAT, {"metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
     (CHAT, {"user": "x" * 257}, "user", "at most 256 characters"),
     (TEXT, {"prompt": [[1]] * 513}, "prompt", "at most 512 items"),
-    (RESPONSE, {"reasoning": {"summary": "concise"}}, "reasoning.summary", "send 'auto', or omit it"),
+    (RESPONSE, {"reasoning": {"summary": "concise"}}, "reasoning.summary", "should be 'auto'"),
     (CHAT, {"n": 0}, "n", "greater than or equal to 1"),
     (CHAT, {"n": 9}, "n", "up to 8 answers"),
     (CHAT, {"max_tokens": 65}, "max_tokens", "up to 64"),
@@ -91,7 +90,7 @@ REFUSED = [
     (TEXT, {"max_tokens": 0, "echo": True, "stop": [""]}, "stop.0", "at least 1 character"),
     (TEXT, {"suffix": "x"}, "suffix", "not supported"),
     (RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
-    (RESPONSE, {"store": True}, "store", "send False"),
+    (RESPONSE, {"store": True}, "store", "not supported"),
     (RESPONSE, {"max_output_tokens": 65}, "max_output_tokens", "max_output_tokens=65; this server allows up to 64"),
     (RESPONSE, {"input": [{"type": "message", "content": "x"}]}, "input.0", "no role"),
 ]
@@ -114,15 +113,9 @@ HALF = "\ud800"
     "base, change",
     [
         (CHAT, {"messages": [{"role": "user", "content": HALF}]}),
-        (CHAT, {"user": HALF}),
-        (CHAT, {"stop": [HALF]}),
-        (TEXT, {"prompt": HALF}),
         (TEXT, {"prompt": ["x", HALF], "echo": True, "max_tokens": 0}),
-        (RESPONSE, {"metadata": {"a": HALF}}),
-        (RESPONSE, {"instructions": HALF}),
-        (RESPONSE, {"input": [{"type": "reasoning", "summary": [{"text": HALF}]}]}),
-        (QUESTION, {"user": HALF}),
-        (EXPORT, {"answer": {"question": HALF}}),
+        (RESPONSE, {"metadata": {HALF: "a"}}),
+        (EXPORT, {"answer": {"question": HALF + "x"}}),
     ],
 )
 def test_half_a_character_is_refused_wherever_it_stands(base: dict, change: dict, served: Served) -> None:
@@ -248,7 +241,8 @@ def test_another_host_or_page_is_refused_unless_it_is_allowed(served: Served, mo
         assert open_one.get("/v1/models", headers={"Host": "tyler.example"}).status_code == 200
         allowed = open_one.get("/v1/models", headers={"Origin": "https://page.example"})
         assert allowed.headers["access-control-allow-origin"] == "https://page.example"
-        asked = {"Origin": "https://page.example", "Access-Control-Request-Headers": "authorization, x-stainless-os"}
+        asked = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+        asked |= {"Access-Control-Request-Headers": "authorization, x-stainless-os"}
         with httpx2.Client(base_url=open_one.url) as client:
             preflight = client.options("/v1/chat/completions", headers=asked)
         assert preflight.headers["access-control-allow-headers"] == "authorization, x-stainless-os"

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from types import SimpleNamespace
 
 import httpx2
 import psutil
@@ -19,7 +18,6 @@ from tests.serving.served import NAME, Served, serving
 
 from tyler.model import Tyler
 from tyler.serving.event_stream import EventStream
-from tyler.serving.server import ImpatientTransport
 from tyler.serving.settings import ServerSettings
 
 TEXT = {"model": NAME, "prompt": "x", "max_tokens": 4}
@@ -180,42 +178,19 @@ def test_who_does_not_read_a_stream_is_let_go() -> None:
     assert closed == [True] and len(sent) == 4
 
 
-@pytest.mark.parametrize("left, looks", [([9, 9], 1), ([9, 5, 2, 2], 3)], ids=["reads nothing", "reads slowly"])
-def test_a_connection_whose_rest_nobody_reads_is_cut_off(left: list[int], looks: int) -> None:
-    told: list[str] = []
-    transport = SimpleNamespace(
-        write=lambda data: told.append("written"),
-        close=lambda: told.append("closed"),
-        abort=lambda: told.append("cut off"),
-        get_write_buffer_size=lambda: left.pop(0) if len(left) > 1 else left[0],
-    )
-
-    async def close() -> None:
-        closing = ImpatientTransport(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
-        closing.write(b"x")
-        closing.close()
-        closing.close()
-        while "cut off" not in told:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(close(), 30))
-    assert told == ["written", "closed", "closed", "cut off"] and len(left) == 1
-
-
-def test_a_connection_that_ended_is_not_looked_at_again() -> None:
-    told: list[str] = []
-    transport = SimpleNamespace(
-        write=None, close=lambda: None, abort=lambda: told.append("cut off"), get_write_buffer_size=lambda: 0
-    )
-
-    async def close() -> None:
-        closing = ImpatientTransport(transport, asyncio.get_running_loop(), 0.05)  # type: ignore[arg-type]
-        closing.close()
-        closing.lost()
-        await asyncio.sleep(0.2)
-
-    asyncio.run(close())
-    assert not told
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux cuts such connections off")
+def test_a_connection_whose_rest_nobody_reads_is_cut_off(model: Tyler) -> None:
+    with serving(model, read_seconds=0.5) as served, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = served.url.removeprefix("http://").split(":")
+        connection.connect((host, int(port)))
+        connection.sendall(b"GET /page/temml.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
+        connections, until = served.server.server_state.connections, time.monotonic() + 60
+        while not connections:
+            assert time.monotonic() < until, "it is not there yet"
+        while connections:
+            assert time.monotonic() < until, "who reads nothing is not kept"
+            time.sleep(0.05)
 
 
 def test_a_text_that_no_context_holds_is_refused_before_it_becomes_tokens(served: Served) -> None:
@@ -260,7 +235,7 @@ def test_many_large_bodies_that_come_at_once_are_not_all_kept(model: Tyler) -> N
         assert served.post("/v1/completions", TEXT).status_code == 200
 
 
-@pytest.mark.parametrize("depth", [50, 300, 900, 2000, 50_000])
+@pytest.mark.parametrize("depth", [50, 300, 50_000])
 @pytest.mark.parametrize("field", ["prompt", "metadata", "suffix", "tyler", "stop", "unknown"])
 def test_deeply_nested_json_is_a_request_that_is_refused(depth: int, field: str, served: Served) -> None:
     for opening, closing in (("[", "]"), ('{"a":', "}")):

@@ -40,7 +40,7 @@ async def batches_of(found: Answering, happens: list[tuple[float, Event]]) -> li
     listening = asyncio.create_task(listen())
     for seconds, event in happens:
         await asyncio.sleep(max(0.0, start + seconds - loop.time()))
-        found.take(event)
+        found.take([event])
     await asyncio.wait_for(listening, 10)
     return told
 

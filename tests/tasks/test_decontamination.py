@@ -18,7 +18,6 @@ from tyler.tasks.decontamination import (
     find_overlap,
     fingerprint,
     load_training,
-    refuse_overlap,
 )
 from tyler.training.command import development_problems
 
@@ -72,18 +71,24 @@ def test_questions_are_compared_where_a_prompt_adds_options_or_an_instruction():
     assert find_overlap([training], [asked]) == [Overlap("train-1", "test-1", "test")]
 
 
-def test_an_overlap_is_refused_by_ids_without_a_word_of_the_problem():
-    with pytest.raises(
-        ValueError, match=r"2 of 3 training .*: a-1 = b b-2, a-3 = b b-1; .* data.on_overlap=drop"
-    ) as it:
-        refuse_overlap(problems("a", "secret one", "two", "secret three"), problems("b", "Secret Three", "secret one"))
-    assert "secret" not in str(it.value)
+def refusal(tmp_path: Path, training: list[str], held_out: list[str]) -> str:
+    sets = [Selection("jsonl", path=traces(tmp_path / f"{n}.jsonl", *p)) for n, p in (("a", training), ("b", held_out))]
+    with pytest.raises(ValueError) as refused:
+        load_training(sets[0], sets[1:], "refuse")
+    return str(refused.value)
 
 
-def test_of_many_overlaps_the_first_are_shown():
+def test_an_overlap_is_refused_by_ids_without_a_word_of_the_problem(tmp_path):
+    said = refusal(tmp_path, ["secret one", "two", "secret three"], ["Secret Three", "secret one"])
+    assert said.startswith("2 of 3 training problems") and said.endswith(
+        "set data.on_overlap=drop to train without these"
+    )
+    assert ": a-1 = jsonl b-2, a-3 = jsonl b-1; " in said and "secret" not in said
+
+
+def test_of_many_overlaps_the_first_are_shown(tmp_path):
     same = [f"problem {i}" for i in range(9)]
-    with pytest.raises(ValueError, match=r"9 of 9 .* a-5 = b b-5 and 4 more;"):
-        refuse_overlap(problems("a", *same), problems("b", *same))
+    assert "9 of 9" in (said := refusal(tmp_path, same, same)) and " a-5 = jsonl b-5 and 4 more;" in said
 
 
 def test_the_splits_of_the_real_benchmarks_share_no_problem(data_dir):
@@ -347,16 +352,9 @@ def test_a_problem_is_nearly_another_where_a_word_differs_and_no_number_does(tex
     assert index.nearest(text) == (("test-1", "gsm8k") if near else None)
 
 
-def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def written(name: str, *questions: str) -> Path:
-        rows = [json.dumps({"problem": question, "solution": "\\boxed{72}", "answer": "72"}) for question in questions]
-        (tmp_path / name).write_text("\n".join(rows))
-        return tmp_path / name
-
-    training = Selection("jsonl", path=written("train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?"))
-    held_out = [Selection("jsonl", path=written("test.jsonl", NEAR))]
+def test_near_duplicates_are_named_and_left_out_where_overlaps_are_dropped(tmp_path, caplog):
+    near = traces(tmp_path / "train.jsonl", NEAR.replace("friends", "neighbours"), "What is 2 + 3?")
+    training, held_out = Selection("jsonl", path=near), [Selection("jsonl", path=traces(tmp_path / "test.jsonl", NEAR))]
     assert len(load_training(training, held_out, "refuse")) == 2
     assert "1 training problems are nearly held-out ones (kept; data.on_overlap=drop leaves them out)" in caplog.text
     assert "train-1 ~ jsonl test-1" in caplog.text

@@ -64,7 +64,7 @@ NEW = """
 from tyler.tasks.benchmarks.gsm8k import equal, problem
 from tyler.tasks.task import Task, boxed
 
-TASK = Task("added", "Added", {}, problem, boxed(equal), aliases=("addedlate",))
+TASK = Task(name="added", title="", sources={}, problem=problem, verdict=boxed(equal), aliases=("addedlate",))
 """
 
 
@@ -213,13 +213,46 @@ HOSTILE = {
 }
 
 
+ANSWERS = {
+    "letters": "A" * 100_000,
+    "options": "A) " * 33_000,
+    "short options": "A) " * 1300,
+    "quotation marks": "'" * 3900 + "!",
+    "short spaces of an option": "A)" + " " * 3900 + "\u00e9!",
+    "connectives": "A) " + "or a " * 790 + "!",
+    "singles": "A) " + "b " * 1900 + "1",
+    "final": "the " + "final " * 600 + "answer",
+    "short texts": "\\text{" * 600 + "}" * 600,
+    "words": "7 " + "ab " * 33_000,
+    "long word": "7 " + "a" * 100_000,
+    "short letters": "7 " + "a" * 250 + "!",
+    "short spaces": "7" + " " * 250 + "!",
+    "short slashes": "7" + "/a" * 125 + "!",
+    "short labels": "a " * 120 + "= =",
+    "short units": "8 " + "m " * 120 + "!",
+    "powers": "9^{9^{9}}",
+    "factorials": "7" + "!" * 200,
+    "roots": r"\sqrt" * 50 + "7",
+    "signs": "-" * 251 + "7",
+    "equations": "7 = " * 60,
+    "items": "[" + "7," * 50_000 + "7]",
+    "short items": "[" + "7, " * 160 + "7",
+    "short braces": "{" * 240 + "}" * 240,
+    "matrix": r"\begin{pmatrix}" * 30,
+    "digits of Unicode": "\u0667\uff17",
+}
+HOSTILE |= {name: f"So \\boxed{{{answer}}}." for name, answer in ANSWERS.items()}
+GOLDS = {"gpqa": ["D"], "theoremqa": ["7", "7.0", "[7, 7]", "true", '"(c)"']}
+
+
 @pytest.mark.parametrize("task", [name for name in TASKS if not find_task(name).runs_code])
 @pytest.mark.parametrize("completion", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_answers_are_graded_at_once_and_never_correct(task, completion):
-    start = time.process_time()
-    verdict = grade(task, completion, "7")
-    assert not verdict.correct
-    assert time.process_time() - start < 1
+    for gold in GOLDS.get(task, ["7"]):
+        start = time.process_time()
+        verdict = grade(task, completion, gold, deadline=0.2)
+        assert not verdict.correct
+        assert time.process_time() - start < 1
 
 
 def test_code_is_not_run_unless_that_is_allowed():

@@ -45,6 +45,11 @@ def _boxed(text: str) -> str | None:
     return found[-1] if found else None
 
 
+def drawn(split: str, count: int, families: tuple[str, ...] = FAMILIES, levels: tuple[int, ...] = (1, 2, 3)):
+    """Problems of some families and levels of a split."""
+    return list(world._generated(split, count, 0, tuple((name, level) for level in levels for name in families)))
+
+
 def test_the_same_arguments_give_the_same_problems():
     first = load("eval", count=50)
     world._generated.cache_clear()
@@ -86,7 +91,7 @@ def test_more_problems_than_there_are_are_refused_at_once_with_the_largest_numbe
 
 def test_a_family_and_level_with_the_fewest_problems_has_as_many_as_are_promised():
     promised = len(SPLITS["eval"].buckets) * PER_BUCKET
-    assert len({problem.id for problem in load("eval", count=promised, families=["theorems"], levels=[1])}) == promised
+    assert len({problem.id for problem in drawn("eval", promised, ("theorems",), (1,))}) == promised
 
 
 def test_every_split_owns_its_buckets_alone():
@@ -105,13 +110,9 @@ def test_default_sizes_families_and_levels_are_balanced():
     assert len(load("harder")) >= 250
 
 
-def test_unknown_names_are_refused_with_what_is_allowed():
+def test_an_unknown_split_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=r"'test'.*eval, dev, harder, train, corpus"):
         load("test")
-    with pytest.raises(ValueError, match=r"poetry.*arithmetic, algebra"):
-        load("dev", families=("poetry",))
-    with pytest.raises(ValueError, match=r"9.*1, 2, 3, 4, 5"):
-        load("dev", levels=(9,))
 
 
 def test_every_solution_boxes_its_gold_answer():
@@ -120,7 +121,7 @@ def test_every_solution_boxes_its_gold_answer():
 
 
 def test_every_written_equation_holds():
-    for problem in load("train", count=600, families=("arithmetic", "science", "programs")):
+    for problem in drawn("train", 600, ("arithmetic", "science", "programs")):
         for a, operator, b, c in re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)", problem.solution):
             expected = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[operator]
             assert expected == int(c), problem.solution
@@ -133,7 +134,7 @@ def _run(problem: Problem) -> str:
 
 
 def test_programs_print_what_python_prints():
-    for problem in load("train", count=300, families=("programs",)) + load("harder", count=100, families=("programs",)):
+    for problem in drawn("train", 300, ("programs",)) + drawn("harder", 100, ("programs",), (4, 5)):
         assert _run(problem) == problem.answer
 
 
@@ -145,14 +146,14 @@ def _holds(equation: str, value: int) -> bool:
 
 
 def test_algebra_answers_satisfy_the_question_and_every_line():
-    for problem in load("train", count=300, families=("algebra",)) + load("harder", count=100, families=("algebra",)):
+    for problem in drawn("train", 300, ("algebra",)) + drawn("harder", 100, ("algebra",), (4, 5)):
         equations = [e for e in re.findall(r"\$([^$]*=[^$]*)\$", problem.prompt + problem.solution)]
         assert len(equations) >= 3
         assert all(_holds(equation, int(problem.answer)) for equation in equations), problem
 
 
 def test_theorem_answers_follow_from_the_named_rules():
-    for problem in load("train", count=300, families=("theorems",)):
+    for problem in drawn("train", 300, ("theorems",)):
         value = int(re.search(r"\d+", problem.prompt).group())
         names = [name for name in re.findall(r"[A-Za-z]+", problem.prompt) if name in THEOREMS]
         for name in names:
@@ -172,7 +173,7 @@ def _within(span: str, value: int) -> bool:
 
 
 def test_the_right_option_follows_from_the_laws_and_only_one_option_does():
-    for problem in load("train", count=300, families=("science",)):
+    for problem in drawn("train", 300, ("science",)):
         facts = problem.prompt.split(" has ")[1].split(". ")[0].split(", ")
         given = {fact.rsplit(" ", 1)[0]: int(fact.rsplit(" ", 1)[1]) for fact in facts}
         goal = next(name for name in LAWS if f" {name}" in problem.prompt.split(". ", 1)[1])
@@ -183,7 +184,7 @@ def test_the_right_option_follows_from_the_laws_and_only_one_option_does():
 
 
 def test_letters_are_spread_evenly_so_that_guessing_gives_a_quarter():
-    letters = [p.answer for p in load("eval", count=600, families=("science",))]
+    letters = [p.answer for p in drawn("eval", 600, ("science",))]
     assert all(110 < letters.count(letter) < 190 for letter in "ABCD")
 
 
@@ -221,7 +222,7 @@ def test_the_shipped_backbone_is_small_and_never_pickled():
 
 
 def test_the_shipped_backbone_solves_easy_problems(tokenizer, backbone):
-    problems = load("dev", count=40, levels=(1,))
+    problems = drawn("dev", 40, levels=(1,))
     batch = tokenizer([_chat(tokenizer, p.prompt) for p in problems], return_tensors="pt", padding=True)
     written = backbone.generate(**batch, max_new_tokens=80, do_sample=False)[:, batch.input_ids.shape[1] :]
     answers = [_boxed(text) for text in tokenizer.batch_decode(written, skip_special_tokens=True)]

@@ -16,6 +16,7 @@ from tyler.tasks.prompts import (
     target_ids,
     thought_is_open,
     turn_end,
+    written_turns,
 )
 
 
@@ -65,6 +66,20 @@ def test_a_template_that_opens_a_thought_is_known_by_its_prompt(qwen3):
     opened = qwen3.encode("<|im_start|>assistant\n<think>\n", add_special_tokens=False)
     assert thought_is_open(qwen3, [*closed, *opened])
     assert not thought_is_open(qwen3, [])
+
+
+def test_what_the_template_writes_is_text_in_a_message_though_it_is_no_special_token(qwen3):
+    thought = qwen3.convert_tokens_to_ids("<think>")
+    assert prompt_ids(qwen3, "What does <think> mean?").count(thought) == prompt_ids(qwen3, "Why?").count(thought)
+    for plain in ("What does <think> mean?", "a [b] |c| <d>"):
+        assert qwen3.decode(prompt_ids(qwen3, plain)).count(plain) == 1
+
+
+def test_an_answer_that_is_continued_keeps_its_spaces_where_the_template_trims():
+    plain = make_plain()
+    plain.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</{{ m.role }}>{% endfor %}"
+    turns = [{"role": "user", "content": " x "}, {"role": "assistant", "content": " So  "}]
+    assert written_turns(plain, turns, False, answered=True) == "<user>x</user><assistant> So  "
 
 
 def test_an_empty_instruction_leaves_the_question_alone(qwen):

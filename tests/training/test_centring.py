@@ -11,15 +11,15 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from interrupted import killed_after
 from tyler.config.files import load_config
 from tyler.config.loops import Stage1Config
 from tyler.experiments.cells import Sources, Training
 from tyler.model import Tyler
 from tyler.modeling.synthesis import CentredHead, Head, mean_square
-from tyler.runs.run import Run
 from tyler.training import stage1
 from tyler.training.centring import centre
-from tyler.training.stage1 import centring_examples, load_whole_backbone, new_operators, parameter_groups
+from tyler.training.stage1 import Stage1Trainer, centring_examples, load_whole_backbone, new_operators
 from tyler.training.teacher_forcing import synthesize
 from tyler.training.traces import load_traces
 
@@ -70,26 +70,18 @@ def test_they_start_at_the_scale_of_embeddings_around_the_mean_of_what_traces_gi
 
 def test_constants_learn_at_a_rate_of_their_own_and_nothing_twice() -> None:
     model, config, traces = started("stage1.centring.learning_rate=0.2", "stage1.learning_rate=0.003")
-    (rest, rate), (constants, own_rate) = parameter_groups(centre(model, centring_examples(traces, config)), config)
+    trainer = Stage1Trainer(centre(model, centring_examples(traces, config)), traces, config)
+    (rest, rate), (constants, own_rate) = trainer.parameter_groups()
     assert (rate, own_rate) == (0.003, 0.2)
     assert len(constants) == 3 and not {id(one) for one in rest} & {id(one) for one in constants}
     assert {id(one) for one in [*rest, *constants]} == {id(one) for one in model.synthesizer.trainable()}
 
 
-def test_a_killed_run_resumes_to_the_same_bits_and_its_model_loads_as_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_killed_run_resumes_to_the_same_bits_and_its_model_loads_as_it_is(tmp_path: Path) -> None:
     config = load_config("mini", (*SHORT, "stage1.checkpoint_every=1"))
     whole = stage1.run(config, output=tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        log = Run.log
-
-        def stop(self: Run, number: int, metrics: Any) -> None:
-            log(self, number, metrics)
-            if number == 2:
-                raise KeyboardInterrupt
-
-        patch.setattr(Run, "log", stop)
-        with pytest.raises(KeyboardInterrupt):
-            stage1.run(config, output=tmp_path / "cut")
+    with killed_after(2):
+        stage1.run(config, output=tmp_path / "cut")
     stage1.run(config, output=tmp_path / "cut", resume=True)
     resumed = Tyler.from_pretrained(str(tmp_path / "cut"))
     assert resumed.fingerprint() == whole.fingerprint() == Tyler.from_pretrained(str(tmp_path / "whole")).fingerprint()

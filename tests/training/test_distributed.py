@@ -77,7 +77,7 @@ def train_stage1(path: Path, config: Config, resume: bool = False, dropout: floa
         torch.manual_seed(11)
         traces = test_stage1.traces_for(model)
         with opened_run(config, path, resume=resume) as run:
-            stage1.train(model, traces, config.stage1, run, traces[:2])
+            stage1.Stage1Trainer(model, traces, config.stage1, traces[:2]).train(run)
     return {name: one.detach().numpy() for name, one in model.synthesizer.named_parameters() if one.requires_grad}
 
 
@@ -87,7 +87,7 @@ def train_stage2(path: Path, config: Config, resume: bool = False) -> dict[str, 
     with joined(config.devices):
         model = test_stage2.fresh()
         with opened_run(config, path, resume=resume) as run:
-            stage2.train(model, test_stage2.PROBLEMS, test_stage2.PROBLEMS[:3], config, run)
+            stage2.Stage2Trainer(model, test_stage2.PROBLEMS, test_stage2.PROBLEMS[:3], config).train(run)
     return {name: one.detach().numpy() for name, one in model.policy.named_parameters() if one.requires_grad}
 
 
@@ -233,7 +233,7 @@ def train_sharded(path: Path, shard: bool) -> dict[str, Tensor]:
         if shard:
             stage1.shard(model, settings, 2, CPU)
         with opened_run(STAGE1.model_copy(update={"stage1": settings}), path) as run:
-            stage1.train(model, test_stage1.traces_for(model), settings, run)
+            stage1.Stage1Trainer(model, test_stage1.traces_for(model), settings).train(run)
     return {name: one.detach().numpy() for name, one in model.synthesizer.named_parameters() if one.requires_grad}
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import tiny
 from allocations import Allocations
+from tyler.config.loops import Stage1Config
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
 from tyler.engine.sampling import Sampling
@@ -18,7 +19,7 @@ from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
 from tyler.training.packing import read_packed
 from tyler.training.replay import pack_for, replay_logprobs
-from tyler.training.stage1 import batch_loss
+from tyler.training.stage1 import Stage1Trainer
 from tyler.training.teacher_forcing import Example, Insertion
 
 ANSWER = "Let me solve $x$ = 5.\n\nStep 2: so we buy 12 apples"
@@ -57,6 +58,11 @@ def kept_bytes(compute: Callable[[], Tensor]) -> int:
         loss = compute()
     assert loss.requires_grad
     return allocations.alive()
+
+
+def batch_loss(model: Tyler, examples: list[Example], num_targets: int, gradient_checkpointing: bool) -> Tensor:
+    config = Stage1Config(gradient_checkpointing=gradient_checkpointing)
+    return Stage1Trainer(model, (), config).batch_loss(examples, num_targets)
 
 
 def stage1_gradients(model: Tyler, gradient_checkpointing: bool) -> tuple[float, dict[str, Tensor]]:

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from tyler import AtBoundaries, Tyler
 from tyler.config.files import load_config
 from tyler.modeling.architectures import located
+from tyler.modeling.backbone import no_progress_bar
 from tyler.runs.json_lines import read_jsonl
 from tyler.training import stage1
 
 
-def write_random(root: Path, tokenizer: Path, folder: Path) -> Path:
-    """What scripts/random_backbone.py makes around a tokenizer."""
-    arguments = sys.argv
-    sys.argv = ["random_backbone.py", "--tokenizer", str(tokenizer), "--output", str(folder)]
-    try:
-        runpy.run_path(str(root / "scripts" / "random_backbone.py"), run_name="__main__")
-    finally:
-        sys.argv = arguments
+def write_random(tokenizer: Path, folder: Path) -> Path:
+    """A small backbone of random weights around a real tokenizer and its chat template."""
+    read = AutoTokenizer.from_pretrained(tokenizer)
+    config = Qwen2Config(
+        vocab_size=len(read),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=192,
+        tie_word_embeddings=True,
+        initializer_range=0.125,  # at the usual 0.02 so narrow a model hardly looks at its context
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=read.eos_token_id, pad_token_id=read.pad_token_id)
+    with no_progress_bar():
+        model.save_pretrained(folder)
+    read.save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory, root: Path, data_dir: Path) -> Path:
-    return write_random(root, data_dir / "tokenizers" / "qwen2.5", tmp_path_factory.mktemp("random-qwen2"))
+def backbone(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Path:
+    return write_random(data_dir / "tokenizers" / "qwen2.5", tmp_path_factory.mktemp("random-qwen2"))
 
 
 def test_a_random_backbone_around_the_shipped_tokenizer_loads_with_all_its_tokens(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_random(root, Path(located("mini")), tmp_path / "random")
+    folder = write_random(Path(located("mini")), tmp_path / "random")
     model = Tyler.from_pretrained(str(folder))
     ours, shipped = model.backbone.tokenizer, AutoTokenizer.from_pretrained(located("mini"))
     assert ours.get_vocab() == shipped.get_vocab()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
 from tyler.training.reward_functions import RewardError
-from tyler.training.rewards import Rewards, Scores, budget_penalty, of_functions, origins, with_sources
+from tyler.training.rewards import Rewards, Scores, Weighted, budget_penalty, origins, with_sources
 
 
 def test_only_successes_pay_and_only_for_invocations_over_the_budget():
@@ -58,9 +58,9 @@ ANSWERS = [answer("\\boxed{1}", calls=7), answer("\\boxed{3}", calls=7)]
 def scored(settings: list[dict[str, Any]], seconds: float = 20.0) -> Scores:
     """What two answers earn, a right one and a wrong one of seven calls each."""
     rewards = tuple(RewardConfig(**one) for one in settings)
-    with ExitStack() as stack:
-        grpo = GrpoConfig(reward_seconds=seconds)
-        return Rewards.of(grpo, rewards, grpo, 8, stack, operators=True)(PROBLEMS, ANSWERS)
+    grpo = GrpoConfig(reward_seconds=seconds)
+    with Rewards.of(grpo, rewards, grpo, 8, operators=True) as found:
+        return found(PROBLEMS, ANSWERS)
 
 
 @pytest.fixture
@@ -146,17 +146,18 @@ def test_functions_of_this_process_are_rewards_too() -> None:
     def short(completions: list[str]) -> list[float]:
         return [-float(len(one)) for one in completions]
 
-    rewards = of_functions(short, weights=[0.1])
+    rewards = Rewards((Weighted("short", 0.1, short, ("completions",)),))
     torch.testing.assert_close(rewards(PROBLEMS, ANSWERS).rewards, torch.tensor([-0.9, -0.9]))
-    with pytest.raises(RewardError, match="'wanting' asks for the column 'colour'"):
-        of_functions(wanting)
-
-
-def wanting(completions: list[str], colour: list[str]) -> list[float]:
-    return [0.0 for _ in completions]
 
 
 # ---------------------------------------------------------------------------------------------- many verdicts
+
+
+def test_a_thought_that_never_ends_and_the_question_itself_are_no_success() -> None:
+    problems = [PROBLEMS[0], PROBLEMS[0], Problem("p2", "math500", "The derivative?", "3x^2")]
+    thought = answer("Let me try \\boxed{1}, no wait")
+    answers = [thought, replace(thought, thought_open=True), answer(r"\boxed{\frac{d}{dx} x^3}")]
+    assert [one is not None and one.correct for one in verdicts.Verifier()(problems, answers)] == [True, False, False]
 
 
 def test_a_fault_of_the_grader_is_no_verdict_on_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

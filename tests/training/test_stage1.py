@@ -20,12 +20,13 @@ from torch import Tensor
 
 import tiny
 from documents import documented_metrics
+from interrupted import whole_and_resumed
 from tyler.boundaries.rules import RULES
 from tyler.config.loops import InsertionsConfig, MemGenConfig, Stage1Config
 from tyler.config.schema import Config
 from tyler.config.sections import DataConfig, DevelopmentConfig
 from tyler.model import Tyler
-from tyler.runs.checkpoints import RunError, best_checkpoint
+from tyler.runs.checkpoints import RunError
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.runs.signals import Interrupted
@@ -34,7 +35,7 @@ from tyler.tasks.prompts import Prompt
 from tyler.training import packing, stage1
 from tyler.training.command import development_problems, origin_of
 from tyler.training.micro_batches import MicroBatches
-from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions, train
+from tyler.training.stage1 import Stage1Trainer, draw_batch, draw_insertions
 from tyler.training.state import state_bytes
 from tyler.training.teacher_forcing import Example, num_positions
 from tyler.training.traces import Trace, load_development, load_traces, most_latents, tokenize, warn_of_idle
@@ -70,6 +71,10 @@ def fresh(dropout: float = 0.0) -> Tyler:
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
     return model
+
+
+def train(model: Tyler, traces: list[Trace], config: Stage1Config, run: Run, development: Sequence[Trace] = ()) -> None:
+    Stage1Trainer(model, traces, config, development).train(run)
 
 
 def tensors_of(model: Tyler) -> dict[str, Tensor]:
@@ -257,34 +262,12 @@ def test_dropout_acts_while_training_and_is_off_afterwards(tmp_path: Path) -> No
 # ---------------------------------------------------------------------------------- killed and resumed
 
 
-def interrupt_after(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Run.log
-
-    def stop(self: Run, number: int, metrics: Any) -> None:
-        log(self, number, metrics)
-        if number == step:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "log", stop)
-
-
-@pytest.mark.parametrize("killed_after", [1, 3, 5])
-def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     config = SMALL.model_copy(update={"weight_decay": 0.01})
-    whole = fresh(dropout=0.3)
-    torch.manual_seed(7)
-    with open_new(tmp_path / "whole") as run:
-        train(whole, traces_for(whole), config, run)
-    cut = fresh(dropout=0.3)
-    torch.manual_seed(7)
-    with monkeypatch.context() as patch:
-        interrupt_after(killed_after, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            train(cut, traces_for(cut), config, run)
-    resumed = fresh(dropout=0.3)
-    torch.manual_seed(7 if killed_after < config.checkpoint_every else 1234)
-    with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
-        train(resumed, traces_for(resumed), config, run)
+    whole, resumed = whole_and_resumed(
+        tmp_path, after, lambda: fresh(dropout=0.3), lambda model, run: train(model, traces_for(model), config, run)
+    )
     for one, other in zip(phi_of(whole), phi_of(resumed), strict=True):
         assert torch.equal(one, other)
     assert losses(tmp_path / "whole") == losses(tmp_path / "cut")
@@ -317,14 +300,14 @@ def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatc
 def test_a_loss_that_is_not_a_number_stops_before_the_weights_with_step_and_ids(tmp_path: Path, monkeypatch) -> None:
     model = fresh()
     traces = traces_for(model)
-    loss_of = stage1.batch_loss
+    loss_of = Stage1Trainer.batch_loss
     calls = []
 
     def spoil(*arguments: Any) -> Tensor:
         calls.append(1)
         return loss_of(*arguments) * (float("nan") if len(calls) == 4 else 1.0)
 
-    monkeypatch.setattr(stage1, "batch_loss", spoil)
+    monkeypatch.setattr(Stage1Trainer, "batch_loss", spoil)
     ids = [example.id for example in draw_batch(traces, SMALL, 3)]
     with (
         open_new(tmp_path) as run,
@@ -340,7 +323,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_checkpoints_as_they_were(tmp_pat
     with open_new(tmp_path / "whole") as run:
         train(whole, traces_for(whole), SMALL, run)
     model = fresh()
-    loss_of = stage1.batch_loss
+    loss_of = Stage1Trainer.batch_loss
     calls = []
 
     def spoil(*arguments: Any) -> Tensor:
@@ -348,7 +331,7 @@ def test_a_loss_that_is_not_a_number_leaves_the_checkpoints_as_they_were(tmp_pat
         return loss_of(*arguments) * (float("inf") if len(calls) == 4 else 1.0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage1, "batch_loss", spoil)
+        patch.setattr(Stage1Trainer, "batch_loss", spoil)
         with open_new(tmp_path / "cut") as run, pytest.raises(FloatingPointError, match="update 4"):
             train(model, traces_for(model), SMALL, run)
     resumed = fresh()
@@ -384,7 +367,7 @@ def test_the_development_loss_is_the_mean_over_targets_at_fixed_places_without_d
     for trace in traces:
         draw = random.Random(f"development {WATCHED.seed} {trace.id}")
         example = Example(trace.prompt_ids, trace.target_ids, draw_insertions(trace, WATCHED.insertions, draw))
-        loss = stage1.batch_loss(model, [example], 1)
+        loss = trainer.batch_loss([example], 1)
         total, count = total + float(loss.detach()), count + len(trace.target_ids)
     assert found == pytest.approx(total / count, abs=1e-5)
     model.synthesizer.train()
@@ -423,27 +406,6 @@ def test_the_checkpoint_with_the_lowest_development_loss_stays(tmp_path: Path, m
     note = json.loads((tmp_path / "checkpoints" / "best" / "best.json").read_text())
     assert note == {"step": 4, "metric": "stage1/development_loss", "value": 1.0}
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["best", "step-4", "step-6"]
-
-
-@pytest.mark.parametrize("killed_after", [2, 5])
-def test_a_killed_run_chooses_the_same_best(killed_after: int, tmp_path: Path, monkeypatch) -> None:
-    def go_on(run: Run) -> None:
-        model = fresh()
-        train(model, traces_for(model), WATCHED, run, traces_for(model))
-
-    with open_new(tmp_path / "whole") as run:
-        go_on(run)
-    with monkeypatch.context() as patch:
-        interrupt_after(killed_after, patch)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            go_on(run)
-    with Run.resume(tmp_path / "cut", "stage1: {}\n") as run:
-        go_on(run)
-    assert development_of(tmp_path / "whole") == development_of(tmp_path / "cut")
-    links = [best_checkpoint(tmp_path / name) for name in ("whole", "cut")]
-    assert links[0] is not None and links[1] is not None and links[0].name == links[1].name
-    for name in ("best.json", "operators.safetensors", "state.safetensors"):
-        assert (links[0] / name).read_bytes() == (links[1] / name).read_bytes()
 
 
 def test_a_disk_without_room_for_the_checkpoints_stops_before_the_first_step(tmp_path: Path, monkeypatch) -> None:
@@ -541,7 +503,7 @@ def test_development_traces_are_loaded_where_something_watches(tmp_path: Path) -
     data = DataConfig(task="jsonl", path=str(path), development=DevelopmentConfig(path=str(path), count=2))
     for every, count in ((5, 2), (None, 0)):
         config = config_for(path, eval_every=every).model_copy(update={"data": data})
-        assert len(load_development(config, backbone)) == count
+        assert len(load_development(config, backbone, config.stage1)) == count
 
 
 def test_the_command_trains_on_a_file_resumes_and_writes_a_model_that_loads(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import tiny
 from documents import documented_metrics
+from interrupted import killed_after, whole_and_resumed
 from tyler.config.files import load_config
 from tyler.config.loops import CalibrationConfig, GrpoConfig, Stage1Config, Stage2Config
 from tyler.config.schema import Config
@@ -30,7 +31,7 @@ from tyler.training import grpo, packing, stage1, stage2, verdicts
 from tyler.training.advantages import group_advantages
 from tyler.training.command import load_askable
 from tyler.training.rollouts import Rollout
-from tyler.training.stage2 import Stage2Trainer, train
+from tyler.training.stage2 import Stage2Trainer
 from tyler.training.state import state_bytes
 
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
@@ -96,7 +97,7 @@ def open_new(path: Path) -> Run:
 
 def trained(path: Path, model: Tyler, config: Config = CONFIG, development: list[Problem] | None = None) -> list[dict]:
     with open_new(path) as run:
-        train(model, PROBLEMS, development or [], config, run)
+        Stage2Trainer(model, PROBLEMS, development or [], config).train(run)
     return read_jsonl(path / "metrics.jsonl")
 
 
@@ -365,7 +366,7 @@ def test_rollouts_keep_to_the_bound_on_memory_and_do_not_change(
     found = [roll_out(model, PROBLEMS, config, step=0) for config in (CONFIG, bounded)]
     trainer_of(model, bounded, PROBLEMS).evaluate()
     with open_new(tmp_path) as directory:
-        stage2.start_psi(model, PROBLEMS, bounded, directory)
+        trainer_of(model, bounded, PROBLEMS).start(directory)
     assert bounds == [None, 2_000_000, 2_000_000, 2_000_000]
     assert [one.actions for one in found[0].trajectories] == [one.actions for one in found[1].trajectories]
 
@@ -542,23 +543,10 @@ def test_every_rollout_leaves_a_line_in_the_audit_trail(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- killed and resumed
 
 
-@pytest.mark.parametrize("killed_after", [1, 3])
-def test_a_killed_run_resumes_to_the_same_bits(killed_after: int, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     config = with_settings(CONFIG, updates_per_rollout=2)
-    trained(tmp_path / "whole", fresh(), config)
-    log = Run.log
-
-    def kill(self: Run, step: int, metrics: Any) -> None:
-        log(self, step, metrics)
-        if step == killed_after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", kill)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            train(fresh(), PROBLEMS, [], config, run)
-    with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
-        train(fresh(), PROBLEMS, [], config, run)
+    whole_and_resumed(tmp_path, after, fresh, lambda model, run: Stage2Trainer(model, PROBLEMS, [], config).train(run))
     for name in ("operators.safetensors", "state.safetensors", "policy/adapter_model.safetensors"):
         files = [tmp_path / run / "checkpoints" / "step-4" / name for run in ("whole", "cut")]
         assert files[0].read_bytes() == files[1].read_bytes(), name
@@ -588,7 +576,7 @@ def test_a_loss_that_is_not_a_number_stops_before_the_weights_and_names_the_prob
         open_new(tmp_path) as run,
         pytest.raises(FloatingPointError, match=r"nan at update 3; the batch was p\d, p\d\."),
     ):
-        train(model, PROBLEMS, [], CONFIG, run)
+        Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run)
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
@@ -603,7 +591,7 @@ def test_a_gradient_that_is_not_a_number_names_the_problems_too(tmp_path: Path, 
 
     monkeypatch.setattr(Stage2Trainer, "learn", spoil)
     with open_new(tmp_path) as run, pytest.raises(FloatingPointError, match=r"at update 1; the batch was p\d, p\d\."):
-        train(model, PROBLEMS, [], CONFIG, run)
+        Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run)
     assert all(torch.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
@@ -612,25 +600,17 @@ def test_the_checkpoint_with_the_best_greedy_accuracy_stays_and_a_killed_run_cho
 ) -> None:
     config = with_settings(CONFIG, eval_every=1, checkpoint_every=3, steps=5)
     found = {1: 0.2, 2: 0.6, 3: 0.4, 4: 0.6, 5: 0.1}
-    log = Run.log
-
-    def kill(self: Run, step: int, metrics: Any) -> None:
-        log(self, step, metrics)
-        if step == 4:
-            raise KeyboardInterrupt
 
     def go_on(run: Run) -> None:
         steps = iter(range(int(json.loads(state.read_text())["steps_done"]) + 1 if state.exists() else 1, 6))
         monkeypatch.setattr(Stage2Trainer, "evaluate", lambda _: {"greedy/accuracy": found[next(steps)]})
-        train(fresh(), PROBLEMS, PROBLEMS[:1], config, run)
+        Stage2Trainer(fresh(), PROBLEMS, PROBLEMS[:1], config).train(run)
 
     state = tmp_path / "nowhere"
     with open_new(tmp_path / "whole") as run:
         go_on(run)
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "log", kill)
-        with open_new(tmp_path / "cut") as run, pytest.raises(KeyboardInterrupt):
-            go_on(run)
+    with killed_after(4), open_new(tmp_path / "cut") as run:
+        go_on(run)
     state = tmp_path / "cut" / "checkpoints" / "step-3" / "state.json"
     with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
         go_on(run)

@@ -8,6 +8,10 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.boundaries.placement import piece_offsets
 
+GENUINE = ("\ufffd", "ï¿½", "<0xEF><0xBF><0xBD>")
+"""How tokens spell U+FFFD itself: as it is, in the letters that stand for bytes, or in bytes. Half a character is
+decoded as it too."""
+
 
 class IncrementalDetokenizer(Sequence[str]):
     """The visible tokens of one answer, and their texts, decoded only when they are read.
@@ -17,6 +21,7 @@ class IncrementalDetokenizer(Sequence[str]):
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._spelled = tokenizer.convert_ids_to_tokens
         self._tokenizer = tokenizer.backend_tokenizer if tokenizer.is_fast else tokenizer
         self._options = {"skip_special_tokens": True}
         if not tokenizer.is_fast:
@@ -39,10 +44,15 @@ class IncrementalDetokenizer(Sequence[str]):
     def _decode_next(self, end: int) -> str:
         shown = self._decode(self.tokens[self._window : self._shown])
         window = self._decode(self.tokens[self._window : end])
-        if window.endswith("\ufffd") or len(window) <= len(shown):
+        if len(window) <= len(shown) or self._is_cut(window, end):
             return ""
         self._window, self._shown = self._shown, end
         return window[len(shown) :]
+
+    def _is_cut(self, text: str, end: int) -> bool:
+        """Whether the text of the tokens before `end` ends within a character."""
+        last = self._spelled(self.tokens[max(0, end - 3) : end])
+        return text.endswith("\ufffd") and not "".join(map(str, last)).endswith(GENUINE)
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, **self._options))
@@ -50,7 +60,7 @@ class IncrementalDetokenizer(Sequence[str]):
     @property
     def text(self) -> str:
         whole = self._decode(self.tokens)
-        return "".join(self) if whole.endswith("\ufffd") else whole
+        return "".join(self) if self._is_cut(whole, len(self.tokens)) else whole
 
 
 def token_spans(tokenizer: PreTrainedTokenizerBase, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""An answer in a terminal, as it is decoded."""
+"""Answers in a terminal."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from rich.text import Text
 
 from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
 from tyler.engine.trajectory import Trajectory
-from tyler.presentation import escaped, sign
+from tyler.presentation import escaped, pieces, sign
 
 
-def print_answer(events: Iterable[Event]) -> Trajectory | None:
-    """Print the tokens of one answer, and each operator where it was invoked, in its own colour.
+def print_answers(events: Iterable[Event], *, operators: bool = True, alone: bool = True) -> list[Trajectory]:
+    """Print text: of an answer that is `alone` as it is decoded, of several one after the other; returns what ended.
 
-    Returns the trajectory, or None where the events end without one.
+    On a terminal control characters that a model wrote are shown and not obeyed; `operators` stand where they were
+    invoked, in their colours, with a line of counts below, which goes to standard error in a pipe.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console, ended = Console(highlight=False, soft_wrap=True), list[Trajectory]()
+
+    def write(text: str) -> None:
+        console.file.write(escaped(text) if console.is_terminal else text)
+        console.file.flush()
+
     for event in events:
         match event:
-            case TokenEvent():
-                # Control characters that a model wrote are shown on a terminal, and not obeyed.
-                console.file.write(escaped(event.text) if console.is_terminal else event.text)
-                console.file.flush()
-            case InvocationEvent(invocation=invocation):
+            case TokenEvent(text=text) if alone:
+                write(text)
+            case InvocationEvent(invocation=invocation) if alone and operators:
                 console.print(sign(invocation), end="")
             case FinishEvent(trajectory=trajectory):
-                console.print()
-                counts = console if console.is_terminal else Console(stderr=True, soft_wrap=True)
-                counts.print(Text(trajectory.summary(), style="dim"))
-                return trajectory
-    return None
+                if not alone:
+                    for piece in pieces(trajectory.text, trajectory.invocations if operators else ()):
+                        write(piece) if isinstance(piece, str) else console.print(sign(piece), end="")
+                write("\n")
+                if operators:
+                    counts = console if console.is_terminal else Console(stderr=True, soft_wrap=True)
+                    counts.print(Text(trajectory.summary(), style="dim"))
+                ended.append(trajectory)
+    return ended

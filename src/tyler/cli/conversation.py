@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from tyler.cli.answers import print_answer
+from tyler.cli.answers import print_answers
 from tyler.engine.routing import router_named
 from tyler.engine.sampling import seed_of
 from tyler.reasoners.reasoner import AnswerSettings, Servable
@@ -60,10 +60,9 @@ class Conversation:
         events = self._servable.model.shared_engine.events([request], memory=self._memory)
         with contextlib.closing(events):  # an interrupt frees the row at once
             try:
-                trajectory = print_answer(events)
+                (trajectory,) = print_answers(events)
             except KeyboardInterrupt:
                 return "\ninterrupted"
-        assert trajectory is not None, "an answer that was not interrupted ends"
         self.turns = [*turns, Message(role="assistant", content=trajectory.text)]
         return ""
 

@@ -144,24 +144,12 @@ def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[Rende
 
 
 def survey_tables(found: Survey) -> list[RenderableType]:
-    """What is tested, what each replacement costs, and what else was counted."""
-    from tyler.lens.tables import (
-        LOSSES,
-        decoded_rows,
-        decoded_tested_rows,
-        other_rows,
-        replaced_rows,
-        tested_rows,
-    )
+    """What is tested, what each replacement costs, and what else was counted: the tables of the page but its last."""
+    from tyler.lens import tables
 
+    *shown, _ = tables.survey_tables(found)
     over = f"over {found.num_problems} problems, with 95% intervals"
-    return [
-        tabled(tested_rows(found), f"what operators do, {over}"),
-        tabled(replaced_rows(found), LOSSES),
-        tabled(other_rows(found), ""),
-        tabled(decoded_rows(found), "decoded again with all latents replaced"),
-        tabled(decoded_tested_rows(found), ""),
-    ]
+    return [over, *(tabled(one["rows"], one["title"]) for one in shown)]
 
 
 def tabled(rows: Sequence[Sequence[str]], title: str) -> Table:

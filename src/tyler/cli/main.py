@@ -13,7 +13,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
@@ -42,7 +42,7 @@ from tyler.cli.options import (
 from tyler.cli.reproduce import reproduce
 from tyler.cli.serve import serve, with_config
 from tyler.cli.solve import solve
-from tyler.cli.train import STAGES, train
+from tyler.cli.train import METHODS, STAGES, train
 from tyler.runs import threads
 from tyler.runs.signals import Interrupted, unwinding
 
@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("TYLER_DEBUG"):
             traceback.print_exc()
-        return _refuse(_said(error))
+        return _refuse(_in_words(error))
     except (RuntimeError, MemoryError) as error:
         from tyler.cli.memory_advice import first_cause, out_of_memory
         from tyler.modeling.memory_errors import is_out_of_memory
@@ -268,13 +268,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(out_of_memory(argv[0], error))
 
 
-def _said(error: Exception) -> str:
-    """A user's error in words; files name themselves, so text that cannot be decoded otherwise came from a pipe."""
+def _in_words(error: Exception) -> str:
+    """A user's error in words. Readers of files name the file, so text without one that is not UTF-8 is from a pipe."""
     if isinstance(error, UnicodeDecodeError):
         return (
             f"standard input is not UTF-8 ({error.reason} at byte {error.start}); convert it first, for instance with "
             "`iconv -f latin1 -t utf-8`"
         )
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
 
 
@@ -287,9 +289,9 @@ def _dispatch(argv: list[str]) -> int:
         print(overview())
         return 0
     if command not in COMMANDS:
-        close = get_close_matches(command, [*COMMANDS, *STAGES], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ";"
-        return _refuse(f"there is no command {command!r}{hint} commands: {', '.join(COMMANDS)}")
+        return _refuse(_unknown("command", command, COMMANDS, also=STAGES))
+    if command == "train" and len(argv) > 1 and argv[1] not in METHODS and not argv[1].startswith("-"):
+        return _refuse(f"{_unknown('method', argv[1], METHODS)}; it comes before the config: tyler train stage1 mini")
     arguments = fold_overrides(argv[1:]) if command in OVERRIDABLE else argv[1:]
     arguments = with_config(arguments) if command == "serve" else arguments
     threads.fit()
@@ -301,6 +303,13 @@ def _dispatch(argv: list[str]) -> int:
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     return 0
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], also: Iterable[str] = ()) -> str:
+    """What is wrong with a name, the one that was meant, and all there are."""
+    close = get_close_matches(name, [*known, *also], n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"there is no {kind} {name!r}{hint} {kind}s: {', '.join(known)}"
 
 
 def fold_overrides(argv: Sequence[str]) -> list[str]:
@@ -320,8 +329,8 @@ def fold_overrides(argv: Sequence[str]) -> list[str]:
 
 def _refuse(message: str) -> int:
     several = os.environ.get("WORLD_SIZE", "1") != "1"
-    place = f"process {os.environ.get('RANK')}: " if several else ""
-    print(f"tyler: {place}{message}", file=sys.stderr)
+    process = f"process {os.environ.get('RANK')}: " if several else ""
+    print(f"tyler: {process}{message}", file=sys.stderr)
     return USAGE_ERROR
 
 

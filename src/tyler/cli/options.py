@@ -61,21 +61,22 @@ def load_settings(config: str, overrides: Sequence[str]) -> Config:
 
 
 def answerer_of(model: str, decoding: Decoding, placement: Placement, stop: Sequence[str] = ()) -> Answerer:
-    """What answers for a saved model or a backbone, as a command's arguments say. Raises as `registry.answerer`."""
+    """What answers for a saved model or a backbone, as a command's arguments say. Raises as `registry.load`."""
     from tyler.reasoners import registry
 
-    return registry.answerer(
+    loaded = registry.load(
         model,
+        name=model,
         router=decoding.routed,
         budget=decoding.budget,
         max_new_tokens=decoding.max_new_tokens,
-        stop=stop,
         backbone=placement.backbone,
         device=placement.device,
         dtype=placement.dtype,
         memory=placement.bytes,
         engine=placement.engine_choice,
     )
+    return loaded.answerer(stop)
 
 
 def last_part(model: str) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -24,9 +29,13 @@ from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.json_lines import read_jsonl
+from tyler.runs.progress import hidden
 from tyler.tasks import load_problems
 from tyler.tasks.mini.world import SPLITS
 from tyler.training import stage1, stage2
+
+TWO_STEPS = ("stage1.steps=2", "stage2.steps=2", "stage2.calibration.num_problems=8", "data.development=null")
+"""What `mini` is trained with to see how long a step takes."""
 
 
 def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
@@ -40,6 +49,7 @@ def run(*, output: Path, seed: int = 42, scale: float = 1.0) -> None:
     console = Console()
     config = configure(seed, scale)
     show_shipped(console, config)
+    say_how_long(console, config)
     plain = Tyler.start(Backbone.load(config.backbone.id, dtype=config.backbone.dtype), prompt=config.prompt)
     synthesized = stage1.run(config, output=output / "stage1", replace=True)
     tuned = stage2.run(config, start=output / "stage1", output=output / "stage2", replace=True)
@@ -62,12 +72,48 @@ def show_shipped(console: Console, config: Config) -> None:
     (problem,) = load_problems("mini", config.evaluation.split, count=1)
     model = Tyler.from_pretrained("mini-tyler", dtype=config.backbone.dtype)
     show_answer(console, problem.prompt, model.solve(problem.prompt, max_new_tokens=config.decoding.max_new_tokens))
-    console.print(
-        "\nThis was mini-tyler, which ships with tyler. Now a model like it is trained and evaluated. At scale 1 that "
-        "takes 6 to 10 minutes on two free cores; every bar says how much is left here.\n",
-        soft_wrap=True,
-        highlight=False,
+
+
+def say_how_long(console: Console, config: Config) -> None:
+    """What follows the first answer, and how long it will take on this machine."""
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    say("\nThis was mini-tyler, which ships with tyler. Now such a model is trained and evaluated here.")
+    say(f"Two steps of each stage were timed: all of it takes about {seconds_of(config) / 60:.1f} minutes.\n")
+
+
+def seconds_of(config: Config) -> float:
+    """How long the run will take here, from two steps of each stage in a folder that is removed."""
+    short = load_config("mini", TWO_STEPS)
+    with TemporaryDirectory() as folder, silence():
+        first, second = Path(folder, "stage1"), Path(folder, "stage2")
+        stage1.run(short, output=first)
+        stage2.run(short, start=first, output=second)
+        learning, rollout = (read_jsonl(path / "metrics.jsonl")[-1] for path in (first, second))
+    decoding = rollout["stage2/rollout_seconds"]
+    answered = decoding / (short.stage2.batch_size * short.grpo.group_size)
+    return (
+        (config.stage1.steps or 0) * learning["stage1/seconds"]
+        + (config.stage2.steps or 0) * (decoding + rollout["stage2/learning_seconds"])
+        + num_answers(config) * answered
     )
+
+
+def num_answers(config: Config) -> int:
+    """Of the three evaluations, and of Stage 2 to development problems."""
+    development, every = config.data.development, config.stage2.eval_every
+    looks = (config.stage2.steps or 0) // every if every else 0
+    return 3 * (config.evaluation.count or 0) + looks * (development.count or 0 if development else 0)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No progress, messages or warnings are shown inside."""
+    with hidden():
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def show_answer(console: Console, question: str, answer: Trajectory) -> None:

@@ -34,21 +34,10 @@ class Instead:
     """Run nothing: list every cell with its tokens and memory."""
     smoke: bool = False
     """With --dry-run: run everything once, on backbones of two layers with random weights, one step in each training
-    and one problem of each task, in a folder that is removed at the end."""
-    tokenizers: SomeFolder = None
-    """For --smoke: the folder with the backbones' tokenizers, in folders such as qwen3; by default that in --data which
-    is called tokenizers."""
+    and one problem of each task, in a folder that is removed at the end. The backbones' tokenizers are in --data, in
+    folders such as tokenizers/qwen3."""
     trace: Annotated[tuple[str, ...], arg(metavar="ROW COLUMN", help_behavior_hint="")] = ()
     """Run nothing: one number or row of a table, by the row and the column, with every record that it is from."""
-
-    def check(self) -> None:
-        """Raise ValueError for options that do not go together, and for a folder that is not there."""
-        if self.smoke and not self.dry_run:
-            raise ValueError("--smoke is a dry run; give --dry-run too")
-        if self.tokenizers is not None and not self.smoke:
-            raise ValueError("--tokenizers belongs to --dry-run --smoke; real backbones bring their own")
-        if self.tokenizers is not None and not self.tokenizers.is_dir():
-            raise ValueError(f"--tokenizers {self.tokenizers} is not a folder")
 
 
 EVERYTHING = Instead()
@@ -62,7 +51,6 @@ def reproduce(
     output: SomeFolder = None,
     data: SomeFolder = None,
     earlier: Annotated[Path, arg(metavar="DIR", help_behavior_hint="")] = RESULTS,
-    processes: int = 1,
     memory: SomeBytes = None,
     hardware: Annotated[str, arg(metavar="NAME")] = "this",
     allow_code_execution: bool = False,
@@ -75,7 +63,7 @@ def reproduce(
 
     Args:
         names: Experiments: main, ablation, budget, continual, efficiency, invocation, removal, specialization, or all;
-            or a study of ours by name: mini, mini_development, baselines, half_precision, smollm2,
+            or a study of ours by name: mini, mini_development, baselines, stage2_variants, smollm2,
             smollm2_growth.
         scale: mini (a CPU, hours), smollm2 (a CPU, a day) or paper (GPUs, weeks).
         seeds: Of everything that is trained; by default those of the scale.
@@ -83,8 +71,7 @@ def reproduce(
         data: The folder with the tasks' official files; what it lacks comes from the Hub.
         earlier: A folder with records of earlier studies, in folders of their own, or none; by default docs/results of
             the checkout. They are read, and never written.
-        processes: How many trainings and cells run at a time; they share the cores. What times its answers runs alone.
-        memory: At most so much context and caches in each process, as 4GB or 512MiB: answers wait for room; by default
+        memory: At most so much context and caches, as 4GB or 512MiB: answers wait for room; by default
             half of what is free.
         hardware: For estimates of memory: this machine, or a device as of `tyler plan`.
         allow_code_execution: Let humaneval run the programs of the model, in a sandbox.
@@ -101,16 +88,15 @@ def reproduce(
     made = reproduction_of(names, with_seeds(scale_named(scale), seeds), output, sources, earlier)
     options = GradeOptions(allow_code_execution=allow_code_execution)
     bound = memory_of(memory)
-    instead.check()
-    if processes < 1:
-        raise ValueError(f"--processes must be at least 1, got {processes}")
+    if instead.smoke and not instead.dry_run:
+        raise ValueError("--smoke is a dry run; give --dry-run too")
     if instead.smoke:
         from tyler.experiments.smoke import run as rehearse
 
-        rehearse(made, instead.tokenizers or tokenizers_in(data), options)
+        rehearse(made, data, options)
         return
     if not show_instead(instead, made, hardware):
-        carry_out(made, hardware, options, processes, bound)
+        carry_out(made, options, bound)
 
 
 def reproduction_of(
@@ -164,11 +150,6 @@ def studies_beside(made: Reproduction) -> list[Reproduction]:
     return found
 
 
-def tokenizers_in(data: Path | None) -> Path | None:
-    """The folder of tokenizers beside the tasks' files, where it is there."""
-    return data / "tokenizers" if data is not None and (data / "tokenizers").is_dir() else None
-
-
 def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
     """The experiments that a scale has. Raises ValueError for one that it has not, unless all were asked for."""
     from tyler.experiments import declared
@@ -182,12 +163,9 @@ def possible(names: Sequence[str], every: bool, scale: Scale) -> list[str]:
     return there
 
 
-def carry_out(
-    made: Reproduction, hardware: str, options: GradeOptions, processes: int, memory: int | None = None
-) -> None:
+def carry_out(made: Reproduction, options: GradeOptions, memory: int | None = None) -> None:
     """Run and report."""
     from tyler.experiments.cells import check_weights
-    from tyler.experiments.listing import estimator_of
     from tyler.tasks import find_task
 
     cells = made.cells()
@@ -197,9 +175,7 @@ def carry_out(
             f"{running[0]} runs the programs of the model; give --allow-code-execution, or leave continual out"
         )
     check_weights(made.scale.name, cells, made.sources)
-    estimates = estimator_of(made, hardware).in_order(cells)
-    costs = {cell.unseeded: estimate.tokens for cell, estimate in zip(cells, estimates, strict=True)}
-    made.run(options, costs.__getitem__, processes, memory)
+    made.run(options, memory)
     say_where(made)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -144,30 +144,12 @@ def settings_of(
     if logging.log is not None:  # before anything is loaded: what cannot be written is said now
         check_writable(logging.log)
     file, key = listening.api_key_file, os.environ.get(KEY_VARIABLE)
-    return ServerSettings(
-        host=listening.host,
-        port=listening.port,
-        api_keys=keys_in(file) if file is not None else {} if key is None else {KEY_VARIABLE: key},
-        name=name,
-        aliases=aliases,
-        slots=decoding.slots,
-        memory=decoding.bytes,
-        max_queue=decoding.max_queue,
-        max_new_tokens=decoding.max_new_tokens,
-        budget=decoding.budget,
-        max_body=listening.max_body,
-        drain_seconds=listening.drain_seconds,
-        max_probes=listening.max_probes,
-        unknown_fields=listening.unknown_fields,
-        hosts=listening.allow_host,
-        origins=listening.allow_origin,
-        invocations=decoding.invocations,
-        log=logging.log,
-        log_text=logging.log_text,
-        log_bytes=logging.log_bytes,
-        log_files=logging.log_files,
-        otlp=logging.otlp,
-    )
+    flags = vars(listening) | vars(decoding) | vars(logging)
+    given = {field.name: flags[field.name] for field in fields(ServerSettings) if field.name in flags}
+    given |= {"name": name, "aliases": aliases, "memory": decoding.bytes}
+    given |= {"hosts": listening.allow_host, "origins": listening.allow_origin}
+    given["api_keys"] = keys_in(file) if file is not None else {} if key is None else {KEY_VARIABLE: key}
+    return ServerSettings(**given)
 
 
 def with_config(argv: Sequence[str]) -> list[str]:

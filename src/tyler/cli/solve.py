@@ -89,7 +89,9 @@ def solve(
     if telling.json:
         _tell_json(events, {"model": model, "problem": asked}, telling.stream)
     else:
-        _tell(events, operators=telling.show == "always", alone=decoding.samples == 1)
+        from tyler.cli.answers import print_answers
+
+        print_answers(events, operators=telling.show == "always", alone=decoding.samples == 1)
 
 
 def _check(question: str, decoding: Decoding, telling: Telling, files: Files) -> None:
@@ -168,37 +170,3 @@ def _tell_json(events: Iterable[Event], asked: dict[str, Any], stream: bool) -> 
 
 def _print_json(line: dict[str, Any]) -> None:
     print(json.dumps(line, ensure_ascii=False), flush=True)
-
-
-def _tell(events: Iterable[Event], *, operators: bool, alone: bool) -> None:
-    """Print text: of one answer as it is decoded, of several one after the other.
-
-    On a terminal control characters that a model wrote are shown and not obeyed; `operators` stand where they were
-    invoked, in their colours, with a line of counts below, which goes to standard error in a pipe.
-    """
-    from rich.console import Console
-    from rich.text import Text
-
-    from tyler.engine.request import FinishEvent, InvocationEvent, TokenEvent
-    from tyler.presentation import escaped, pieces, sign
-
-    console = Console(highlight=False, soft_wrap=True)
-
-    def write(text: str) -> None:
-        console.file.write(escaped(text) if console.is_terminal else text)
-        console.file.flush()
-
-    for event in events:
-        match event:
-            case TokenEvent(text=text) if alone:
-                write(text)
-            case InvocationEvent(invocation=invocation) if alone and operators:
-                console.print(sign(invocation), end="")
-            case FinishEvent(trajectory=trajectory):
-                if not alone:
-                    for piece in pieces(trajectory.text, trajectory.invocations if operators else ()):
-                        write(piece) if isinstance(piece, str) else console.print(sign(piece), end="")
-                write("\n")
-                if operators:
-                    counts = console if console.is_terminal else Console(stderr=True, soft_wrap=True)
-                    counts.print(Text(trajectory.summary(), style="dim"))

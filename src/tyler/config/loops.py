@@ -45,7 +45,7 @@ class OptimizationConfig(Section):
     allows, which changes memory and speed, not the step.
     """
 
-    epochs: Rate | None
+    epochs: Rate | None = 1.0
     """Passes over the training problems; null where `steps` is given."""
     steps: Count | None = None
     """Optimizer steps; where given, it replaces `epochs`, which may then be null."""
@@ -111,6 +111,7 @@ class OptimizationConfig(Section):
 class TracesConfig(OptimizationConfig):
     """What loops that learn from traces share besides."""
 
+    epochs: Rate | None = 2.0
     autocast: bool = False
     """Products in bfloat16 where the backbone is in float32: faster where the device has instructions for it."""
 
@@ -131,7 +132,6 @@ class CentringConfig(Section):
 class Stage1Config(TracesConfig):
     """Stage 1: the operators learn, the backbone is frozen (Section 3.4)."""
 
-    epochs: Rate | None = 2.0
     latents: Literal["computed", "constant", "centred"] = "computed"
     """`constant` is a control, pause tokens: each operator inserts N_k learned vectors, the same in every context. They
     need a learning rate of their own, say 0.1, since nothing multiplies their steps. `centred` learns what is the same
@@ -160,23 +160,11 @@ class Stage1Config(TracesConfig):
         return self
 
 
-class SftConfig(TracesConfig):
-    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
-
-    epochs: Rate | None = 2.0
-
-
 class MemGenLoraConfig(LoraConfig):
     """The shape of MemGen's LoRAs, of weaver and trigger. Dropout acts in supervised training only."""
 
     rank: Count = 16
     alpha: Count = 32
-
-
-class MemGenWeaverConfig(TracesConfig):
-    """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
-
-    epochs: Rate | None = 2.0
 
 
 class RewardConfig(Section):
@@ -254,7 +242,6 @@ class ObjectiveConfig(Section):
 class MemGenGrpoConfig(OptimizationConfig, ObjectiveConfig):
     """GRPO of the weaver: G rollouts a problem, advantages over std + epsilon, no KL term (beta is 0)."""
 
-    epochs: Rate | None = 1.0
     max_new_tokens: Count = 2048
     """Visible tokens an answer may have."""
 
@@ -278,7 +265,8 @@ class MemGenConfig(Section):
     trigger_at_prompt: bool = False
     """Whether an active trigger decides on the prompt block too, as in the release; else that is always there."""
     lora: MemGenLoraConfig = MemGenLoraConfig()
-    weaver: MemGenWeaverConfig = MemGenWeaverConfig()
+    weaver: TracesConfig = TracesConfig()
+    """Supervised training of the weaver, on the traces of Stage 1 in the same order."""
     weaver_grpo: MemGenGrpoConfig = MemGenGrpoConfig()
     trigger: MemGenTriggerConfig = MemGenTriggerConfig()
 
@@ -336,7 +324,6 @@ class Stage2Config(OptimizationConfig):
     `learning_rate` is eta's; `psi_learning_rate` is psi's (null: the same). `max_new_tokens` counts actions.
     """
 
-    epochs: Rate | None = 1.0
     psi_learning_rate: Rate | None = None
     """The learning rate of psi; null for that of eta."""
     max_new_tokens: Count = 2048
@@ -368,7 +355,8 @@ class Loops(Section):
         RewardConfig(name="budget"),
     )
     """What answers are rewarded for: the sum of these, each times its weight."""
-    sft: SftConfig = SftConfig()
+    sft: TracesConfig = TracesConfig()
+    """Fine-tuning without operators, on the traces of Stage 1 in the same order."""
     memgen: MemGenConfig = MemGenConfig()
     softcot: SoftCotConfig = SoftCotConfig()
 

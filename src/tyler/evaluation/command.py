@@ -260,7 +260,7 @@ def facts_of(
 
 def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
     """Everything that decides the answers; an evaluation resumes only under the same."""
-    prompt, answering = loaded.prompt, asked.answering
+    prompt, answering = loaded.model.prompt, asked.answering
     return {
         "model": model,
         "weights": loaded.weights,

@@ -25,19 +25,19 @@ class LineFile:
             # Unbuffered: what a full disk did not take must not come back when the file is closed.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
         except OSError as error:
-            raise RunError(f"cannot write to {path}: {error.strerror}; choose another place (--output)") from error
+            raise RunError(f"cannot write to {path}: {error.strerror}; choose another place") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            raise RunError(f"another process is writing {path}; wait for it or choose another --output") from None
+            raise RunError(f"another process is writing {path}; wait for it or choose another place") from None
         content, begins = path.read_bytes(), beginning.encode()
         self._whole = content.rfind(b"\n") + 1
         """Bytes of whole lines."""
         piece = content[self._whole :]
         if not (piece.startswith(begins) or begins.startswith(piece)):
             self._file.close()
-            raise RunError(f"{path} ends in text that this command did not write; choose another --output")
+            raise RunError(f"{path} ends in text that this command did not write; choose another place")
 
     def add(self, line: str) -> None:
         """Add a line: it is on its way to the disk when this returns. Raises RunError where the disk refuses it."""

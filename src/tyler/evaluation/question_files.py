@@ -86,7 +86,7 @@ def run(
     """
     lines = read_questions(questions)
     if output.exists() and output.samefile(questions):
-        raise RunError(f"{output} is the file of the questions; choose another --output")
+        raise RunError(f"{output} is the file of the questions; choose another --answers")
     mark = _mark(answerer, sampling, settings)
     wanted = {(line.number, sample): line for line in lines for sample in range(num_samples)}
     file = LineFile(output, '{"line": ')
@@ -150,18 +150,18 @@ def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dic
     for number, found in enumerate(read_jsonl(output), start=1):
         where = f"{output}, line {number}"
         if not isinstance(found, dict) or not {"line", "sample", "settings"} <= found.keys():
-            raise RunError(f"{where} is not an answer of tyler solve; choose another --output")
+            raise RunError(f"{where} is not an answer of tyler solve; choose another --answers")
         if found["settings"] != mark:
             raise RunError(
-                f"{where} was answered by another model or under other settings; choose another --output, or remove it"
+                f"{where} was answered by another model or under other settings; choose another --answers, or remove it"
             )
         key = (found["line"], found["sample"])
         if key not in wanted and (found["line"], 0) in wanted:
             raise RunError(
-                f"{where} is answer {key[1] + 1} to its question; ask for as many (-n), or choose another --output"
+                f"{where} is answer {key[1] + 1} to its question; ask for as many (-n), or choose another --answers"
             )
         if key not in wanted or found.get("problem", found.get("messages")) != wanted[key].question:
-            raise RunError(f"{where} answers a question that the input does not have; choose another --output")
+            raise RunError(f"{where} answers a question that the input does not have; choose another --answers")
         if "error" not in found:
             known[key] = found
     return known

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
 
 from tyler.evaluation.statistics import middle95, resampled
+from tyler.experiments.cells import ACCURACY
 from tyler.experiments.experiment import MISSING, Measured, Results, Table, entry_of, in_order
 
 FILE = "published.yaml"
@@ -19,16 +20,6 @@ DECIMALS = 2
 """To which the paper rounds its accuracies."""
 DAGGER = "†"
 """Marks a printed accuracy that no k of n is."""
-
-
-class Published(NamedTuple):
-    """One printed number and its place."""
-
-    table: str
-    group: str
-    row: str
-    column: str
-    value: float
 
 
 @cache
@@ -53,17 +44,12 @@ def numbers() -> dict[tuple[str, str, str, str], float]:
     }
 
 
-def value(table: str, group: str, row: str, column: str) -> float | None:
-    """One printed number; None where the paper has none."""
-    return numbers().get((table, group, row, column))
-
-
 def shown(table: str, group: str, row: str, column: str, form: str = ".2f") -> str:
-    """One printed number as text, with a dagger where no count gives it; empty where the paper has none."""
-    found = value(table, group, row, column)
+    """One printed number, with a dagger where no count of right answers gives it; empty where the paper has none."""
+    found, problems = numbers().get((table, group, row, column)), contents()["problems"]
     if found is None:
         return ""
-    return f"{found:{form}}{DAGGER if (table, group, row, column) in {one[:4] for one in impossible()} else ''}"
+    return f"{found:{form}}{DAGGER if column in problems and not is_share(found, problems[column]) else ''}"
 
 
 def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
@@ -75,17 +61,6 @@ def is_share(percent: float, count: int, decimals: int = DECIMALS) -> bool:
         f"{int(share * scale) / scale:.{decimals}f}" for share in shares
     }
     return f"{percent:.{decimals}f}" in printed
-
-
-@cache
-def impossible() -> tuple[Published, ...]:
-    """The printed accuracies that no number of right answers can give."""
-    problems = contents()["problems"]
-    return tuple(
-        Published(*place, percent)
-        for place, percent in numbers().items()
-        if place[3] in problems and not is_share(percent, problems[place[3]])
-    )
 
 
 DRAWS = 2000
@@ -167,6 +142,11 @@ def written(number: float | None, form: str) -> str:
     return MISSING if number is None else f"{number:{form}}"
 
 
+def held_against(base: str, measured: Sequence[Measured]) -> dict[str, Any]:
+    """The findings of an experiment that holds its rows against one of them."""
+    return {"differences": differences([one for one in measured if one.entry.cells[0].measure == ACCURACY], base)}
+
+
 def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]:
     """Every row's average less that of the row `base`, in points, with a 95% bootstrap interval; of rows whose tasks
     have all been measured.
@@ -178,8 +158,7 @@ def differences(measured: Sequence[Measured], base: str) -> list[dict[str, Any]]
     asked: dict[tuple[str, str], set[str]] = {}
     for one in measured:
         asked.setdefault((one.entry.group, one.entry.row), set()).add(one.entry.column)
-        if tallies := [one.right(record) for record in one.found]:
-            shares = [fmean(column) for column in zip(*tallies, strict=True)]
+        if shares := one.shares():
             by_row.setdefault((one.entry.group, one.entry.row), {})[one.entry.column] = shares
     for (group, row), tasks in by_row.items():
         plain = by_row.get((group, base), {})

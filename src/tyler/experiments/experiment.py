@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.reports import markdown_row
 from tyler.evaluation.statistics import clustered
-from tyler.experiments.cells import LATENCY, Cell, Questions
-from tyler.experiments.scales import Scale
+from tyler.experiments.cells import ACCURACY, LATENCY, LATENTS, Cell, Questions
+from tyler.experiments.scales import Rows, Scale
 from tyler.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -201,8 +201,7 @@ class Experiment:
     """One experiment of the paper.
 
     `findings` are of all entries, with the records there are, and go into results.json beside the counts; `tables` and
-    `figures` are made of its content. `base` is the row that the others are held against, `drawn` says under the
-    figures what they show of seeds and intervals.
+    `figures` are made of its content. `drawn` says under the figures what they show of seeds and intervals.
     """
 
     title: str
@@ -210,13 +209,31 @@ class Experiment:
     tables: Callable[[Results], list[Table]]
     findings: Callable[[Sequence[Measured]], dict[str, Any]] = nothing
     figures: Callable[[Results], dict[str, Figure]] = field(default=no_figures)
-    base: str = ""
     drawn: str = ""
 
 
-def seeded(scale: Scale, cell: Callable[[int], Cell]) -> tuple[Cell, ...]:
+def seeded(cell: Cell, seeds: Sequence[int]) -> tuple[Cell, ...]:
     """A cell for each seed; one where nothing is trained."""
-    return tuple(dict.fromkeys(cell(seed).unseeded for seed in scale.seeds))
+    return tuple(dict.fromkeys(replace(cell, seed=seed).unseeded for seed in seeds))
+
+
+def entries_of(
+    scale: Scale, rows: Rows, measure: str = ACCURACY, group: str = "", columns: Sequence[str] = ()
+) -> list[Entry]:
+    """Rows by columns of a scale, by default by all of its tasks.
+
+    The group is a backbone's title, by default of the one that most experiments study; TIMED stands for that one too,
+    whose answers to some problems are timed one by one, of the first seed alone.
+    """
+    group, preset = group or scale.studied, scale.backbones.get(group, scale.preset)
+    counts, seeds = {LATENCY: scale.timed, LATENTS: scale.seen}, scale.seeds[:1] if measure == LATENCY else scale.seeds
+    found = []
+    for row, made in rows.items():
+        for column in columns or scale.tasks:
+            asked = scale.tasks[column]
+            asked = replace(asked, count=counts.get(measure, asked.count))
+            found.append(Entry(group, row, column, seeded(Cell(row, preset, *made, asked, 0, measure), seeds)))
+    return found
 
 
 def entry_of(results: Results, group: str, row: str, column: str) -> Mapping[str, Any] | None:

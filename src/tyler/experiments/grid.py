@@ -1,10 +1,12 @@
-"""A grid of cells: those that have no record yet are run, one after the other. A killed grid resumes."""
+"""A grid of cells: those that have no record yet are run. A killed grid resumes; several processes may share one."""
 
 from __future__ import annotations
 
+import fcntl
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,20 @@ import torch
 
 from tyler.engine.routing import AtBoundaries, Router, router_named
 from tyler.evaluation.store import AnswerStore
-from tyler.experiments import jobs, records
+from tyler.experiments import records
 from tyler.experiments.cells import ALONE, UNTRAINED, Cell, Questions, Sources, Training, name_of
 from tyler.experiments.measures import MEASURES
-from tyler.experiments.training import trained
+from tyler.experiments.training import is_trained, trained
 from tyler.lens.interventions import NAMED, intervene
 from tyler.reasoners import registry
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.tyler import TylerReasoner
-from tyler.runs.progress import clock_time
 from tyler.tasks import Problem
 from tyler.tasks.task import GradeOptions
 
 SLOTS = 32
+PATIENCE = 1.0
+"""Seconds until it is looked again whether another process has finished."""
 NUM_OBSERVED = 100
 """Development problems on whose answers an intervention sees the model's own latents."""
 
@@ -44,48 +47,65 @@ class Grid:
     latest: dict[Any, tuple[Reasoner, str]] = field(default_factory=dict, repr=False, compare=False)
     """The reasoner that answered last, with the hash of its weights: the next cell often asks it about another task."""
 
-    def run(
-        self,
-        cells: Sequence[Cell],
-        known: Collection[str] = (),
-        cost: Callable[[Cell], float] | None = None,
-        processes: int = 1,
-    ) -> None:
-        """Run every cell that has no record, in this order.
+    def run(self, cells: Sequence[Cell], known: Collection[str] = ()) -> None:
+        """Run every cell that has no record, in this order; what times its answers comes last.
 
-        `known` are cells that have a record elsewhere, `cost` estimates a cell's work: how much of what is left has
-        been done is counted in them, and the time left follows from the pace. Several processes share the cores; what
-        times its answers has them alone, at the end.
+        `known` are cells that have a record elsewhere. Where several processes run the same grid, each takes trainings
+        and cells that no other is at; what times its answers waits until the others have nothing left to do.
         """
         self.records.mkdir(parents=True, exist_ok=True)
-        done = {*known, *records.names(self.records)}
-        identities = {name_of(identity): (cell, identity) for cell, identity in self._identified(cells)}
-        pending = {name: found for name, found in identities.items() if name not in done}
-        pace = Pace({name: 1.0 if cost is None else cost(cell) for name, (cell, _) in pending.items()})
-        told = Told(len(identities), len(identities) - len(pending), pace)
-        if processes > 1:
-            bare = replace(self, latest={})  # a loaded model stays in its process
-            jobs.run(bare, pending, processes, told.begun, told.finished)
-            records.pack(self.records)
-            return
-        for name, (cell, identity) in pending.items():
-            job = jobs.Job(name, frozenset(), cell, None, name, identity)
-            told.begun(job)
-            self.record(cell, name, identity)
-            told.finished(job)
-        records.pack(self.records)
+        unseeded = [cell.unseeded for cell in cells]
+        named = {name_of(identity): (cell, identity) for cell in unseeded for identity in [cell.identity(self.sources)]}
+        for timed, how in ((False, fcntl.LOCK_SH), (True, fcntl.LOCK_EX)):
+            with self._locked(how):
+                done = {*known, *records.names(self.records)}
+                chosen = {name: found for name, found in named.items() if (found[0].measure in ALONE) is timed}
+                self._share({name: found for name, found in chosen.items() if name not in done})
+                if timed:
+                    records.pack(self.records)
 
-    def record(self, cell: Cell, name: str, identity: dict[str, Any]) -> None:
-        """Measure a cell and write its record."""
-        about = self.measure(cell, self.records / name, identity)
-        records.finish(self.records / name, {"identity": identity, **about})
+    def _share(self, pending: dict[str, tuple[Cell, dict[str, Any]]]) -> None:
+        """Do what no other process is at, until every cell has its record."""
+        while pending:
+            before = len(pending)
+            for name, (cell, identity) in list(pending.items()):
+                if records.is_finished(self.records / name) or self._made(cell, name, identity, len(pending)):
+                    del pending[name]
+            if len(pending) == before:
+                time.sleep(PATIENCE)
 
-    def train(self, training: Training, cell: Cell) -> None:
-        """Make the model of a training that a cell needs, or resume its run."""
-        self._trained(training, cell)
+    def _made(self, cell: Cell, name: str, identity: dict[str, Any], left: int) -> bool:
+        """Train what a cell needs and answer it; False where another process is at one of these."""
+        told = f"{cell.row}, {cell.questions.task} {cell.questions.split}, seed {cell.seed}"
+        known = identity["training"]
+        for place, training in enumerate(cell.training.stages if cell.training.method != UNTRAINED else (), start=1):
+            needed = name_of({**known, "stages": known["stages"][:place]})
+            if not is_trained(self.models, needed):
+                with claimed(self.locks / needed) as free:
+                    if not free:
+                        return False
+                    print(f"{left} left: {training.method} for {told}", flush=True)
+                    self._let_go()
+                    self._trained(training, cell)
+        with claimed(self.locks / name) as free:
+            if free and not records.is_finished(self.records / name):
+                print(f"{left} left: {told}", flush=True)
+                about = self.measure(cell, self.records / name, identity)
+                records.finish(self.records / name, {"identity": identity, **about})
+        return free
 
-    def _identified(self, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
-        return [(cell.unseeded, cell.unseeded.identity(self.sources)) for cell in cells]
+    @property
+    def locks(self) -> Path:
+        """Empty files, one for each training and cell, that its process holds while it is at it."""
+        return self.records.parent / "locks"
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Among the processes of this grid, or alone."""
+        self.locks.mkdir(parents=True, exist_ok=True)
+        with (self.locks / "grid").open("w") as file:
+            fcntl.flock(file, how)
+            yield
 
     def measure(self, cell: Cell, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Train what the cell needs, answer every problem into a folder, and say what the answers are of."""
@@ -116,13 +136,17 @@ class Grid:
         longest, alone = cell.questions.max_new_tokens, cell.measure in ALONE
         key = (cell.training, cell.preset, cell.seed, cell.row, cell.decoding, longest, alone)
         if key not in self.latest:
-            for answered, _ in self.latest.values():
-                close(answered)
-            self.latest.clear()
+            self._let_go()
         location, seconds = self._trained(cell.training, cell)
         if key not in self.latest:
             self.latest[key] = self.reasoner(cell, location)
         return *self.latest[key], seconds
+
+    def _let_go(self) -> None:
+        """Free the memory of what answered last."""
+        for answered, _ in self.latest.values():
+            close(answered)
+        self.latest.clear()
 
     def _trained(self, training: Training, cell: Cell) -> tuple[str, float]:
         """Where a training's model is, made if need be, and its processor seconds."""
@@ -180,44 +204,13 @@ def routed(router: str, only: tuple[str, ...]) -> Router | None:
     return router_named(router) if router else None
 
 
-@dataclass
-class Told:
-    """What is printed: a line when a cell begins, with its number, and when a training begins beside others."""
-
-    total: int
-    number: int
-    pace: Pace
-
-    def begun(self, job: jobs.Job) -> None:
-        """A job begins."""
-        seed = f"seed {job.cell.seed}"
-        if job.training is not None:
-            print(f"[{self.number}/{self.total}] training {job.training.method} for {job.cell.row}, {seed}", flush=True)
-            return
-        self.number += 1
-        asked = job.cell.questions
-        what = f"{job.cell.row}, {asked.task} {asked.split}, {seed}"
-        print(f"[{self.number}/{self.total}] {what}{self.pace.left()}", flush=True)
-
-    def finished(self, job: jobs.Job) -> None:
-        """A job is done; a cell's estimate holds its trainings."""
-        if job.training is None:
-            self.pace.finished(job.name)
-
-
-class Pace:
-    """How long the rest takes, from how long the estimates of what is done took in truth."""
-
-    def __init__(self, costs: dict[str, float]) -> None:
-        self._costs, self._started, self._spent = dict(costs), time.monotonic(), 0.0
-
-    def finished(self, name: str) -> None:
-        """One more is done."""
-        self._spent += self._costs.pop(name)
-
-    def left(self) -> str:
-        """The end of a line; empty before anything is done."""
-        if not self._spent:
-            return ""
-        each = (time.monotonic() - self._started) / self._spent
-        return f"; about {clock_time(each * sum(self._costs.values()))} left"
+@contextmanager
+def claimed(file: Path) -> Iterator[bool]:
+    """Hold a file while inside, where no other process does; the lock ends with its process, however that ends."""
+    with file.open("w") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

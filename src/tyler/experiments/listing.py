@@ -1,37 +1,115 @@
-"""What `tyler reproduce` shows without running anything: cells with what they cost, and what a number is made of."""
+"""What `tyler reproduce` shows without running anything: cells with what they cost, and what a number is made of.
+
+A cost is tokens that are learned and decoded, and bytes, from shapes alone; nothing is loaded. Bytes are those of
+`tyler plan`, for every method's own step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from tyler.config.schema import Config
 from tyler.evaluation.statistics import Paired
-from tyler.experiments.cells import Cell, is_at_hand, name_of
-from tyler.experiments.estimates import UNMADE, Estimate, Estimator
+from tyler.experiments.cells import UNTRAINED, Cell, Questions, Training, is_at_hand, name_of
 from tyler.experiments.experiment import Entry, Measured, Record
 from tyler.experiments.reproduction import Reproduction
-from tyler.planning.plan import GB, MARGIN, device_named
+from tyler.experiments.scales import Scale
+from tyler.experiments.study import chance
+from tyler.modeling.architectures import settings_of
+from tyler.planning.memory import Shape
+from tyler.planning.plan import BYTES, GB, MARGIN, PHASES, Device, device_named, dtype_on
 from tyler.presentation import counted
+from tyler.reasoners.table import TRAININGS
+from tyler.tasks.grading import find_task
+from tyler.tasks.mini import SPLITS
+from tyler.tasks.task import Generated
 
 WIDE = 200
 """Letters of a line that no terminal shows: a file has every row in one line."""
+UNMADE = (UNTRAINED, "merge")
+"""Methods that train nothing."""
+FALLBACK = 2000
+"""Training problems where a config says neither steps nor how many."""
 
 
-def estimator_of(made: Reproduction, device: str) -> Estimator:
-    """Estimates on a device by name, or on this machine."""
-    return Estimator(made.scale, device_named(device))
+@dataclass(frozen=True)
+class Estimate:
+    """Tokens of training and of answering, and the most bytes."""
+
+    training: float
+    answering: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Estimates for one scale on one device; a training that several cells share is counted once."""
+
+    scale: Scale
+    device: Device
+
+    def in_order(self, cells: Sequence[Cell]) -> list[Estimate]:
+        """One estimate for each cell; a training is the first cell's that needs it, and costs the others nothing."""
+        found, made = [], set[tuple[Training, str, int]]()
+        for cell in cells:
+            needed = [(one, cell.preset, cell.seed) for one in cell.training.stages]
+            spent = sum(self.training(*one) for one in needed if one not in made)
+            made.update(needed)
+            found.append(Estimate(spent, self.answering(cell), self.memory(cell)))
+        return found
+
+    def training(self, training: Training, preset: str, seed: int) -> float:
+        """Tokens that one training reads or samples, without what it starts from."""
+        method, config = training.method, training.config(preset, seed)
+        if method in UNMADE:
+            return 0.0
+        section = TRAININGS[method].loop if method in TRAININGS else method
+        loop, mean = config.loops[section], self.scale.lengths
+        rewarded = hasattr(loop, "max_new_tokens")
+        length = mean.prompt + (mean.answer if rewarded else mean.trace)
+        return loop.num_steps(config.data.examples or FALLBACK) * config.rows(section) * length
+
+    def answering(self, cell: Cell) -> float:
+        """Tokens of all answers."""
+        longest = min(self.scale.lengths.answer, cell.questions.max_new_tokens)
+        return number_of(cell.questions) * (self.scale.lengths.prompt + longest)
+
+    def memory(self, cell: Cell) -> int:
+        """The most bytes that its trainings and answers hold at once."""
+        config = cell.training.config(cell.preset, cell.seed)
+        element, shape = BYTES[dtype_on(config, self.device)], shape_of(config)
+        peaks = [sum(PHASES["rollout"](shape, config, element).values())]
+        for one in cell.training.stages:
+            if one.method not in UNMADE:
+                made = one.config(cell.preset, cell.seed)
+                peaks.append(sum(PHASES[f"{one.method} step"](shape, made, element).values()))
+        return max(peaks)
+
+
+def shape_of(config: Config) -> Shape:
+    """The architecture that a config's backbone has. Raises ValueError for one that is not known here."""
+    return Shape.read(settings_of(config.backbone.id))
+
+
+def number_of(asked: Questions) -> int:
+    """How many problems are asked, without reading them."""
+    task = find_task(asked.task)
+    if asked.count is not None:
+        return asked.count
+    return SPLITS[asked.split].count if isinstance(task, Generated) else task.sources[asked.split].num_rows or FALLBACK
 
 
 def show_cells(made: Reproduction, device: str) -> None:
     """Every cell with its name, whether it is finished, its tokens and its memory; then the sum."""
-    cells, estimator = made.cells(), estimator_of(made, device)
-    known = made.known()
+    cells, estimator = made.cells(), Estimator(made.scale, device_named(device))
+    finished = made.finished()
     names = [name_of(cell.unseeded.identity(made.sources)) if is_at_hand(cell, made.sources) else "" for cell in cells]
-    pending = [(cell, name) for cell, name in zip(cells, names, strict=True) if name not in known]
+    pending = [(cell, name) for cell, name in zip(cells, names, strict=True) if name not in finished]
     estimates = estimator.in_order([cell for cell, _ in pending])
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
@@ -68,42 +146,25 @@ def described(cell: Cell, name: str, estimate: Estimate) -> tuple[str, ...]:
 
 
 def show_trace(made: Reproduction, wanted: Sequence[str]) -> None:
-    """Rows of tables and the records behind them, of one row, or of a row and a column.
+    """The entries of a row, or of a row and a column, with every record they are from.
 
-    Raises ValueError where no table and no record has what is wanted.
+    Raises ValueError where no entry has all of the wanted words.
     """
     console = Console(highlight=False, soft_wrap=True)
+    every = [(name, one) for name in made.names for one in made.experiments[name].entries(made.scale)]
+    found = [(name, one) for name, one in every if set(wanted) <= {one.group, one.row, one.column}]
+    if not found:
+        rows, columns = ({repr(getattr(one, of)): None for _, one in every} for of in ("row", "column"))
+        raise ValueError(
+            f"no number is of {' and '.join(map(repr, wanted))}; rows: {', '.join(rows)}; columns: {', '.join(columns)}"
+        )
     known = made.known()
-    lines = [line for name in made.names for line in traced(made, name, wanted, known)]
-    if not lines:
-        raise ValueError(f"no number is of {' and '.join(map(repr, wanted))}; {there(made)}")
-    for line in lines:
-        console.print(line)
-
-
-def there(made: Reproduction) -> str:
-    """The rows and columns that can be traced."""
-    entries = [entry for one in made.experiments.values() for entry in one.entries(made.scale)]
-    rows = ", ".join(dict.fromkeys(repr(entry.row) for entry in entries))
-    columns = ", ".join(dict.fromkeys(repr(entry.column) for entry in entries))
-    return f"rows: {rows}; columns: {columns}"
-
-
-def traced(made: Reproduction, name: str, wanted: Sequence[str], known: Mapping[str, Record]) -> list[str]:
-    """What an experiment has of the wanted row and column: rows of its tables, and every record that they are from."""
-    experiment = made.experiments[name]
-    tables = experiment.tables(made.results(name, known))
-    shown = [(table, row) for table in tables for row in table.rows if set(wanted) <= {*row, *table.columns}]
-    chosen = chosen_entries(experiment.entries(made.scale), wanted, experiment.base)
-    if not shown and not set(wanted) <= {word for entry in chosen for word in words(entry)}:
-        return []
-    lines = [f"{name}, {table.name}: {', '.join(map(' '.join, paired(table.columns, row)))}" for table, row in shown]
-    for entry in chosen:
-        lines.append(f"{name}: {entry.group}, {entry.row}, {entry.column}")
-        lines += [f"  {line}" for line in sources_of(made, entry, known)]
-        if {entry.row, entry.column} <= set(wanted):
-            lines += [f"  {line}" for line in compared(made, name, entry, known)]
-    return lines
+    for name, entry in found:
+        console.print(f"{name}: {entry.group}, {entry.row}, {entry.column}")
+        for line in sources_of(made, entry, known):
+            console.print(f"  {line}")
+        for line in compared(made, name, entry, known) if len(wanted) > 1 else ():
+            console.print(f"  {line}")
 
 
 def compared(made: Reproduction, name: str, entry: Entry, known: Mapping[str, Record]) -> list[str]:
@@ -111,50 +172,17 @@ def compared(made: Reproduction, name: str, entry: Entry, known: Mapping[str, Re
 
     A problem counts by its share of seeds, because answers to one problem are alike.
     """
-    shares, lines = shares_of(made.measured(entry, known)), []
+    ours, lines = tuple(made.measured(entry, known).shares()), []
     for one in made.experiments[name].entries(made.scale):
-        other = shares_of(made.measured(one, known))
-        if (one.group, one.column) == (entry.group, entry.column) and one.row != entry.row and shares and other:
-            both = Paired(other, shares)
+        theirs = tuple(made.measured(one, known).shares())
+        if (one.group, one.column) == (entry.group, entry.column) and one.row != entry.row and ours and theirs:
+            both = Paired(theirs, ours)
             low, high = (100 * end for end in both.interval())
             lines.append(
                 f"against {one.row}: {100 * both.difference:+.1f} points ({low:+.1f} to {high:+.1f}), better on "
-                f"{counted(both.only_second, 'problem')}, worse on {both.only_first}, {chance(both.p_value())}"
+                f"{counted(both.only_second, 'problem')}, worse on {both.only_first}, p {chance(both.p_value())}"
             )
     return lines
-
-
-def chance(p: float) -> str:
-    """The p of a test."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
-def shares_of(measured: Measured) -> tuple[float, ...]:
-    """The share of seeds that solved each problem; empty where answers are not graded or have no record."""
-    tallies = [measured.right(record) for record in measured.found if "outcomes" in record]
-    return tuple(fmean(column) for column in zip(*tallies, strict=True))
-
-
-def paired(columns: Sequence[str], row: Sequence[str]) -> list[tuple[str, str]]:
-    """A row of a table with its heads."""
-    return list(zip(columns, row, strict=True))
-
-
-def words(entry: Entry) -> set[str]:
-    """What an entry is asked for by."""
-    return {entry.group, entry.row, entry.column}
-
-
-def chosen_entries(entries: Sequence[Entry], wanted: Sequence[str], base: str) -> list[Entry]:
-    """The entries that have all of the wanted words which any entry has, and the base row's beside them.
-
-    The other words are heads of tables: an average and a difference are made of all columns of a row.
-    """
-    asked = {word for word in wanted if any(word in words(entry) for entry in entries)}
-    found = [entry for entry in entries if asked <= words(entry)]
-    held = {(entry.group, base, entry.column) for entry in found}
-    beside = [entry for entry in entries if (entry.group, entry.row, entry.column) in held and entry not in found]
-    return [*found, *beside] if asked else []
 
 
 def sources_of(made: Reproduction, entry: Entry, known: Mapping[str, Record]) -> list[str]:

@@ -90,10 +90,14 @@ def finish(folder: Path, about: Mapping[str, Any]) -> None:
     atomic_write(folder / CELL, json.dumps(about, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
+def is_finished(cell: Path) -> bool:
+    """Whether a cell's folder says what it is of."""
+    return (cell / CELL).is_file()
+
+
 def names(folder: Path) -> set[str]:
     """The finished cells in a folder."""
-    packed = parquet.read(folder / EVALUATIONS)[0] if (folder / EVALUATIONS).is_file() else []
-    return {row["evaluation"] for row in packed} | {path.parent.name for path in folder.glob(f"*/{CELL}")}
+    return {row["evaluation"] for row in _evaluations(folder)} | {path.parent.name for path in folder.glob(f"*/{CELL}")}
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -102,17 +106,11 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
     Raises RunError, naming the file, for what cannot be read.
     """
     found: dict[str, dict[str, Any]] = {}
-    if (folder / EVALUATIONS).is_file():
-        rows, _ = parquet.read(folder / EVALUATIONS)
-        answered = columns_in(folder) if (folder / ANSWERS).is_file() else {}
-        for row in rows:
-            name = row["evaluation"]
-            found[name] = {
-                **json.loads(row["about"]),
-                **answered.get(name, {}),
-                "folder": str(folder),
-                "source": f"{folder / ANSWERS}, {name}",
-            }
+    packed = columns_in(folder) if (folder / ANSWERS).is_file() else {}
+    for row in _evaluations(folder):
+        name = row["evaluation"]
+        place = {"folder": str(folder), "source": f"{folder / ANSWERS}, {name}"}
+        found[name] = {**json.loads(row["about"]), **packed.get(name, {}), **place}
     for path in sorted(folder.glob(f"*/{CELL}")):
         about = parsed(path.read_bytes(), str(path))
         answered = columns_in(path.parent) if (path.parent / ANSWERS).is_file() else {}

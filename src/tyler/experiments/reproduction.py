@@ -1,7 +1,6 @@
 """`tyler reproduce`: experiments of the paper as grids of cells, and their tables and figures from results.json.
 
 DIR/
-  reproduction.json   the scale and the format of what is here
   models/             the trained models of cells
   records/            finished cells, by the hash that names them
   EXPERIMENT/         results.json, and the tables and figures that are made from it alone
@@ -9,9 +8,7 @@ DIR/
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +19,10 @@ from tyler.experiments.cells import ACCURACY, FORMAT, Cell, Sources, name_of
 from tyler.experiments.experiment import Entry, Experiment, Measured, Record
 from tyler.experiments.outputs import write_results
 from tyler.experiments.scales import Scale
-from tyler.runs.atomic_files import atomic_write
 
 if TYPE_CHECKING:
     from tyler.tasks.task import GradeOptions
 
-logger = logging.getLogger(__name__)
-
-MARKER = "reproduction.json"
 MODELS, RECORDS = "models", records.RECORDS
 
 
@@ -69,22 +62,19 @@ class Reproduction:
         """Every record there is, here and in the libraries, by the name of its cell."""
         return records.read_all([*self.libraries, self.folder / RECORDS])
 
-    def run(
-        self,
-        options: GradeOptions,
-        cost: Callable[[Cell], float] | None = None,
-        processes: int = 1,
-        memory: int | None = None,
-    ) -> None:
-        """Run what has no record on some processes, and write every experiment's results, tables and figures.
+    def finished(self) -> set[str]:
+        """The names of all these cells; reading no more takes no time."""
+        return set().union(*map(records.names, [*self.libraries, self.folder / RECORDS]))
 
-        `memory` bounds, in bytes, the context and caches that each process decodes with.
+    def run(self, options: GradeOptions, memory: int | None = None) -> None:
+        """Run what has no record, and write every experiment's results, tables and figures.
+
+        `memory` bounds, in bytes, the context and caches that decoding holds.
         """
         from tyler.experiments.grid import Grid
 
-        self.claim()
         grid = Grid(self.folder / MODELS, self.folder / RECORDS, self.sources, options, memory=memory)
-        grid.run(self.cells(), known=self.known().keys(), cost=cost, processes=processes)
+        grid.run(self.cells(), known=self.finished())
         self.report()
 
     def report(self, known: Mapping[str, Record] | None = None) -> None:
@@ -120,14 +110,6 @@ class Reproduction:
     def _seeds(self) -> str:
         return f" --seeds {' '.join(map(str, self.scale.seeds))}"
 
-    def claim(self) -> None:
-        """Take the folder for this scale. Raises ValueError where it holds something else; nothing is overwritten."""
-        check_folder(self.folder, self.scale.name)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        told = {"format": FORMAT, "scale": self.scale.name, "version": __version__}
-        if not (self.folder / MARKER).exists():
-            atomic_write(self.folder / MARKER, json.dumps(told) + "\n")
-
 
 def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]) -> dict[int, tuple[str, Record]]:
     """The records of an entry's row, task and split by their seeds, from folders of these names; later ones count."""
@@ -144,27 +126,6 @@ def by_label(entry: Entry, known: Mapping[str, Record], folders: Collection[str]
 def label_of(record: Record) -> tuple[str, str, str, str]:
     """What a record says that it is of, besides its seed."""
     return record["row"], record["task"], record["split"], record.get("identity", {}).get("measure", ACCURACY)
-
-
-def check_folder(folder: Path, scale: str) -> None:
-    """Raise ValueError unless a folder is new, empty, or holds this scale's results in this format."""
-    marker = folder / MARKER
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not marker.is_file():
-        raise ValueError(f"{folder} holds something else than experiments (no {MARKER}); give another --output")
-    try:
-        told = json.loads(marker.read_text(encoding="utf-8"))
-        found, made, version = told["format"], told["scale"], told["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{marker} cannot be read ({error}); give another --output") from error
-    if found != FORMAT:
-        raise ValueError(
-            f"{folder} holds experiments of format {found}, written by tyler {version}, and this is format {FORMAT}; "
-            "give another --output, nothing there was changed"
-        )
-    if made != scale:
-        raise ValueError(f"{folder} holds experiments at scale {made!r}, not {scale!r}; give another --output")
 
 
 def with_seeds(scale: Scale, seeds: Sequence[int]) -> Scale:

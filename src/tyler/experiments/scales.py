@@ -8,10 +8,13 @@ paper     the paper's three backbones and four benchmarks, on GPUs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tyler.config.sections import suggest
-from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Training
+from tyler.experiments.cells import Decoding, Questions, Training
+
+Rows = dict[str, tuple[Training, Decoding]]
+"""How the model of each row is trained, and how it answers."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,6 @@ class Scale:
     """Problems whose latents are kept."""
     explained: tuple[str, ...] = ()
     """The tasks whose answers are kept as texts, to say how they fail."""
-    hidden: bool = False
-    """Whether it is for tests alone."""
 
     def training(self, method: str, *more: str, start: Training | None = None) -> Training:
         """A training of a method with what was chosen for it, and more overrides."""
@@ -82,7 +83,7 @@ def _mini(split: str, longest: int) -> Questions:
     return Questions("mini", split, None, longest)
 
 
-def _mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
+def mini_domains(asked: Questions, count: int, *shorter: str) -> tuple[Domain, ...]:
     """The order of the paper: code, science, mathematics, theorems; with overrides of every training on them."""
     families = {
         "programs": ("programs",),
@@ -115,7 +116,7 @@ MINI = Scale(
     decoded={"soft-thinking": ("max_topk=3",), "swireasoning": ("window=8",)},
     timed=100,
     explained=("eval", "harder"),
-    domains=_mini_domains(
+    domains=mini_domains(
         *(_mini("eval", 160), 1000),
         *("sft.steps=100", "stage1.steps=100", "memgen.weaver.steps=100", "stage2.steps=25"),
     ),
@@ -168,36 +169,13 @@ PAPER = Scale(
     ),
 )
 
-TINY = Scale(
-    name="tiny",
-    backbones={"mini": "mini"},
-    studied="mini",
-    sequential="mini",
-    tasks={"eval": Questions("mini", "eval", 4, 24), "harder": Questions("mini", "harder", 3, 24)},
-    seeds=(42,),
-    lengths=Lengths(45, 60, 24),
-    common=(
-        *("stage1.steps=2", "stage1.batch_size=2", "stage2.steps=2", "stage2.batch_size=1", "stage2.max_new_tokens=16"),
-        *("stage2.calibration.num_problems=2", "grpo.group_size=2", "sft.steps=2", "sft.batch_size=2"),
-        *("softcot.steps=2", "softcot.batch_size=2", "memgen.weaver.steps=2", "memgen.weaver.batch_size=2"),
-        *("data.count=8", "data.held_out=[]", "data.development=null"),
-    ),
-    timed=2,
-    explained=("eval",),
-    domains=_mini_domains(Questions("mini", "eval", 10, 24), 8),
-    seen=3,
-    hidden=True,
-)
-"""Seconds of work, for tests."""
-
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (MINI, SMOLLM2, PAPER, TINY)}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (MINI, SMOLLM2, PAPER)}
 
 
 def scale_named(name: str) -> Scale:
     """The scale of a name. Raises ValueError, with those there are."""
     if name not in SCALES:
-        shown = [known for known, scale in SCALES.items() if not scale.hidden]
-        raise ValueError(f"there is no scale {name!r}{suggest(name, shown)}")
+        raise ValueError(f"there is no scale {name!r}{suggest(name, list(SCALES))}")
     return SCALES[name]
 
 
@@ -229,7 +207,7 @@ HARD_CAP = 16
 """Calls of an answer whose latents are not those that the policy learned with: it may call for more without end."""
 
 
-def methods(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
+def methods(scale: Scale) -> Rows:
     """Every method of the main table, in its order."""
     tyler1 = scale.training("stage1")
     soft, switching = (scale.decoded.get(name, ()) for name in ("soft-thinking", "swireasoning"))
@@ -248,14 +226,3 @@ def methods(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
 
 TIMED = "timed"
 """The group of entries whose answers are timed one by one."""
-
-
-def timed_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str) -> Cell:
-    """A method's cell on some problems of a column, one answer at a time; of the first seed alone."""
-    asked = replace(scale.tasks[column], count=scale.timed)
-    return Cell(row, scale.preset, *made, asked, scale.seeds[0], LATENCY).unseeded
-
-
-def cell(scale: Scale, row: str, preset: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
-    """A method's cell on the problems of a column."""
-    return Cell(row, preset, *made, scale.tasks[column], seed)

@@ -33,9 +33,13 @@ ONE_STEP: Mapping[str, object] = {"steps": 1, "epochs": None, "batch_size": 1, "
 ROLLOUTS: Mapping[str, object] = {"max_new_tokens": LONGEST, "group_size": 2}
 
 
-def run(made: Reproduction, tokenizers: Path | None, options: GradeOptions) -> None:
-    """Rehearse, and say of every experiment how many cells ran. Raises ValueError where no backbone has a tokenizer."""
+def run(made: Reproduction, data: Path | None, options: GradeOptions) -> None:
+    """Rehearse, and say of every experiment how many cells ran. Raises ValueError where no backbone has a tokenizer.
+
+    Those are in the folder `tokenizers` of the data.
+    """
     console = Console(highlight=False, soft_wrap=True)
+    tokenizers = None if data is None else data / "tokenizers"
     with tempfile.TemporaryDirectory(prefix="tyler-smoke-") as folder:
         scale = shrunk(made.scale, Path(folder), tokenizers, made.sources, options)
         for left_out in made.scale.backbones.keys() - scale.backbones.keys():
@@ -55,10 +59,9 @@ def shrunk(scale: Scale, folder: Path, tokenizers: Path | None, sources: Sources
         if (tokenizer := tokenizer_of(preset, tokenizers)) is not None:
             backbones[title] = str(small_preset(preset, tokenizer, folder / title))
     if not backbones:
-        where = "here" if tokenizers is None else f"in {tokenizers}"
         raise ValueError(
-            f"no backbone of scale {scale.name!r} has a tokenizer {where}; give --tokenizers, or in --data "
-            "tokenizers, a folder with one folder for each family, such as qwen3, that holds its tokenizer.json"
+            f"no backbone of scale {scale.name!r} has a tokenizer here; in --data give a folder tokenizers with one "
+            "folder for each family, such as qwen3, that holds its tokenizer.json"
         )
     first = next(iter(backbones))
     return replace(
@@ -80,7 +83,7 @@ def tokenizer_of(preset: str, tokenizers: Path | None) -> Path | None:
     if id == MINI:
         return Path(located(id))
     model = id.rpartition("/")[2].lower()
-    found = [] if tokenizers is None else [one for one in tokenizers.iterdir() if (one / "tokenizer.json").is_file()]
+    found = [] if tokenizers is None else [file.parent for file in tokenizers.glob("*/tokenizer.json")]
     fitting = [one for one in found if model.startswith(one.name.lower())]
     return max(fitting, key=lambda one: len(one.name), default=None)
 

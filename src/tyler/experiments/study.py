@@ -6,7 +6,7 @@ its weights and data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.statistics import Paired, holm
-from tyler.experiments.cells import SPREAD, Cell, Questions
+from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Questions
 from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Record, Results, Table, in_order
-from tyler.experiments.scales import Scale
+from tyler.experiments.scales import Rows, Scale
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome
 
@@ -65,7 +65,6 @@ class Study:
             partial(tables, self),
             partial(findings, self.comparisons),
             partial(figures, self),
-            base=self.dotted,
             drawn="Bars are 95% intervals over problems, ticks are seeds.",
         )
 
@@ -90,6 +89,19 @@ class Study:
         ]
         order = {row: place for place, row in enumerate(row for rows in self.groups.values() for row in rows)}
         return sorted([*entries, *kept], key=lambda entry: (entry.group == LATENTS, order.get(entry.row, len(order))))
+
+
+def cells_of(
+    preset: str, rows: Rows, asked: Iterable[Questions], seeds: Sequence[int], measure: str = ACCURACY
+) -> list[Cell]:
+    """Every row on all that is asked, seed by seed."""
+    some = list(asked)
+    return [
+        Cell(row, preset, *made, questions, seed, measure)
+        for seed in seeds
+        for row, made in rows.items()
+        for questions in some
+    ]
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------

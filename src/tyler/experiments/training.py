@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tyler.config.schema import Config
 from tyler.experiments.cells import ROLLED_OUT, UNTRAINED, Sources, Training, name_of
@@ -29,12 +31,17 @@ def trained(
         start, before = trained(training.start, preset, seed, sources, models, memory)
     name = name_of(training.identity(preset, seed, sources))
     folder, done = models / name, models / f"{name}{DONE}"
-    if not done.exists():
+    if not is_trained(models, name):
         config = _config(training, preset, seed, sources, start, models, memory)
         spent = _timed(training, config, start, folder)
         told = {"method": training.method, "overrides": training.overrides, "preset": preset, "seed": seed}
         atomic_write(done, json.dumps({**told, "seconds": spent}))
     return str(folder), before + json.loads(done.read_text())["seconds"]
+
+
+def is_trained(models: Path, name: str) -> bool:
+    """Whether the model of a training is finished."""
+    return (models / f"{name}{DONE}").exists()
 
 
 def _config(
@@ -78,20 +85,11 @@ def goes_on(training: Training) -> bool:
 
 
 def _make(method: str, config: Config, start: str | None, folder: Path) -> None:
-    resume = (folder / "config.yaml").exists()
-    match method:
-        case "stage1":
-            stage1.run(config, start=start, output=folder, resume=resume)
-        case "stage2":
-            stage2.run(config, start=start, output=folder, resume=resume)
-        case "merge":
-            assert start is not None, "what is merged is a trained model"
-            if not folder.exists():  # it appears complete or not at all
-                merging.run(start, folder)
-        case _ if method in TRAININGS:
-            more = {} if start is None else {"start": start}
-            TRAININGS[method].load()(config, output=folder, resume=resume, **more)
-        case _:
-            raise ValueError(
-                f"there is no training {method!r}; there are stage1, stage2, merge, {', '.join(TRAININGS)}"
-            )
+    if method == "merge":
+        assert start is not None, "what is merged is a trained model"
+        if not folder.exists():  # it appears complete or not at all
+            merging.run(start, folder)
+        return
+    stages: dict[str, Callable[..., Any]] = {"stage1": stage1.run, "stage2": stage2.run}
+    run = stages[method] if method in stages else TRAININGS[method].load()
+    run(config, output=folder, resume=(folder / "config.yaml").exists(), **({} if start is None else {"start": start}))

@@ -40,10 +40,10 @@ INCHES = (4.6, 2.7)
 PANELS = (
     ("Loss on traces", "nats per token", r"(?!stage2|memgen_grpo)\w+/(development_)?loss", None),
     ("Reward", "mean per rollout", r"\w+/reward", 1.0),
-    ("Success", "share", r"\w+/(success|accuracy|greedy_accuracy)", 1.0),
+    ("Success", "share", r"\w+/(success|accuracy)", 1.0),
     ("Invocations, sampled", "per rollout", rf"stage2/{CALLS}", None),
     ("Invocations, greedy", "per answer", rf"greedy/{CALLS}", None),
-    ("Blocks after delimiters", "per answer", r"memgen_grpo/(insertions|consultations|greedy_insertions)", None),
+    ("Blocks after delimiters", "per answer", r"(memgen_grpo|greedy)/(insertions|consultations)", None),
     ("Shares of rollouts and groups", "share", r"\w+/(over_budget|truncated|degenerate_groups|agreed)", 1.0),
     ("KL to the start", "nats per action", r"\w+/kl", None),
     ("Entropy of the policy", "nats per action", r"\w+/entropy", None),

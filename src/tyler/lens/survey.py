@@ -7,7 +7,7 @@ blocks counts once, and differences between replacements are paired.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import fmean
 from typing import Any
 
@@ -25,15 +25,6 @@ from tyler.runs.progress import bar
 DRAWS = 2000
 FEWEST = 6
 """Problems that a verdict takes: if all of five lie on one side, a fair coin does that once in 16 times."""
-MEASURES: dict[str, Callable[[Effect], float | None]] = {
-    "loss": lambda effect: effect.loss,
-    "divergence": lambda effect: effect.divergence,
-    "flipped": lambda effect: effect.flipped,
-    "answer_loss": lambda effect: effect.answer_loss,
-    "answer_flipped": lambda effect: effect.answer_flipped,
-}
-"""What is counted of every replacement, by its name in `Effect`."""
-
 Value = Callable[[Reading], float | None]
 Blocks = Sequence[Sequence[Reading]]
 """Readings of one operator's blocks, those of each problem together."""
@@ -65,9 +56,19 @@ class Statement:
     value: Value
 
 
+def of_effect(name: str, measure: str) -> Value:
+    """A measure of a replacement, by its name in `Effect`; None where a block has no such replacement."""
+    return lambda reading: getattr(reading.effects[name], measure) if name in reading.effects else None
+
+
 def loss_with(name: str) -> Value:
     """log p that the tokens after a block lose with something in its place."""
-    return lambda reading: reading.effects[name].loss if name in reading.effects else None
+    return of_effect(name, "loss")
+
+
+def of_carried(name: str) -> Value:
+    """What is carried over, a donor."""
+    return lambda reading: getattr(reading.carried, name) / reading.carried.donors if reading.carried else None
 
 
 def minus(first: Value, second: Value) -> Value:
@@ -108,9 +109,7 @@ STATEMENTS = (
     Statement(
         "Does it carry its answer elsewhere?",
         "logit difference moved by its block, less that by noise",
-        lambda reading: (
-            (reading.carried.moved - reading.carried.noise) / reading.carried.donors if reading.carried else None
-        ),
+        minus(of_carried("moved"), of_carried("noise")),
     ),
 )
 """What is tested of every operator; which they are was chosen before any was measured."""
@@ -135,17 +134,6 @@ class OperatorSurvey:
     kept: Estimate | None
     tested: dict[str, Estimate]
 
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> OperatorSurvey:
-        """What `dataclasses.asdict` told."""
-        kept = told["kept"]
-        return cls(
-            num_blocks=told["num_blocks"],
-            effects={name: estimates(one) for name, one in told["effects"].items()},
-            kept=None if kept is None else Estimate(**kept),
-            **{name: estimates(told[name]) for name in ("readable", "carried", "enough", "tested")},
-        )
-
 
 @dataclass(frozen=True)
 class Survey:
@@ -163,21 +151,6 @@ class Survey:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Survey:
-        """What `to_dict` told; other keys are let be. Raises KeyError or TypeError for anything else."""
-        return cls(
-            num_problems=told["num_problems"],
-            operators={name: OperatorSurvey.from_dict(one) for name, one in told["operators"].items()},
-            decoded=estimates(told["decoded"]),
-            decoded_tested=estimates(told["decoded_tested"]),
-        )
-
-
-def estimates(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
-    """Estimates from plain data."""
-    return {name: Estimate(**one) for name, one in told.items()}
 
 
 def survey(
@@ -235,9 +208,8 @@ def of_operator(blocks: Blocks, seed: int = 0) -> OperatorSurvey:
         found = {name: over_problems(blocks, value, seed) for name, value in values.items()}
         return {name: one for name, one in found.items() if one is not None}
 
-    effects = {
-        name: each({measure: of_effect(name, value) for measure, value in MEASURES.items()}) for name in REPLACEMENTS
-    }
+    measures = [one.name for one in fields(Effect)]
+    effects = {name: each({measure: of_effect(name, measure) for measure in measures}) for name in REPLACEMENTS}
     return OperatorSurvey(
         num_blocks=sum(map(len, blocks)),
         effects={name: measured for name, measured in effects.items() if measured},
@@ -256,16 +228,6 @@ def over_problems(blocks: Blocks, value: Value, seed: int = 0) -> Estimate | Non
     """The mean over problems of the mean over a problem's blocks; None where the value is nowhere defined."""
     means = [fmean(values) for of in blocks if (values := _known(of, value))]
     return bootstrap(means, seed) if means else None
-
-
-def of_effect(name: str, measure: Callable[[Effect], float | None]) -> Value:
-    """A measure of a replacement, None where a block has no such replacement."""
-    return lambda reading: measure(reading.effects[name]) if name in reading.effects else None
-
-
-def of_carried(name: str) -> Value:
-    """What is carried over, a donor."""
-    return lambda reading: getattr(reading.carried, name) / reading.carried.donors if reading.carried else None
 
 
 def enough_of_another(reading: Reading) -> float | None:

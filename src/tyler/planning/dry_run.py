@@ -1,8 +1,8 @@
 """`tyler train stage1 CONFIG --dry-run`: whether a backbone trains here, how fast, and in how much memory.
 
 The real architecture with random weights and a real tokenizer takes one optimizer step of each stage and decodes one
-answer, at the config's micro-batches but on few and short texts. Every phase is timed, and its peak of memory is
-compared with what `tyler.planning.memory` predicts, which then also says what the config needs at its full lengths.
+answer, at the config's micro-batches but on few and short texts (`shortened`). Every phase is timed, and its peak of
+memory is compared with what `tyler plan` predicts for the same lengths; the full ones are predicted beside it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from random import Random
 
 import psutil
 import torch
@@ -31,18 +30,18 @@ from tyler.modeling.backbone import Backbone, best_device, dtype_name
 from tyler.modeling.lora import LoraSettings
 from tyler.modeling.random_init import random_backbone, read_tokenizer
 from tyler.planning import memory, steps
-from tyler.planning.memory import Parts, Read, Shape, Step, count_parameters
-from tyler.planning.plan import GIB, by_part, memory_table, parameter_table, predicted
+from tyler.planning.memory import Parts, Shape, count_parameters
+from tyler.planning.plan import GIB, Changes, by_part, changed, memory_table, parameter_table, predicted
 from tyler.tasks import load_problems
 from tyler.tasks.problem import Problem
-from tyler.training.calibration import collect_decisions, fit_psi
-from tyler.training.micro_batches import CALIBRATION_ROWS, MicroBatches
+from tyler.training.calibration import calibrate
+from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization, scaler_of
 from tyler.training.rollouts import Rollout
-from tyler.training.stage1 import Stage1Trainer, draw_insertions
+from tyler.training.stage1 import Stage1Trainer
 from tyler.training.stage2 import Stage2Trainer
-from tyler.training.teacher_forcing import Example, first_latent
-from tyler.training.traces import Trace, tokenize
+from tyler.training.teacher_forcing import Example, Insertion
+from tyler.training.traces import tokenize
 
 LENGTH = 256
 """Tokens of a Stage 1 trace, unless told otherwise."""
@@ -146,59 +145,74 @@ def rehearse(config: Config, tokenizer: Path, *, length: int = LENGTH, device: s
     """
     torch.manual_seed(config.stage1.seed)
     reader = read_tokenizer(tokenizer)
-    problems = load_problems("mini", "train", count=64, seed=config.data.seed)
     place = torch.device(device) if device is not None else best_device()
-    meter = Meter(place)
+    meter, lora = Meter(place), LoraSettings(**config.lora.model_dump())
     with meter.phase("build") as build:
         backbone = random_backbone(config.backbone.id, reader, dtype=config.backbone.dtype, device=place)
-        model = Tyler.start(backbone, config.operators, LoraSettings(**config.lora.model_dump()), config.prompt)
+        model = Tyler.start(backbone, config.operators, lora, config.prompt)
     shape, element = Shape.of(backbone.model.config), backbone.dtype.itemsize
-    examples = long_examples(model, problems, config, length)
-    with meter.phase("stage1 step") as first:
-        loss = stage1_step(model, examples, config)
-    settings = shortened(config)
-    model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    with meter.phase("calibration") as calibrating:
-        calibrate(model, problems, settings)
-    with meter.phase("rollout") as rolling:
-        trainer = Stage2Trainer(model, problems[:1], (), settings)
+    short = shortened(config, backbone, length)
+    texts = load_problems("mini", "train", count=64, seed=config.data.seed)
+    problems, examples = long_problems(model, texts), long_examples(model, texts, short, length)
+    with meter.phase("stage1 step"):
+        loss = stage1_step(model, examples, short)
+    model.policy.add_lora(lora)
+    with meter.phase("calibration"):
+        calibrate(model, problems, short)
+    with meter.phase("rollout"):
+        trainer = Stage2Trainer(model, problems[:1], (), short)
         rollout = trainer.roll_out(problems[:1], step=0)
-    with meter.phase("stage2 step") as second:
+    with meter.phase("stage2 step"):
         stage2_step(trainer, rollout)
     with meter.phase("one answer"):
         answer = answer_once(model, problems[0])
     counts = count_parameters(shape, config.lora, config.operators)
     build.predicted = {"weights": counts.backbone * element, "adapters and heads": counts.stage1 * memory.FLOAT32}
-    answers = rollout.trajectories
-    first.predicted = memory.step_memory(shape, config, stage1_work(model, examples, config), element)
-    calibrating.predicted = memory.calibration_memory(shape, config, calibration_work(answers, settings), element)
-    rolling.predicted = memory.rollout_memory(shape, config, rollout_work(answers, settings), element)
-    second.predicted = memory.step_memory(shape, config, stage2_work(model, answers, settings), element)
+    expected = predicted(shape, short, element)
+    for phase in meter.phases[1:-1]:
+        phase.predicted = expected[phase.name]
     return Report(backbone, counts, meter.phases, predicted(shape, config, element), loss, answer)
 
 
-def long_examples(model: Tyler, problems: Sequence[Problem], config: Config, length: int) -> list[Example]:
-    """MICRO_BATCHES micro-batches of traces of `length` tokens: solutions one after the other, with latents inside."""
-    text = "\n\n".join(problem.solution or "" for problem in problems)
+def shortened(config: Config, backbone: Backbone, length: int) -> Config:
+    """The config with traces of `length` tokens, answers of at most ANSWER actions, and few of both."""
+    latents = config.stage1.insertions.max * max(operator.num_latents for operator in config.operators)
+    shorter: Changes = {
+        "stage1.max_length": length + latents,
+        "stage2.max_new_tokens": min(ANSWER, config.stage2.max_new_tokens),
+        "stage2.batch_size": 1,
+        "stage2.calibration.num_problems": CALIBRATION,
+    }
+    for section in ("stage1", "stage2"):  # what `auto` comes to here
+        shorter[f"{section}.micro_batch_tokens"] = MicroBatches.of(config.loops[section], backbone).positions
+    return changed(config, shorter)
+
+
+def long_problems(model: Tyler, texts: Sequence[Problem]) -> list[Problem]:
+    """Problems whose prompts have as many tokens as a plan reckons with: several texts, one after the other."""
+    tokens = min(memory.PROMPT, model.backbone.max_positions // 2)
+    count = max(1, tokens // len(model.request(texts[0]).prompt_ids))
+    joined = (" ".join(one.prompt for one in texts[first : first + count]) for first in range(0, len(texts), count))
+    return [replace(texts[0], id=f"dry-{place}", prompt=prompt) for place, prompt in enumerate(joined)]
+
+
+def long_examples(model: Tyler, texts: Sequence[Problem], config: Config, length: int) -> list[Example]:
+    """MICRO_BATCHES micro-batches of a trace of `length` tokens: solutions one after the other, with latents at the
+    last places that it has, where they cost most."""
+    text = "\n\n".join(problem.solution or "" for problem in texts)
     enough = 8 * max(1, length)
     text = (text * (1 + enough // len(text)))[:enough]  # no tokenizer has longer tokens on average
-    size = MicroBatches.of(config.stage1, model.backbone).rows_at_once(length, config.stage1.batch_size)
-    count = min(MICRO_BATCHES * size, config.stage1.batch_size)
-    examples = []
-    for index in range(count):
-        problem = Problem(f"dry-{index}", "mini", problems[index].prompt, "", solution=text)
-        trace = tokenize(model.backbone, config.operators, model.prompt, problem)
-        if length < len(trace.prompt_ids) + 2:
-            raise ValueError(
-                f"length={length} leaves a trace no room behind its prompt of {len(trace.prompt_ids)} tokens; "
-                f"give at least {len(trace.prompt_ids) + 2}"
-            )
-        targets = trace.target_ids[: length - len(trace.prompt_ids)]
-        pairs = tuple(pair for pair in trace.candidates if pair[0] < len(targets))
-        short = Trace(trace.id, trace.prompt_ids, targets, pairs)
-        insertions = draw_insertions(short, config.stage1.insertions, Random(index))
-        examples.append(Example(trace.prompt_ids, targets, insertions))
-    return examples
+    trace = tokenize(model.backbone, config.operators, model.prompt, replace(texts[0], solution=text))
+    if length < len(trace.prompt_ids) + 2:
+        raise ValueError(
+            f"length={length} leaves a trace no room behind its prompt of {len(trace.prompt_ids)} tokens; "
+            f"give at least {len(trace.prompt_ids) + 2}"
+        )
+    targets = trace.target_ids[: length - len(trace.prompt_ids)]
+    last = [pair for pair in trace.candidates if pair[0] < len(targets)][-config.stage1.insertions.max :]
+    example = Example(trace.prompt_ids, targets, tuple(Insertion(place, operator.name) for place, operator in last))
+    rows = MICRO_BATCHES * steps.rows_of(config, "stage1", config.stage1.max_length)
+    return [example] * min(rows, config.stage1.batch_size)
 
 
 def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> float:
@@ -210,25 +224,6 @@ def stage1_step(model: Tyler, examples: Sequence[Example], config: Config) -> fl
     optimization.step(0, ["the dry run's"], loss)
     trainer.end()
     return loss
-
-
-def shortened(config: Config) -> Config:
-    """The config with answers of at most ANSWER actions."""
-    cut = min(ANSWER, config.stage2.max_new_tokens)
-    return config.model_copy(update={"stage2": config.stage2.model_copy(update={"max_new_tokens": cut})})
-
-
-def calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> None:
-    """Start psi as Stage 2 does, or random weights would never sample an operator."""
-    decisions = collect_decisions(
-        model,
-        problems[:CALIBRATION],
-        temperature=config.grpo.temperature,
-        max_new_tokens=config.stage2.max_new_tokens,
-        slots=CALIBRATION,
-        seed=config.stage2.seed,
-    )
-    model.policy.psi.data.copy_(fit_psi(decisions, len(model.operators), config.stage2.calibration))
 
 
 def stage2_step(trainer: Stage2Trainer, rollout: Rollout) -> None:
@@ -243,59 +238,6 @@ def answer_once(model: Tyler, problem: Problem) -> Trajectory:
     names = tuple(operator.name for operator in model.operators)
     request = model.request(problem, router=Forced({0: names[:1], 4: names[1:]}), max_new_tokens=ANSWER)
     return model.engine(slots=1).run([request])[0]
-
-
-def stage1_work(model: Tyler, examples: Sequence[Example], config: Config) -> Step:
-    """What Stage 1 really read at once, at the most."""
-    lengths = {operator.name: operator.num_latents for operator in model.operators}
-    latents = [sum(lengths[one.operator] for one in example.insertions) for example in examples]
-    prefixes = [first_latent(example) for example in examples]
-    wholes = [len(example) - 1 + extra for example, extra in zip(examples, latents, strict=True)]
-    rows = MicroBatches.of(config.stage1, model.backbone).rows_at_once(max(wholes) + 1, len(examples))
-    suffix = max(whole - prefix for whole, prefix in zip(wholes, prefixes, strict=True))
-    chunks = chunk_lengths(examples, lengths)
-    synthesis = Read(rows, sum(chunks), sum(chunks), chunks=len(chunks))
-    behind = Read(rows, suffix, max(prefixes) + suffix)
-    targets = rows * max(len(example.target_ids) for example in examples)
-    return steps.stage1_step(
-        Shape.of(model.backbone.model.config), config, synthesis, rows * max(prefixes), behind, targets
-    )
-
-
-def rollout_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Rollout:
-    """What was decoded at once."""
-    context = max(len(one.prompt_ids) + one.num_visible + one.num_latents for one in trajectories)
-    prompt = max(len(one.prompt_ids) for one in trajectories)
-    return memory.Rollout(min(config.decoding.slots, len(trajectories)), prompt, context)
-
-
-def stage2_work(model: Tyler, trajectories: Sequence[Trajectory], config: Config) -> Step:
-    """What Stage 2 read of these answers at once."""
-    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
-    rows = MicroBatches.of(config.stage2, model.backbone).rows_at_once(context, len(trajectories))
-    read = Read(rows, context, context, masked=False)
-    return steps.stage2_step(Shape.of(model.backbone.model.config), config, read, rows * actions)
-
-
-def calibration_work(trajectories: Sequence[Trajectory], config: Config) -> memory.Calibration:
-    """What psi's start read: answers about as long as those of the rollout."""
-    context, actions = rollout_work(trajectories, config).context, max(len(one.actions) for one in trajectories)
-    return memory.Calibration(
-        Read(min(CALIBRATION_ROWS, CALIBRATION), context, context, masked=False), CALIBRATION * actions
-    )
-
-
-def chunk_lengths(examples: Sequence[Example], num_latents: Mapping[str, int]) -> list[int]:
-    """Positions of each chunk that `tyler.training.teacher_forcing.synthesize` reads, padded to the longest row's."""
-    chunks: list[int] = []
-    for example in examples:
-        read, before = -len(example.prompt_ids), 0
-        for turn, insertion in enumerate(example.insertions):
-            queries = num_latents[insertion.operator]
-            chunks += [0] * (turn == len(chunks))
-            chunks[turn] = max(chunks[turn], before + insertion.position - read + queries)
-            read, before = insertion.position, queries
-    return chunks
 
 
 # --------------------------------------------------------------------------------------------------------- the tables

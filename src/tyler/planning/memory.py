@@ -232,28 +232,6 @@ class Step:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """Answers decoded at once: how many, how long their prompts are, and their whole contexts with latents."""
-
-    slots: int
-    prompt: int
-    context: int
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What the frozen policy reads at once, without gradient, to start psi, and the decisions whose states are kept."""
-
-    read: Read
-    decisions: int
-
-
-def answer_latents(config: Config) -> int:
-    """The latents of an answer that spends its whole budget on the longest operator."""
-    return config.grpo.budget * max((one.num_latents for one in config.operators), default=0)
-
-
 def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts:
     """A training step: weights, what learns with gradients and Adam, what its reads keep, and the larger of one layer
     at work and one chunk of logits."""
@@ -269,23 +247,25 @@ def step_memory(shape: Shape, config: Config, step: Step, element: int) -> Parts
     }
 
 
-def planned_rollout(config: Config) -> Rollout:
-    """The longest answers that Stage 2 allows, in all slots."""
-    context = PROMPT + config.stage2.max_new_tokens + answer_latents(config)
-    return Rollout(min(config.decoding.slots, config.rows("stage2")), PROMPT, context)
+def answer_length(config: Config) -> int:
+    """Positions of the longest answer that Stage 2 allows, with its prompt, and its whole budget spent on the longest
+    operator."""
+    latents = max((one.num_latents for one in config.operators), default=0)
+    return PROMPT + config.stage2.max_new_tokens + config.grpo.budget * latents
 
 
-def rollout_memory(shape: Shape, config: Config, work: Rollout, element: int) -> Parts:
-    """Decoding `slots` answers at once: weights, the folded maps of both views, adapters and heads at rest, two caches
-    of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions. `decoding.memory` bounds
-    the caches and the context: what does not fit waits.
+def rollout_memory(shape: Shape, config: Config, element: int) -> Parts:
+    """Decoding the longest answers in all slots: weights, the folded maps of both views, adapters and heads at rest,
+    two caches of 2 L k e bytes a position, and the larger of reading the prompts and choosing actions.
+    `decoding.memory` bounds the caches and the context: what does not fit waits.
     """
     counts = count_parameters(shape, config.lora, config.operators)
     one = 2 * shape.layers * shape.key_value * element
-    positions = work.slots * work.context
+    slots = min(config.decoding.slots, config.rows("stage2"))
+    positions = slots * answer_length(config)
     if config.decoding.memory is not None:
         positions = min(positions, config.decoding.memory // (2 * one + shape.dim * element))
-    prompts = Read(work.slots, work.prompt, work.prompt)
+    prompts = Read(slots, PROMPT, PROMPT)
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
@@ -293,32 +273,26 @@ def rollout_memory(shape: Shape, config: Config, work: Rollout, element: int) ->
         "policy's KV": one * positions,
         "synthesizer's KV": one * positions,
         "context": positions * shape.dim * element,
-        **busiest(kept_by_layer(shape, prompts, element, None), work.slots * shape.vocab * CHOICE),
+        **busiest(kept_by_layer(shape, prompts, element, None), slots * shape.vocab * CHOICE),
     }
 
 
-def planned_calibration(config: Config) -> Calibration:
-    """As many answers as psi starts from, as long as they may be."""
-    answers, context = config.stage2.calibration.num_problems, planned_rollout(config).context
-    read = Read(min(CALIBRATION_ROWS, answers), context, context, masked=False)
-    return Calibration(read, answers * config.stage2.max_new_tokens)
-
-
-def calibration_memory(shape: Shape, config: Config, work: Calibration, element: int) -> Parts:
+def calibration_memory(shape: Shape, config: Config, element: int) -> Parts:
     """Psi's start, after a rollout that takes what every rollout takes: its folded maps stay, its caches are gone. The
     state of every decision is kept in float32, and the policy reads answers without gradient: embeddings, residual
     stream, its norm and a layer's output, 4 e d n, and the larger of gate, its activation and up, 3 e i n, and the
     logits of one chunk.
     """
-    counts = count_parameters(shape, config.lora, config.operators)
-    read = work.read.positions * element
+    counts, answers = count_parameters(shape, config.lora, config.operators), config.stage2.calibration.num_problems
+    length = answer_length(config)
+    read = min(CALIBRATION_ROWS, answers) * length * element
     return {
         "weights": counts.backbone * element,
         **folded_weights(counts, element),
         "adapters and heads": (counts.stage1 + counts.stage2) * FLOAT32,
-        "decisions": work.decisions * (shape.dim + 1) * FLOAT32,
+        "decisions": answers * config.stage2.max_new_tokens * (shape.dim + 1) * FLOAT32,
         "hidden states": 4 * read * shape.dim,
-        **busiest(3 * read * shape.intermediate, logits(shape, work.read.length, element)),
+        **busiest(3 * read * shape.intermediate, logits(shape, length, element)),
     }
 
 

@@ -42,17 +42,9 @@ def _step(method: str, shape: Shape, config: Config, element: int) -> Parts:
     return memory.step_memory(shape, config, planned_step(shape, config, method), element)
 
 
-def _rollout(shape: Shape, config: Config, element: int) -> Parts:
-    return memory.rollout_memory(shape, config, memory.planned_rollout(config), element)
-
-
-def _calibration(shape: Shape, config: Config, element: int) -> Parts:
-    return memory.calibration_memory(shape, config, memory.planned_calibration(config), element)
-
-
 PHASES: dict[str, Callable[[Shape, Config, int], Parts]] = {
-    "calibration": _calibration,
-    "rollout": _rollout,
+    "calibration": memory.calibration_memory,
+    "rollout": memory.rollout_memory,
     **{f"{method} step": partial(_step, method) for method in STEPS},
 }
 """What Stage 2 does before a step, and a step of every training."""

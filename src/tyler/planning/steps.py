@@ -5,7 +5,7 @@ from __future__ import annotations
 from tyler.config.loops import MemGenGrpoConfig, OptimizationConfig, TracesConfig
 from tyler.config.schema import Config
 from tyler.config.sections import LoraConfig
-from tyler.planning.memory import PROMPT, Read, Shape, Step, adapter_size, answer_latents, count_parameters
+from tyler.planning.memory import PROMPT, Read, Shape, Step, adapter_size, answer_length, count_parameters
 from tyler.reasoners.table import TRAININGS
 from tyler.training.micro_batches import MicroBatches
 
@@ -15,22 +15,6 @@ def weaver_size(shape: Shape, config: Config) -> int:
     memgen, d = config.memgen, shape.dim
     heads = (memgen.prompt_latents + memgen.inference_latents) * d + 2 * (2 * d + 1)
     return adapter_size(shape, memgen.lora) + 2 * (d**2 + d) + heads
-
-
-def stage1_step(shape: Shape, config: Config, synthesis: Read, prefix: int, suffix: Read, targets: int) -> Step:
-    """Stage 1: the synthesizer reads a trace up to its last insertion, and the queries; the frozen policy what follows
-    the first latents, behind `prefix` positions."""
-    loop, counts = config.stage1, count_parameters(shape, config.lora, config.operators)
-    reads = ((synthesis, config.lora), (suffix, None))
-    recompute = loop.gradient_checkpointing
-    return Step(reads, targets, counts.stage1, recompute, prefix=prefix, weight_copies=copies_of(loop))
-
-
-def stage2_step(shape: Shape, config: Config, replay: Read, decisions: int) -> Step:
-    """Stage 2 after its rollout: one read of finished answers, in which LoRA drops nothing."""
-    counts = count_parameters(shape, config.lora, config.operators)
-    recompute = config.stage2.gradient_checkpointing
-    return Step(((replay, undropped(config.lora)),), decisions, counts.stage2, recompute, counts.stage1, folded=True)
 
 
 def copies_of(loop: OptimizationConfig) -> int:
@@ -60,16 +44,33 @@ def section_of(method: str) -> str:
 
 
 def _stage1(shape: Shape, config: Config, section: str) -> Step:
-    length, latents = config.stage1.max_length, max(one.num_latents for one in config.operators)
+    """The synthesizer reads a trace up to its last insertion, and the queries; the frozen policy what follows the first
+    latents, behind the rest."""
+    loop, counts = config.stage1, count_parameters(shape, config.lora, config.operators)
+    length, latents = loop.max_length, max(one.num_latents for one in config.operators)
     rows = rows_of(config, section, length)
-    synthesis = Read(rows, length, length, chunks=config.stage1.insertions.max)
-    return stage1_step(shape, config, synthesis, rows * length, Read(rows, latents, length), rows * length)
+    reads = (
+        (Read(rows, length, length, chunks=loop.insertions.max), config.lora),
+        (Read(rows, latents, length), None),
+    )
+    return Step(
+        reads,
+        rows * length,
+        counts.stage1,
+        loop.gradient_checkpointing,
+        prefix=rows * length,
+        weight_copies=copies_of(loop),
+    )
 
 
 def _stage2(shape: Shape, config: Config, section: str) -> Step:
-    context = PROMPT + config.stage2.max_new_tokens + answer_latents(config)
+    """After its rollout: one read of finished answers, in which LoRA drops nothing."""
+    loop, counts = config.stage2, count_parameters(shape, config.lora, config.operators)
+    context = answer_length(config)
     read = Read(rows_of(config, section, context), context, context, masked=False)
-    return stage2_step(shape, config, read, read.rows * config.stage2.max_new_tokens)
+    decisions = read.rows * loop.max_new_tokens
+    lora, recompute = undropped(config.lora), loop.gradient_checkpointing
+    return Step(((read, lora),), decisions, counts.stage2, recompute, counts.stage1, folded=True)
 
 
 def _grpo(shape: Shape, config: Config, section: str) -> Step:

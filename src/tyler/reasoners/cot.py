@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tyler.engine.routing import Never
-from tyler.engine.sampling import Sampling
 from tyler.model import Tyler
 from tyler.reasoners.table import Method
 from tyler.reasoners.tyler import TylerReasoner
@@ -23,11 +22,9 @@ def plain(model: Tyler) -> Tyler:
     return replace(Tyler.start(model.backbone, (), prompt=model.prompt), decoder=model.decoder)
 
 
-def reasoner(
-    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> TylerReasoner:
+def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
     """CoT on a model's plain backbone."""
-    return TylerReasoner(name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots)
+    return TylerReasoner("cot", plain(model), Never())
 
 
 METHOD = Method(Settings, reasoner)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from tyler.config.schema import Config
 from tyler.engine.base import longest_prompt
 from tyler.model import Tyler
 from tyler.modeling.lora import LoraSettings
+from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
-from tyler.training import stage2
 from tyler.training.command import Prepared, load_askable, load_backbone, origin_of, training_command
 from tyler.training.rewards import origins, with_sources
+from tyler.training.stage2 import Stage2Trainer
 
 
 @training_command
@@ -29,4 +28,8 @@ def run(config: Config) -> Prepared[Tyler]:
     room = longest_prompt(backbone, model.heads)
     problems, development = load_askable(config, config.stage2, model.request, room)
     origin = origin_of(backbone.fingerprint(), map(Problem.content, problems), backbone) | origins(config.rewards)
-    return Prepared(model, origin, partial(stage2.train, model, problems, development, config, title="GRPO"), config)
+
+    def train(run: TrainedRun) -> None:
+        Stage2Trainer(model, problems, development, config, title="GRPO").train(run)
+
+    return Prepared(model, origin, train, config)

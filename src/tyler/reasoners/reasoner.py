@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from tyler.engine.logits import LogitSettings
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
-from tyler.engine.sampling import Sampling
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.backbone import Backbone
@@ -71,17 +72,36 @@ class AnsweringModel(Protocol):
     def shared_engine(self) -> SharedEngine: ...
 
 
-class Servable(Protocol):
-    """A reasoner that answers one request after another, each under its own settings."""
+class Servable(ABC):
+    """A reasoner on the engine of a model, which answers one request after another, each under its own settings."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    model: AnsweringModel
+    sampling: Sampling
+    max_new_tokens: int
+    slots: int
+    memory: int | None
 
-    @property
-    def model(self) -> AnsweringModel: ...
-
+    @abstractmethod
     def request(self, question: Question, settings: AnswerSettings) -> Request:
         """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
 
     def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
         """What the engine is asked to continue, token by token as it is given."""
+        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
+
+    def problem_request(self, problem: str | Problem) -> Request:
+        """What the engine is asked for a problem, which has a random stream of its own."""
+        return self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
+
+    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
+        engine, requests = self.model.shared_engine, [self.problem_request(problem) for problem in problems]
+        return engine.run(requests, slots=self.slots, memory=self.memory, finished=finished)
+
+
+def of_its_own(sampling: Sampling, problem: str | Problem) -> Sampling:
+    """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
+    if isinstance(problem, str):
+        return sampling
+    which = (problem.sample,) if problem.sample else ()
+    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))

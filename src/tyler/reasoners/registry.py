@@ -20,7 +20,7 @@ from tyler.engine.shared_engine import SharedEngine
 from tyler.model import DEFAULT_ROUTERS, Tyler
 from tyler.modeling.backbone import dtype_name
 from tyler.reasoners.cot import plain
-from tyler.reasoners.reasoner import Finished, Reasoner
+from tyler.reasoners.reasoner import AnswerSettings, Finished, Reasoner, Servable
 from tyler.reasoners.table import MAX_NEW_TOKENS, METHODS, OWN, Knob, Method, find_method
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.tasks.prompts import Prompt, Question
@@ -39,6 +39,33 @@ class SavedPolicy:
 
 
 @dataclass(frozen=True)
+class Answerer:
+    """A model as it was trained, with everything about decoding decided but the sampling."""
+
+    request: Callable[[Question, Sampling], Request]
+    """What the engine is asked for a question. Raises ValueError for one that is empty or no question."""
+    engine: SharedEngine
+    weights: Callable[[], str]
+    """The hash of the weights."""
+    dtype: str = "float32"
+    text: Mapping[str, Any] | None = None
+    memory: int | None = None
+    """The bound on the engine's context and caches, in bytes."""
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError for a request that the engine will refuse."""
+        self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory).result()
+
+    def events(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """What happens in each answer, as it happens."""
+        return self.engine.events(requests, memory=self.memory)
+
+    def run(self, requests: Sequence[Request], *, slots: int, finished: Finished) -> None:
+        """Answer, telling of each answer as it is done."""
+        self.engine.run(requests, slots=slots, memory=self.memory, finished=finished)
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A model under a method, and everything about it that decides its answers.
 
@@ -48,22 +75,24 @@ class Loaded:
     method: str
     settings: Any
     max_new_tokens: int
-    weights: str
-    prompt: Prompt
+    model: Any
     knobs: tuple[Knob, ...]
     build: Build
-    dtype: str
-    """What the weights are in: rounding decides answers too."""
-    text: Mapping[str, Any]
-    """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
 
-    @classmethod
-    def of(
-        cls, model: Any, method: str, settings: Any, max_new_tokens: int, knobs: tuple[Knob, ...], build: Build
-    ) -> Loaded:
-        """With what the model itself says."""
-        dtype, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
-        return cls(method, settings, max_new_tokens, model.fingerprint(), model.prompt, knobs, build, dtype, text)
+    @property
+    def weights(self) -> str:
+        """The hash of the weights."""
+        return str(self.model.fingerprint())
+
+    @property
+    def dtype(self) -> str:
+        """What the weights are in: rounding decides answers too, and bfloat16 has the same hash in float32."""
+        return dtype_name(self.model.backbone.dtype)
+
+    @property
+    def text(self) -> Mapping[str, Any]:
+        """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
+        return cast(Mapping[str, Any], self.model.backbone.text_settings)
 
     @property
     def reasoner(self) -> Reasoner:
@@ -74,6 +103,16 @@ class Loaded:
         if setting == MAX_NEW_TOKENS:
             return replace(self, max_new_tokens=value)
         return replace(self, settings=replace(self.settings, **{setting: value}))
+
+    def answerer(self, stop: Sequence[str] = ()) -> Answerer:
+        """The same, to be asked one question after another."""
+        servable = cast(Servable, self.reasoner)
+
+        def request(question: Question, sampling: Sampling) -> Request:
+            return servable.request(question, AnswerSettings(sampling, self.max_new_tokens, tuple(stop)))
+
+        engine = servable.model.shared_engine
+        return Answerer(request, engine, lambda: self.weights, self.dtype, self.text, servable.memory)
 
 
 def kind_of(location: str) -> str | None:
@@ -114,30 +153,29 @@ def load(
     backbone's, whose tokenizer says how it is asked without one. Without `sampling` it is greedy. Raises ValueError for
     a method, a setting or an option that does not go with the model.
     """
-    sampling = sampling or Sampling()
     kind = kind_of(location)
     method = method or kind or OWN
     chosen = None if method == OWN else find_method(method)
     check_method(location, kind, method, chosen, overrides)
     place = {"backbone": backbone, "device": device, "dtype": dtype}
     if chosen is None:
-        typed = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
-        check_trained(typed, location, router)
-        return own(typed, name, router, budget, sampling, max_new_tokens, slots, memory)
-    if router is not None or budget is not None:
-        raise ValueError(f"--method {method} has no operators; omit --router and --budget")
-    settings = settings_of(method, overrides)
-    if chosen.saved is None:
-        model: Any = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
+        model: Any = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
+        check_trained(model, location, router)
+        settings, knobs, make = as_trained(model, router, budget)
     else:
-        model = on_engine(chosen.saved.model.from_pretrained(location, **place), method, engine)
-    shown = name if kind else f"{name}, {method}"
+        check_without_operators(location, kind, method, router, budget)
+        settings, knobs, make = settings_of(method, overrides), chosen.knobs, chosen.reasoner
+        if chosen.saved is None:
+            model = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
+        else:
+            model = on_engine(chosen.saved.model.from_pretrained(location, **place), method, engine)
+    shown = name if kind or chosen is None else f"{name}, {method}"
+    decided = {"name": shown, "sampling": sampling or Sampling(), "slots": slots, "memory": memory}
 
     def build(settings: Any, longest: int) -> Reasoner:
-        made = chosen.reasoner(model, settings, name=shown, sampling=sampling, max_new_tokens=longest, slots=slots)
-        return cast(Reasoner, replace(made, memory=memory))
+        return cast(Reasoner, replace(make(model, settings), max_new_tokens=longest, **decided))
 
-    return Loaded.of(model, method, settings, max_new_tokens, chosen.knobs, build)
+    return Loaded(method, settings, max_new_tokens, model, knobs, build)
 
 
 def check_method(location: str, kind: str | None, method: str, chosen: Method | None, overrides: Sequence[str]) -> None:
@@ -171,90 +209,26 @@ def check_trained(model: Tyler, location: str, router: Router | None) -> None:
         raise ValueError(f"{location} is a plain backbone, without trained operators; omit --router, or give never")
 
 
-def own(
-    model: Tyler,
-    name: str,
-    router: Router | None,
-    budget: int | None,
-    sampling: Sampling,
-    max_new_tokens: int,
-    slots: int,
-    memory: int | None,
-) -> Loaded:
-    """A model as its last stage left it."""
+def check_without_operators(
+    location: str, kind: str | None, method: str, router: Router | None, budget: int | None
+) -> None:
+    """Raise ValueError where something is said about operators to a method that has none."""
+    if router is not None or budget is not None:
+        what = f"{location} is a {kind} checkpoint without" if kind else f"--method {method} has no"
+        raise ValueError(f"{what} operators; omit --router and --budget")
+
+
+def as_trained(
+    model: Tyler, router: Router | None, budget: int | None
+) -> tuple[SavedPolicy, tuple[Knob, ...], Callable[[Any, Any], Any]]:
+    """A model as its last stage left it: its settings, its knobs, and what makes its reasoner."""
     routed = router or DEFAULT_ROUTERS[model.stage]
-
-    def build(settings: SavedPolicy, longest: int) -> Reasoner:
-        return TylerReasoner(name, model, routed, settings.budget, sampling, longest, slots, memory=memory)
-
-    settings = SavedPolicy(model.stage, repr(routed), budget)
     knobs = () if isinstance(routed, Never) else (Knob("budget", caps=True),)
-    return Loaded.of(model, OWN, settings, max_new_tokens, knobs, build)
 
+    def make(model: Tyler, settings: SavedPolicy) -> TylerReasoner:
+        return TylerReasoner(OWN, model, routed, settings.budget)
 
-@dataclass(frozen=True)
-class Answerer:
-    """A model as it was trained, with everything about decoding decided but the sampling."""
-
-    request: Callable[[Question, Sampling], Request]
-    """What the engine is asked for a question. Raises ValueError for one that is empty or no question."""
-    engine: SharedEngine
-    weights: Callable[[], str]
-    """The hash of the weights."""
-    dtype: str = "float32"
-    """What they are in: rounding decides answers too, and the hash of bfloat16 weights is the same in float32."""
-    text: Mapping[str, Any] | None = None
-    """How the model is asked and where its answers end: end tokens, chat template, tokenizer."""
-    memory: int | None = None
-    """The bound on the engine's context and caches, in bytes."""
-
-    def check(self, request: Request) -> None:
-        """Raise ValueError for a request that the engine will refuse."""
-        self.engine.between_steps(lambda engine: engine.prepare(request), memory=self.memory).result()
-
-    def events(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """What happens in each answer, as it happens."""
-        return self.engine.events(requests, memory=self.memory)
-
-    def run(self, requests: Sequence[Request], *, slots: int, finished: Finished) -> None:
-        """Answer, telling of each answer as it is done."""
-        self.engine.run(requests, slots=slots, memory=self.memory, finished=finished)
-
-
-def answerer(
-    location: str,
-    *,
-    router: Router | None = None,
-    budget: int | None = None,
-    max_new_tokens: int = 2048,
-    stop: str | Sequence[str] = (),
-    backbone: str | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
-    memory: int | None = None,
-    engine: EngineChoice = NATIVE,
-) -> Answerer:
-    """The model at `location`, ready to answer. Raises ValueError for an option that does not go with it."""
-    place: dict[str, Any] = {"backbone": backbone, "device": device, "dtype": dtype}
-    if kind := kind_of(location):
-        if router is not None or budget is not None:
-            raise ValueError(f"{location} is a {kind} checkpoint without operators; omit --router and --budget")
-        saved = find_method(kind).saved
-        assert saved is not None
-        model: Any = on_engine(saved.model.from_pretrained(location, **place), kind, engine)
-
-        def request(question: Question, sampling: Sampling) -> Request:
-            return replace(saved.request(model, question, sampling, max_new_tokens), stop=stop)
-    else:
-        model = typed_model(location, engine=engine, **place)
-        check_trained(model, location, router)
-
-        def request(question: Question, sampling: Sampling) -> Request:
-            told = {"budget": budget, "router": router, "max_new_tokens": max_new_tokens, "stop": stop}
-            return cast(Request, model.request(question, sampling=sampling, **told))
-
-    where, text = dtype_name(model.backbone.dtype), model.backbone.text_settings
-    return Answerer(request, model.shared_engine, model.fingerprint, where, text, memory)
+    return SavedPolicy(model.stage, repr(routed), budget), knobs, make
 
 
 def settings_of(method: str, overrides: Sequence[str] = ()) -> Any:

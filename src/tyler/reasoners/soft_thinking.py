@@ -41,9 +41,6 @@ from tyler.reasoners.tyler import TylerReasoner
 END = "</think>"
 
 
-KNOBS = (Knob("soft_steps", caps=True),)
-
-
 @dataclass(frozen=True)
 class Settings:
     """The defaults of the release's scripts for its paper.
@@ -171,14 +168,9 @@ def renormalized(w: Float[Tensor, "rows kept"], keep: Tensor) -> Float[Tensor, "
     return w / w.sum(dim=-1, keepdim=True)
 
 
-def reasoner(
-    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> TylerReasoner:
+def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
     """Soft-Thinking on a model's plain backbone."""
-    sampler = SoftThinking(model.backbone, settings)
-    return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
-    )
+    return TylerReasoner("soft-thinking", plain(model), Never(), sampler=SoftThinking(model.backbone, settings))
 
 
-METHOD = Method(Settings, reasoner, KNOBS)
+METHOD = Method(Settings, reasoner, (Knob("soft_steps", caps=True),))

@@ -65,9 +65,6 @@ SYMBOLS = (*CHARACTERS, *COMMANDS.split())
 """Where one of these is the token, the step is explicit; of a symbol of several tokens, each of them counts."""
 
 
-KNOBS = (Knob("max_switches", lowest=1, caps=True),)
-
-
 @dataclass(frozen=True)
 class Settings:
     """The release's defaults. `a0` is 0.1 to 1.0 there, by model and data set.
@@ -214,14 +211,9 @@ def symbol_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(id for symbol in SYMBOLS for id in tokenizer.encode(symbol, add_special_tokens=False))
 
 
-def reasoner(
-    model: Tyler, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> TylerReasoner:
+def reasoner(model: Tyler, settings: Settings) -> TylerReasoner:
     """SwiReasoning on a model's plain backbone."""
-    sampler = SwiReasoning(model.backbone, settings)
-    return TylerReasoner(
-        name, plain(model), Never(), sampling=sampling, max_new_tokens=max_new_tokens, slots=slots, sampler=sampler
-    )
+    return TylerReasoner("swireasoning", plain(model), Never(), sampler=SwiReasoning(model.backbone, settings))
 
 
-METHOD = Method(Settings, reasoner, KNOBS)
+METHOD = Method(Settings, reasoner, (Knob("max_switches", lowest=1, caps=True),))

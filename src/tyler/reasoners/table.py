@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # for `tyler train --help`
-    from tyler.engine.request import Request
-    from tyler.engine.sampling import Sampling
-    from tyler.tasks.prompts import Question
+from typing import Any
 
 # ---------------------------------------------------------------------------------------------------------- methods
 
@@ -35,12 +30,10 @@ MAX_NEW_TOKENS = "max_new_tokens"
 
 @dataclass(frozen=True)
 class Saved:
-    """The checkpoints of a method that has its own: what recognises one, the class that loads it, how it is asked."""
+    """The checkpoints of a method that has its own: what recognises one, and the class that loads it."""
 
     recognises: Callable[[str], bool]
     model: Any
-    request: Callable[[Any, Question, Sampling, int], Request]
-    """Of a model, a question, a sampling and the most actions."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,8 @@ class Method:
 
     settings: type
     """A frozen dataclass of what an evaluation can change."""
-    reasoner: Callable[..., Any]
-    """`reasoner(model, settings, name=, sampling=, max_new_tokens=, slots=)` is a `Reasoner` with a field `memory`."""
+    reasoner: Callable[[Any, Any], Any]
+    """`reasoner(model, settings)` is a dataclass and a `Servable`."""
     knobs: tuple[Knob, ...] = ()
     """What the length of its answers depends on."""
     saved: Saved | None = None

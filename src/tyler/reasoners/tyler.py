@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
-from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.sampling import Sampling
 from tyler.engine.soft_sampling import Sampler
-from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
-from tyler.tasks import Problem
+from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.tasks.prompts import Question
 
 
-class EngineReasoner(ABC):
-    """What all reasoners on an engine of a model share."""
-
-    name: str
-    model: Any
-    sampling: Sampling
-    max_new_tokens: int
-    slots: int
-    memory: int | None
-
-    @abstractmethod
-    def request(self, question: Question, settings: AnswerSettings) -> Request:
-        """What the engine is asked for a question. Raises ValueError for one that cannot be asked."""
-
-    def continuation(self, prompt_ids: Sequence[int], settings: AnswerSettings) -> Request:
-        """What the engine is asked to continue."""
-        return replace(self.request("a question", settings), prompt_ids=prompt_ids)
-
-    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
-        requests = [
-            self.request(problem, AnswerSettings(of_its_own(self.sampling, problem), self.max_new_tokens))
-            for problem in problems
-        ]
-        answers: list[Trajectory] = self.model.shared_engine.run(
-            requests, slots=self.slots, memory=self.memory, finished=finished
-        )
-        return answers
-
-
 @dataclass(frozen=True)
-class TylerReasoner(EngineReasoner):
+class TylerReasoner(Servable):
     """A model with everything about decoding decided: router, budget, sampling, length, batch, another sampler.
 
     Every problem has a random stream of its own, from the sampling's seed and the problem's id: a router that skips
@@ -78,11 +44,3 @@ class TylerReasoner(EngineReasoner):
             sampler=self.sampler,
         )
         return settings.completed(request)
-
-
-def of_its_own(sampling: Sampling, problem: str | Problem) -> Sampling:
-    """The sampling with a random stream that is the problem's alone, from the seed, the problem's id and its sample."""
-    if isinstance(problem, str):
-        return sampling
-    which = (problem.sample,) if problem.sample else ()
-    return replace(sampling, seed=seed_of(sampling.seed, problem.task, problem.id, *which))

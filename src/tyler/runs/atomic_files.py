@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def atomic_write(path: str | Path, content: bytes | str) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between."""
+    """Write a file so that a reader, or a crash, sees the old content or the new one and nothing between.
+
+    An OSError names this file, not the one that is written first.
+    """
     path = Path(path)
     half_written = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -16,6 +19,9 @@ def atomic_write(path: str | Path, content: bytes | str) -> None:
         sync(half_written)
         os.replace(half_written, path)
         sync(path.parent)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
         half_written.unlink(missing_ok=True)
 

@@ -55,7 +55,7 @@ class TrainingRun:
     @property
     def what(self) -> str:
         """What it trains, as in "Stage 2"."""
-        return str(self._noted("training") or (LOOPS[self.loop].trains if self.loop else "training"))
+        return str(self._noted("training") or "training")
 
     def _noted(self, fact: str) -> Any:
         """What its newest start noted that says so."""
@@ -64,7 +64,7 @@ class TrainingRun:
     @property
     def budget(self) -> int | None:
         """B_O, where it learns from rewards with a budget."""
-        return _at(self.config, "grpo.budget") if self.loop == "stage2" else None
+        return self.config["grpo"]["budget"] if self.loop == "stage2" else None
 
     @property
     def step(self) -> int:
@@ -75,9 +75,8 @@ class TrainingRun:
 
     @property
     def total(self) -> int | None:
-        """The steps that it is to take; None where neither its starts nor the config say so."""
-        section = LOOPS[self.loop].loop if self.loop else None
-        found: int | None = self._noted("steps") or (_at(self.config, f"{section}.steps") if section else None)
+        """The steps that it is to take; None where none of its starts came to its loop."""
+        found: int | None = self._noted("steps")
         return found
 
     @property
@@ -108,9 +107,3 @@ def is_locked(file: Path) -> bool:
     finally:
         os.close(found)
     return False
-
-
-def _at(settings: Any, key: str) -> Any:
-    for part in key.split("."):
-        settings = settings.get(part) if isinstance(settings, dict) else None
-    return settings

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tyler.runs.threads import cores
+
 PACKAGES = ("tyler-reasoning", "torch", "transformers", "peft", "accelerate", "safetensors", "numpy")
 THREAD_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_NUM_THREADS")
 
@@ -23,7 +25,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor(),
         "packages": {name: _package_version(name) for name in PACKAGES},
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cores": cores(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "thread_settings": {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ},
     }

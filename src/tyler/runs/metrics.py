@@ -11,14 +11,10 @@ class Metrics:
     `{reward}` for each reward's."""
 
     title: str
-    about: str
     meanings: dict[str, str]
-    trains: str
-    """What a run with these keys trains, in a word."""
-    loop: str | None
-    """The section of the config with its steps; None where several trainings log these keys."""
     sections: tuple[str, ...]
     """The sections of the config that such a run alone reads."""
+    about: str = ""
 
     @property
     def prefix(self) -> str:
@@ -37,9 +33,9 @@ def _learning(prefix: str, loss: str, learner: str, more: dict[str, str]) -> dic
     }
 
 
-def _from_traces(prefix: str, loop: str, learner: str, more: dict[str, str]) -> dict[str, str]:
+def _from_traces(prefix: str, learner: str, more: dict[str, str]) -> dict[str, str]:
     """What every loop on traces logs."""
-    development = f"the same loss on development problems, without dropout, every `{loop}.eval_every` steps; chooses "
+    development = "the same loss on development problems, without dropout, every `eval_every` steps; chooses "
     shared = {"seconds": "wall time of the step", "development_loss": f"{development}`checkpoints/best`"}
     loss = "cross-entropy per visible target token of the batch, in nats"
     return _learning(prefix, loss, learner, more | shared)
@@ -76,28 +72,20 @@ def _from_rewards(prefix: str, loss: str, learner: str, more: dict[str, str]) ->
     return _learning(prefix, loss, learner, shared | more)
 
 
+GREEDY = {
+    "greedy/accuracy": "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
+}
 SPEED = {"tokens_per_second": "prompt and target tokens of the batch over its wall time"}
 
 STAGE1 = Metrics(
     "Stage 1",
-    "",
-    _from_traces("stage1", "stage1", "Phi", {"insertions": "mean number of latent blocks per example"} | SPEED),
-    trains="Stage 1",
-    loop="stage1",
+    _from_traces("stage1", "Phi", {"insertions": "mean number of latent blocks per example"} | SPEED),
     sections=("stage1",),
 )
-SFT = Metrics("SFT", "", _from_traces("sft", "sft", "eta", SPEED), trains="SFT", loop="sft", sections=("sft",))
-SOFTCOT = Metrics(
-    "SoftCoT",
-    "",
-    _from_traces("softcot", "softcot", "the Linear", SPEED),
-    trains="SoftCoT",
-    loop="softcot",
-    sections=("softcot",),
-)
+SFT = Metrics("SFT", _from_traces("sft", "eta", SPEED), sections=("sft",))
+SOFTCOT = Metrics("SoftCoT", _from_traces("softcot", "the Linear", SPEED), sections=("softcot",))
 STAGE2 = Metrics(
     "Stage 2",
-    "Means are over the rollouts of the step unless said otherwise.",
     _from_rewards(
         "stage2",
         "L_stage2 of the step's last update",
@@ -116,10 +104,8 @@ STAGE2 = Metrics(
             "operator_clip_share": "share of operator invocations where the clip binds",
         },
     )
+    | GREEDY
     | {
-        "greedy/accuracy": (
-            "greedy accuracy on development problems, every `stage2.eval_every` steps; chooses `checkpoints/best`"
-        ),
         "greedy/invocations": "operator invocations per greedy answer",
         "greedy/invocations_{operator}": "the same for one operator",
         "calibration/{operator}_at_boundaries": (
@@ -127,26 +113,18 @@ STAGE2 = Metrics(
         ),
         "calibration/elsewhere": "step 0: mean probability of any operator where no rule proposes one",
     },
-    trains="Stage 2",
-    loop="stage2",
     sections=("stage2", "grpo"),
+    about="Means are over the rollouts of the step unless said otherwise.",
 )
 MEMGEN_WEAVER = Metrics(
     "MemGen: the weaver on traces",
-    "",
     _from_traces(
-        "memgen_weaver",
-        "memgen.weaver",
-        "the weaver",
-        {"blocks": "mean number of latent blocks per trace, the prompt's included"},
+        "memgen_weaver", "the weaver", {"blocks": "mean number of latent blocks per trace, the prompt's included"}
     ),
-    trains="MemGen weaver",
-    loop="memgen.weaver",
     sections=("memgen",),
 )
 MEMGEN_GRPO = Metrics(
     "MemGen: GRPO of the weaver or of the trigger",
-    "Means are over the answers of the step. The loss and what follows it are missing where no trigger was asked.",
     _from_rewards(
         "memgen_grpo",
         "L_GRPO of the step's last update",
@@ -155,15 +133,12 @@ MEMGEN_GRPO = Metrics(
             "insertions": "blocks after delimiters per answer",
             "consultations": "times that the trigger was asked per answer",
             "agreed": "share of its answers that were yes",
-            "greedy_accuracy": (
-                "greedy accuracy on development problems, every `eval_every` steps; chooses `checkpoints/best`"
-            ),
-            "greedy_insertions": "blocks after delimiters per greedy answer",
         },
-    ),
-    trains="MemGen GRPO",
-    loop=None,
+    )
+    | GREEDY
+    | {"greedy/insertions": "blocks after delimiters per greedy answer"},
     sections=("memgen",),
+    about="Means are over the answers of the step. Where no trigger was asked, there is no loss nor what follows it.",
 )
 
 EVERY = (STAGE1, SFT, SOFTCOT, STAGE2, MEMGEN_WEAVER, MEMGEN_GRPO)

@@ -17,15 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 logger = logging.getLogger(__name__)
 
 VARIABLE = "OMP_NUM_THREADS"
-STAT = Path("/proc/stat")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 EVERY = 30.0
 """Seconds between two looks at the cores while a command runs."""
-NICE, IDLE, IOWAIT = 1, 3, 4
-"""Places in a line of /proc/stat."""
 
 
 def cores() -> int:
@@ -49,13 +48,12 @@ class CoreUse:
     @classmethod
     def now(cls) -> CoreUse | None:
         """None where the system does not say. What runs at low priority gives way, and counts as free."""
-        if sys.platform != "linux" or not STAT.exists():
+        if sys.platform != "linux" or not Path("/proc/stat").exists():
             return None
-        ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-        low = [] if os.getpriority(os.PRIO_PROCESS, 0) > 0 else [NICE]
-        lines = [line.split() for line in STAT.read_text().splitlines() if line.startswith("cpu")]
-        ticks = sum(int(line[1 + place]) for line in lines if line[0] in ours for place in (IDLE, IOWAIT, *low))
-        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+        times, niced = psutil.cpu_times(percpu=True), os.getpriority(os.PRIO_PROCESS, 0) > 0
+        ours = [times[core] for core in os.sched_getaffinity(0)]
+        free = sum(one.idle + one.iowait + (0.0 if niced else one.nice) for one in ours)
+        return cls(time.monotonic(), free, time.process_time())
 
     def busy_until(self, later: CoreUse) -> float:
         """How many cores other programs have used in the mean from now to `later`."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tyler.config.files import flatten
 from tyler.config.sections import TrackingConfig
 from tyler.runs.atomic_files import atomic_write
 from tyler.runs.run import TRACKING, resume_hint
@@ -94,7 +95,7 @@ def mlflow(start: Start) -> GeneralTracker:
     known = start.kept("mlflow-id")
     opened = _started(MLflowTracker(start.project, run_id=known, run_name=None if known else start.name))
     if known is None:
-        opened.store_init_configuration({key: str(value)[:500] for key, value in flat(start.config).items()})
+        opened.store_init_configuration({key: str(value)[:500] for key, value in flatten(start.config).items()})
     atomic_write(start.folder / "mlflow-id", str(opened.tracker.info.run_id))
     return opened
 
@@ -128,7 +129,8 @@ class FailSafeTracker:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show the metrics of a step."""
-        self._try(lambda: self._tracker.log(numbers(metrics), step=step))
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        self._try(lambda: self._tracker.log(numbers, step=step))
 
     def finish(self) -> None:
         """Send what is still under way."""
@@ -139,12 +141,9 @@ class FailSafeTracker:
             if not self._failed:
                 action()
         except Exception as error:
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        self._failed = True
-        told = f"{type(error).__name__}: {error}"
-        logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, told)
+            self._failed = True
+            told = f"{type(error).__name__}: {error}"
+            logger.warning("%s fails (%s); the run continues without it, metrics.jsonl has all", self._name, told)
 
 
 def check_tracker(settings: TrackingConfig) -> None:
@@ -179,16 +178,3 @@ def open_tracker(
             f"{settings.tool} cannot start: {error}; fix that, or do without it (tracking.tool=none), and resume with "
             f"{resume_hint(run)}"
         ) from error
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
-
-
-def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that can be drawn."""
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}

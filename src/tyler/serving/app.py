@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache, partial
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
 import tyler
 from tyler.reasoners.reasoner import Servable
-from tyler.serving import chat, completions, errors, messages, openapi, page, page_api, responses, tokens
+from tyler.serving import completions, errors, messages, page, page_api, tokens
+from tyler.serving.bodies import KINDS
+from tyler.serving.chat import Chat, ChatRequest
+from tyler.serving.event_stream import Rendering, generating
 from tyler.serving.guard import Guard
+from tyler.serving.messages import Message, MessagesRequest
+from tyler.serving.responses import Output, ResponsesRequest
+from tyler.serving.schema import Body
 from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
+
+CONVERSATIONS: tuple[tuple[str, type[Body], type[Rendering[Any]]], ...] = (
+    ("/v1/chat/completions", ChatRequest, Chat),
+    ("/v1/responses", ResponsesRequest, Output),
+    ("/v1/messages", MessagesRequest, Message),
+)
+"""Endpoints that answer conversations: what each takes, and how it tells the answers."""
 
 
 def create_app(servable: Servable, settings: ServerSettings, weights: str) -> FastAPI:
@@ -40,12 +58,21 @@ def create_app(servable: Servable, settings: ServerSettings, weights: str) -> Fa
     )
     app.state.service = service
     errors.install(app)
-    for endpoint in (chat, completions, responses, messages, tokens, page_api):
+    for path, kind, rendering in CONVERSATIONS:
+        app.include_router(generating(service, path, kind, rendering))
+    for endpoint in (completions, messages, tokens, page_api):
         app.include_router(endpoint.routes(service))
     app.include_router(page.routes())
     add_status(app, service)
-    openapi.describe(app)
+    app.openapi = cache(partial(described, app))  # type: ignore[method-assign]
     app.add_middleware(Guard, settings=settings, metrics=service.metrics)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.origins,
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("*",),
+        expose_headers=("x-request-id", "retry-after"),
+    )
     return app
 
 
@@ -54,12 +81,12 @@ def add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [described(service, name) for name in service.settings.names]}
+        return {"object": "list", "data": [model_of(service, name) for name in service.settings.names]}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         service.check_model(name)
-        return described(service, name)
+        return model_of(service, name)
 
     @app.get("/version")
     async def version() -> dict[str, str]:
@@ -84,7 +111,7 @@ def add_status(app: FastAPI, service: Service) -> None:
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def described(service: Service, name: str) -> dict[str, Any]:
+def model_of(service: Service, name: str) -> dict[str, Any]:
     """The model as a list of models has it, under one of its names."""
     backbone, prompt = service.servable.model.backbone, service.servable.model.prompt
     about = {"method": service.servable.name, "backbone": backbone.id, "weights": service.weights}
@@ -96,3 +123,48 @@ def described(service: Service, name: str) -> dict[str, Any]:
         "max_model_len": backbone.max_positions,
         "tyler": {**about, "instruction": prompt.instruction},
     }
+
+
+# -- the description of the API ---------------------------------------------------------------------------------------
+
+
+class Detail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """Every answer that is none, but at Anthropic's endpoints."""
+
+    error: Detail
+
+
+REFUSALS = {
+    "400": "A field is wrong, unknown, or not supported; `param` names it",
+    "401": "The API key is missing or wrong",
+    "403": "The host or the page's origin is not allowed",
+    "404": "The model is not served here",
+    "408": "The body did not come in time",
+    "413": "The body is too large",
+    "429": "Too many answers or bodies wait; see Retry-After",
+    "500": "The engine failed",
+    "503": "The server is shutting down",
+}
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The description of all endpoints."""
+    found: dict[str, Any] = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    kinds = [(kind, "validation") for kind in (Error, *KINDS.values())]
+    _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    found["components"] = {"schemas": schemas["$defs"]}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    for operation in (operation for methods in found["paths"].values() for operation in methods.values()):
+        operation["responses"].pop("422", None)
+        sent = REFUSALS if "requestBody" in operation else ("401", "403")
+        operation["responses"] |= {one: {"description": REFUSALS[one], "content": content} for one in sent}
+    return found

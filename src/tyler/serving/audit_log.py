@@ -36,35 +36,23 @@ def private(path: str, flags: int) -> int:
 
 
 class LineHandler(RotatingFileHandler):
-    """Writes whole lines into a file of at most `max_bytes`, keeping `files` of them, and counts what becomes of them.
-
-    Unlike its base, it leaves no torn line and keeps nothing for later when the disk is full.
-    """
-
-    def __init__(self, path: Path, metrics: Metrics, *, max_bytes: int, files: int) -> None:
-        self._metrics, self._losing, self._lost = metrics, False, False
-        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8", errors="backslashreplace")
+    """A file of lines that only its owner may read."""
 
     def _open(self) -> Any:
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=private)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        size = self.stream.tell() if self.stream is not None else None
-        self._lost = False
-        super().emit(record)
-        if not self._lost:
-            self._metrics.log_lines.inc()
-            self._losing = False
-            return
-        self._metrics.log_lost.inc()
-        self._discard(size)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """A line could not be written."""
-        self._lost = True
-        if not self._losing:
-            logger.error("lines of the audit log are lost until it can be written", exc_info=True)
-        self._losing = True
+    def write(self, record: logging.LogRecord) -> None:
+        """Write a whole line, after a rotation where it would make the file too large. Raises OSError for none."""
+        size = None
+        try:
+            if self.shouldRollover(record):
+                self.doRollover()
+            size = self.stream.tell()
+            self.stream.write(record.msg + "\n")
+            self.stream.flush()
+        except OSError:
+            self._discard(size)
+            raise
 
     def _discard(self, size: int | None) -> None:
         """Take back what was written of a line, and open the file anew for the next one."""
@@ -84,7 +72,9 @@ class AuditLog:
         check_writable(path)
         self._metrics, self._lock, self._waiting = metrics, threading.Lock(), 0
         self._queue = queue.SimpleQueue[logging.LogRecord | None]()
-        self._file = LineHandler(path, metrics, max_bytes=max_bytes, files=files)
+        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
+        self._file = LineHandler(path, maxBytes=max_bytes, backupCount=files - 1, **options)
+        self._losing = False
         self._listener = QueueListener(self._queue, self._file)
         self._listener.handle = self._write  # type: ignore[method-assign]
         self._listener.start()
@@ -105,6 +95,15 @@ class AuditLog:
         self._file.close()
 
     def _write(self, record: logging.LogRecord) -> None:
-        self._file.handle(record)
+        try:
+            self._file.write(record)
+        except OSError:
+            self._metrics.log_lost.inc()
+            if not self._losing:
+                logger.error("lines of the audit log are lost until it can be written", exc_info=True)
+            self._losing = True
+        else:
+            self._metrics.log_lines.inc()
+            self._losing = False
         with self._lock:
             self._waiting -= len(record.msg)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from tyler.serving.errors import ApiError, of_validation, shortened
 from tyler.serving.schema import Body
@@ -24,10 +22,16 @@ LARGE = 64 * 2**10
 MOST_STRINGS, MOST_CONTAINERS, MOST_VALUES = 2**15, 2**13, 2**19
 """Of a body: a value takes up to a hundred times its bytes once it is parsed."""
 STRING = re.compile(rb'"[^"]*"')
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 ONE_AT_A_TIME = asyncio.Lock()
+KINDS: dict[str, type[Body]] = {}
+"""Every body that an endpoint takes, by its name in the description of the API."""
 
-logger = logging.getLogger(__name__)
+
+def takes(kind: type[Body]) -> dict[str, Any]:
+    """What a POST route says of its body, which it reads itself: parsing is bounded and may leave the event loop."""
+    KINDS[kind.__name__] = kind
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
+    return {"response_model": None, "openapi_extra": {"requestBody": {"required": True, "content": content}}}
 
 
 async def read(kind: type[Kind], http: Request, unknown: UnknownFields) -> Kind:
@@ -47,14 +51,15 @@ async def read(kind: type[Kind], http: Request, unknown: UnknownFields) -> Kind:
 def parse(kind: type[Kind], body: bytes, unknown: UnknownFields) -> Kind:
     """The fields of a body. Raises ApiError for what is wrong with it."""
     check_shape(body)
-    ignored: list[str] = []
     try:
-        fields = kind.model_validate(loaded(body), context={"unknown": unknown, "ignored": ignored})
+        content = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        half = "; a text holds half a character" if "hex escape" in str(error) else ""
+        raise ApiError(400, f"the body is not valid JSON: {error}{half}", code="invalid_json") from None
+    try:
+        return kind.model_validate(content, extra="forbid" if unknown == "refuse" else "ignore")
     except ValidationError as error:
         raise of_validation(error) from None
-    if ignored:
-        logger.info("ignored fields of a request: %s", ", ".join(map(shortened, ignored[:20])))
-    return fields
 
 
 def check_shape(body: bytes) -> None:
@@ -72,47 +77,3 @@ def check_shape(body: bytes) -> None:
     ):
         if count > most:
             raise ApiError(400, f"the body has more than {most} {name}; send fewer", code="too_complex")
-
-
-def loaded(body: bytes) -> Any:
-    """The JSON of a body. Raises ApiError for what is not JSON, or holds half a character."""
-    try:
-        text = body.decode()
-        content = json.loads(text, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
-        detail = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, f"the body is not valid JSON: {detail}", code="invalid_json") from None
-    if not isinstance(content, dict):
-        raise ApiError(400, f"the body is a {type(content).__name__}; send an object", code="invalid_json")
-    if SURROGATE.search(text):
-        for one in texts_in(content):
-            check_whole_characters(one)
-    return content
-
-
-def refuse_constant(name: str) -> None:
-    """Raise ValueError: NaN and Infinity are not JSON."""
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def check_whole_characters(text: str) -> None:
-    """Raise ApiError for half a surrogate pair, which JSON can say and no text can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        message = f"a text holds {half!r}, which is half a character; send whole ones"
-        raise ApiError(400, message, code="invalid_value") from None
-
-
-def texts_in(content: Any) -> Iterator[str]:
-    """Every text of parsed JSON, keys included."""
-    waiting = [content]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value

@@ -2,117 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from functools import partial
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from pydantic import Field, model_validator
 
 from tyler.engine.request import TokenEvent
-from tyler.serving.bodies import read
 from tyler.serving.conversation import Conversation
 from tyler.serving.errors import ApiError
-from tyler.serving.event_stream import DONE, answered, data
-from tyler.serving.generation import Answer, Failed, Finished, Generation, Invocation, Piece, Started, Text, mark
-from tyler.serving.openapi import takes
-from tyler.serving.schema import ChatMessage, ChatRequest, text_of
+from tyler.serving.event_stream import DONE, Event, Rendering
+from tyler.serving.generation import Answer, Failed, Finished, Invocation, Piece, Started, Text, mark
+from tyler.serving.schema import Count, Effort, Limits, Messages, Sampled, conversation_of
 from tyler.serving.scoring import entries_of
-from tyler.serving.service import Limits, Service
+
+Choosing = TypeVar("Choosing", bound=Sampled)
 
 
-def routes(service: Service) -> APIRouter:
-    """The endpoint."""
-    router = APIRouter()
+class ChatRequest(Sampled):
+    """An assistant's turn at the end is the beginning of the answer."""
 
-    @router.post("/v1/chat/completions", **takes(ChatRequest))
-    async def chat_completions(http: Request) -> Response:
-        body = await read(ChatRequest, http, service.settings.unknown_fields)
-        generation = await begin(service, body, http)
-        stream = partial(streamed, service, body, generation) if body.stream else None
-        return await answered(http, service.settings, generation, partial(whole, service, body, generation), stream)
+    messages: Messages
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    reasoning_effort: Effort | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
 
-    return router
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ApiError(400, "max_tokens and max_completion_tokens say the same; send one", param="max_tokens")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
+        return self
 
+    @property
+    def limits(self) -> Limits:
+        field = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return Limits(self.max_completion_tokens or self.max_tokens, field, effort=self.reasoning_effort)
 
-async def begin(service: Service, body: ChatRequest, http: Request) -> Generation:
-    """Queue the answers. Raises ApiError for fields that do not go together."""
-    if body.max_tokens is not None and body.max_completion_tokens is not None:
-        raise ApiError(400, "max_tokens and max_completion_tokens say the same; send one", param="max_tokens")
-    if body.top_logprobs is not None and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs=true", param="top_logprobs")
-    if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options needs stream=true", param="stream_options")
-    length_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    limits = Limits(body.max_completion_tokens or body.max_tokens, length_field, effort=body.reasoning_effort)
-    n = body.n or 1
-    settings = service.answer_settings(body, limits, n=n, seed=body.seed)
-    return await service.generate(http, body, await service.requests(conversation(body.messages), settings, n))
+    @property
+    def alternatives(self) -> int:
+        return self.top_logprobs or 0
 
-
-def conversation(messages: list[ChatMessage]) -> Conversation:
-    """The messages as the prompt takes them."""
-    return Conversation.of((one.role, text_of(one.content), f"messages.{at}") for at, one in enumerate(messages))
-
-
-# -- one answer ------------------------------------------------------------------------------------------------------
+    @property
+    def conversation(self) -> Conversation:
+        """The messages as the prompt takes them."""
+        return conversation_of(self.messages)
 
 
-async def whole(service: Service, body: ChatRequest, generation: Generation) -> dict[str, Any]:
-    """The complete answer."""
-    answers = await generation.finished()
-    choices = [choice(service, index, answer) for index, answer in enumerate(answers)]
-    if body.logprobs:
-        for one, answer in zip(choices, answers, strict=True):
-            one["logprobs"] = logprobs(service, answer.tokens)
-    usage = generation.usage.of_chat()
-    return envelope(service, generation, "chat.completion") | {"choices": choices, "usage": usage}
+class Choices(Rendering[Choosing]):
+    """One object with a choice for each answer, or chunks with some of each: what chats and completions have."""
+
+    last, prefix, kind, chunk_kind = DONE, "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    @abstractmethod
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
+        """A choice of a chunk; None for a piece of which nothing is said."""
+
+    @abstractmethod
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        """A choice of the one object, but for what all of them have."""
+
+    def add(self, piece: Piece) -> Iterator[Event]:
+        if isinstance(piece, Failed):
+            yield None, piece.error.body()
+        elif (shown := self.part(self.generation.answers[piece.index], piece)) is not None:
+            yield None, self._chunk([shown])
+
+    def ended(self) -> Iterator[Event]:
+        if self.body.includes_usage:
+            yield None, self._chunk([]) | {"usage": self.generation.usage.of_chat()}
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        choices = [
+            {"index": answer.index, "finish_reason": answer.finish_reason, "tyler": answer.details()}
+            | self.choice(answer)
+            for answer in self.generation.answers
+        ]
+        return self._envelope(self.kind) | {"choices": choices, "usage": self.generation.usage.of_chat()}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """An object of a stream; where usage is asked for, all but the last have none."""
+        usage = {"usage": None} if self.body.includes_usage else {}
+        return self._envelope(self.chunk_kind) | usage | {"choices": choices}
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        id, created = f"{self.prefix}-{self.generation.id}", self.generation.created
+        return {"id": id, "object": kind, "created": created, "model": self.model}
 
 
-def envelope(service: Service, generation: Generation, kind: str) -> dict[str, Any]:
-    """What every object about an answer begins with."""
-    model, id = service.settings.name, f"chatcmpl-{generation.id}"
-    return {"id": id, "object": kind, "created": generation.created, "model": model}
+class Chat(Choices[ChatRequest]):
+    """Text as content, and operators as reasoning for people, where they were called."""
 
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if answer.invocations and self.style != "hidden":
+            message["reasoning_content"] = "\n".join(map(mark, answer.invocations))
+        return {"message": message, "logprobs": self._logprobs(answer.tokens)}
 
-def choice(service: Service, index: int, answer: Answer) -> dict[str, Any]:
-    """One answer with its text, its reasoning for people, and its invocations for programs."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-    if answer.invocations and service.settings.invocations != "hidden":
-        message["reasoning_content"] = "\n".join(map(mark, answer.invocations))
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": None,
-        "finish_reason": answer.finish_reason,
-        "tyler": answer.details(),
-    }
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any]:
+        shown = part(answer, piece)
+        return shown | {"logprobs": self._logprobs(piece.tokens)} if isinstance(piece, Text) else shown
 
-
-def logprobs(service: Service, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
-    """log p of tokens, and of the most probable ones at their places."""
-    return {"content": entries_of(service.tokenizer, tokens), "refusal": None}
-
-
-# -- a stream --------------------------------------------------------------------------------------------------------
-
-
-async def streamed(service: Service, body: ChatRequest, generation: Generation) -> AsyncGenerator[bytes, None]:
-    """The answer as it is decoded, then its usage if requested."""
-    start = envelope(service, generation, "chat.completion.chunk")
-    start |= {"usage": None} if body.includes_usage else {}
-    async for pieces in generation.pieces(service.settings.invocations):
-        for piece in pieces:
-            if isinstance(piece, Failed):
-                yield data(ApiError(500, piece.message, code="engine_failed").body())
-                return
-            shown = part(generation.answers[piece.index], piece)
-            if body.logprobs and isinstance(piece, Text):
-                shown["logprobs"] = logprobs(service, piece.tokens)
-            yield data(start | {"choices": [shown]})
-    if body.includes_usage:
-        yield data(start | {"choices": [], "usage": generation.usage.of_chat()})
-    yield DONE
+    def _logprobs(self, tokens: Sequence[TokenEvent]) -> dict[str, Any] | None:
+        """log p of tokens, and of the most probable ones at their places, where that is asked for."""
+        if not self.body.logprobs:
+            return None
+        return {"content": entries_of(self.service.tokenizer, tokens), "refusal": None}
 
 
 def part(answer: Answer, piece: Piece) -> dict[str, Any]:

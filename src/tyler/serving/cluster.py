@@ -99,6 +99,7 @@ def app(arguments: Arguments) -> serve.Application:
         ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
         max_ongoing_requests=settings.slots + settings.max_queue,
         graceful_shutdown_timeout_s=settings.drain_seconds,
+        health_check_period_s=2.0,
     )
     return deployment.bind()
 

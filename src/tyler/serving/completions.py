@@ -3,35 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from pydantic import Field, model_validator
+from starlette.responses import Response
 
 from tyler.engine.request import TokenEvent
-from tyler.serving.bodies import read
-from tyler.serving.chat import part
+from tyler.serving.bodies import read, takes
+from tyler.serving.chat import Choices, part
 from tyler.serving.errors import ApiError
-from tyler.serving.event_stream import DONE, answered, data, unless_disconnected
-from tyler.serving.generation import Answer, Failed, Finished, Generation, Started, Text, Usage
-from tyler.serving.openapi import takes
-from tyler.serving.schema import USUAL_TOKENS, CompletionRequest
+from tyler.serving.event_stream import answered
+from tyler.serving.generation import Answer, Finished, Generation, Piece, Started, Text
+from tyler.serving.schema import Ids, Limits, Sampled
+from tyler.serving.schema import Text as BoundedText
 from tyler.serving.scoring import Scored, name_of, score_prompt, token_text, told
-from tyler.serving.service import Limits, Service
+from tyler.serving.service import Service
+
+MOST_PROMPTS = 512
+USUAL_TOKENS = 16
+"""Of a completion that does not say, as in OpenAI's API; fewer where the server allows fewer."""
 
 
-@dataclass(frozen=True)
-class Continued:
-    """A prompt as token ids, the scores of its tokens where it is echoed with them, and its text where it is echoed."""
+class CompletionRequest(Sampled):
+    """A text, or token ids, or several of either."""
 
-    ids: list[int]
-    text: str
-    scores: list[Scored]
+    prompt: (
+        BoundedText
+        | Ids
+        | Annotated[list[BoundedText], Field(max_length=MOST_PROMPTS, fail_fast=True)]
+        | Annotated[list[Ids], Field(max_length=MOST_PROMPTS, fail_fast=True)]
+    )
+    max_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    echo: bool | None = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Literal[1] | None = None
+
+    @model_validator(mode="after")
+    def _nothing_only_with_echo(self) -> Self:
+        if self.max_tokens == 0 and (not self.echo or self.stream or self.answers > 1):
+            message = "max_tokens=0 only with echo, without stream and n; else send 1 or more"
+            raise ApiError(400, message, param="max_tokens")
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_tokens or None, usual=USUAL_TOKENS)
+
+    @property
+    def answers(self) -> int:
+        return 0 if self.max_tokens == 0 else super().answers
+
+    @property
+    def alternatives(self) -> int:
+        return self.logprobs or 0
 
 
 def routes(service: Service) -> APIRouter:
@@ -41,28 +70,12 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/completions", **takes(CompletionRequest))
     async def completions(http: Request) -> Response:
         body = await read(CompletionRequest, http, service.settings.unknown_fields)
-        check(service, body)
+        service.check_model(body.model)
         ids = await asyncio.to_thread(prompts_of, service, body.prompt)
-        if body.max_tokens == 0:
-            service.answer_settings(body, Limits(1), seed=body.seed)  # refuses what it would
-            return JSONResponse(await unless_disconnected(http, echoed(service, body, ids, http)))
-        generation = await begin(service, body, ids, http)
-        stream = partial(streamed, service, body, generation, ids) if body.stream else None
-        one = partial(whole, service, body, generation, ids)
-        return await answered(http, service.settings, generation, one, stream)
+        generation = await service.begin(http, body, ids)
+        return await answered(http, Completion(service, body, generation))
 
     return router
-
-
-def check(service: Service, body: CompletionRequest) -> None:
-    """Raise ApiError for fields that do not go together."""
-    service.check_model(body.model)
-    if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options needs stream=true", param="stream_options")
-    if body.max_tokens == 0 and (not body.echo or body.stream or (body.n or 1) > 1):
-        raise ApiError(
-            400, "max_tokens=0 only with echo, without stream and n; else send 1 or more", param="max_tokens"
-        )
 
 
 def prompts_of(service: Service, prompt: str | list[int] | list[str] | list[list[int]]) -> list[list[int]]:
@@ -72,13 +85,16 @@ def prompts_of(service: Service, prompt: str | list[int] | list[str] | list[list
     if not many:
         raise ApiError(400, "0 prompts; send at least one", param="prompt")
     service.check_characters(text for text in many if isinstance(text, str))
+    longest = service.servable.model.backbone.max_positions
     ids = [tokens_of(service, one) if isinstance(one, str) else one for one in many]
-    known = service.servable.model.backbone.vocab_size
     for one in ids:
         if not one:
             raise ApiError(400, "a prompt is empty; send at least one token", param="prompt")
-        if max(one) >= known:
-            raise ApiError(400, f"token id {max(one)} is out of range; ids go to {known - 1}", param="prompt")
+        service.check_ids(one, "prompt")
+        if len(one) > longest:
+            message = f"the prompt has {len(one)} tokens, and this model's context {longest} positions"
+            code = "context_length_exceeded"
+            raise ApiError(400, f"{message}; shorten the prompt", param="prompt", code=code)
     return ids
 
 
@@ -89,81 +105,71 @@ def tokens_of(service: Service, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=first is None or not text.startswith(first), verbose=False))
 
 
-async def begin(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> Generation:
-    """Queue the continuations of every prompt, `n` of each."""
-    given = "max_tokens" in body.model_fields_set
-    limits = Limits(body.max_tokens if given else min(USUAL_TOKENS, service.settings.max_new_tokens))
-    settings = service.answer_settings(body, limits, n=body.n or 1, seed=body.seed)
-    service.check_room(len(ids) * (body.n or 1))
-    requests = [request for one in ids for request in await service.requests(one, settings, body.n or 1)]
-    return await service.generate(http, body, requests, prompts=len(ids))
+@dataclass(frozen=True)
+class Echoed:
+    """A prompt as the answer repeats it: its text, and the scores of its tokens; empty where it is not echoed."""
+
+    text: str = ""
+    scores: Sequence[Scored] = ()
 
 
-# -- whole -----------------------------------------------------------------------------------------------------------
-
-
-async def whole(
-    service: Service, body: CompletionRequest, generation: Generation, ids: Sequence[list[int]]
-) -> dict[str, Any]:
-    """All continuations."""
-    answers, n = await generation.finished(), body.n or 1
-    choices = []
-    for at, one in enumerate(ids):
-        prompt = await continued(service, body, one)
-        for index in range(at * n, at * n + n):
-            choices.append(choice(service, body, index, prompt, answers[index]))
-    start = envelope(service, generation.id, generation.created)
-    return start | {"choices": choices, "usage": generation.usage.of_chat()}
-
-
-async def echoed(service: Service, body: CompletionRequest, ids: Sequence[list[int]], http: Request) -> dict[str, Any]:
-    """The prompts alone, scored."""
-    choices, created = [], int(time.time())
-    for one in ids:
-        check_length(service, one)
-    with service.scoring(http, body, ids) as id:
-        for index, one in enumerate(ids):
-            prompt = await continued(service, body, one)
-            scores = None if body.logprobs is None else logprobs(service, prompt.scores, 0)
-            choices.append({"index": index, "text": prompt.text, "logprobs": scores, "finish_reason": "length"})
-    usage = Usage(sum(map(len, ids)), 0, 0).of_chat()
-    return envelope(service, id, created) | {"choices": choices, "usage": usage}
-
-
-def check_length(service: Service, ids: Sequence[int]) -> None:
-    """Raise ApiError for a prompt that the model cannot hold."""
-    longest = service.servable.model.backbone.max_positions
-    if len(ids) > longest:
-        message = f"the prompt has {len(ids)} tokens, and this model's context {longest} positions; shorten the prompt"
-        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
-
-
-async def continued(service: Service, body: CompletionRequest, ids: list[int]) -> Continued:
+async def echoed(service: Service, body: CompletionRequest, ids: Sequence[int]) -> Echoed:
     """A prompt, scored where that is asked for."""
     if not body.echo:
-        return Continued(ids, "", [])
-    scores = []
+        return Echoed()
+    scores = list[Scored]()
     if body.logprobs is not None:
         scores = await service.dispatcher.between_steps(partial(score_prompt, ids=ids, top=body.logprobs))
-    return Continued(ids, str(service.tokenizer.decode(ids)), scores)
+    return Echoed(str(service.tokenizer.decode(list(ids))), scores)
 
 
-def envelope(service: Service, id: str, created: int) -> dict[str, Any]:
-    """What every object begins with."""
-    return {"id": f"cmpl-{id}", "object": "text_completion", "created": created, "model": service.settings.name}
+class Completion(Choices[CompletionRequest]):
+    """Texts, after their prompts where these are echoed. Invocations stand beside the text only."""
 
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-def choice(service: Service, body: CompletionRequest, index: int, prompt: Continued, answer: Answer) -> dict[str, Any]:
-    """One continuation, after its prompt where that is echoed."""
-    scored: list[Scored | TokenEvent] = [*prompt.scores, *told(answer.tokens), *ending(answer)]
-    found = None if body.logprobs is None else logprobs(service, scored, 0)
-    return {
-        "index": index,
-        "text": prompt.text + answer.text,
-        "logprobs": found,
-        "finish_reason": answer.finish_reason,
-        "tyler": answer.details(),
-    }
+    def __init__(self, service: Service, body: CompletionRequest, generation: Generation) -> None:
+        super().__init__(service, body, generation)
+        self.style = "inline"
+        self._prompts = list[Echoed]()
+        self._sent = [0] * len(generation.answers)  # characters of each
+
+    async def prepare(self) -> None:
+        self._prompts = [await echoed(self.service, self.body, ids) for ids in self.generation.prompts]
+        if not self.generation.answers:
+            self.generation.done()
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        found = super().whole(pieces)
+        if not self.generation.answers:  # prompts that were only scored
+            scores = [logprobs(self.service, self.body, prompt.scores) for prompt in self._prompts]
+            found["choices"] = [
+                {"index": index, "text": prompt.text, "logprobs": its, "finish_reason": "length"}
+                for index, (prompt, its) in enumerate(zip(self._prompts, scores, strict=True))
+            ]
+        return found
+
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        prompt = self._prompts[answer.index // self.body.answers]
+        scored = [*prompt.scores, *told(answer.tokens), *ending(answer)]
+        return {"text": prompt.text + answer.text, "logprobs": logprobs(self.service, self.body, scored)}
+
+    def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:
+        shown, scored = part(answer, piece), list[Scored | TokenEvent]()
+        text = shown.pop("delta").get("content", "")
+        match piece:
+            case Started(index=index):
+                if not self.body.echo:
+                    return None
+                prompt = self._prompts[index // self.body.answers]
+                text, scored = prompt.text, [*prompt.scores]
+            case Text(tokens=tokens):
+                scored = [*told(tokens)]
+            case Finished():
+                scored = [*ending(answer)]
+        start = self._sent[answer.index]
+        self._sent[answer.index] += len(text)
+        return shown | {"text": text, "logprobs": logprobs(self.service, self.body, scored, start) if scored else None}
 
 
 def ending(answer: Answer) -> list[Scored]:
@@ -174,48 +180,17 @@ def ending(answer: Answer) -> list[Scored]:
     return [] if answer.tokens else [Scored(None, "", None)]
 
 
-def logprobs(service: Service, scored: Sequence[Scored | TokenEvent], start: int) -> dict[str, Any]:
-    """Scores as completions have them: lists over the tokens, whose text begins at the character `start`."""
-    offsets = list(accumulate((len(one.text) for one in scored), initial=start))[: len(scored)]
+def logprobs(
+    service: Service, body: CompletionRequest, scored: Sequence[Scored | TokenEvent], start: int = 0
+) -> dict[str, Any] | None:
+    """Scores as completions have them, where they are asked for: lists over the tokens, whose text begins at the
+    character `start`."""
+    if body.logprobs is None:
+        return None
     tops = [{token_text(service.tokenizer, token): logprob for token, logprob in reversed(one.top)} for one in scored]
     return {
         "tokens": [name_of(service.tokenizer, one) for one in scored],
         "token_logprobs": [one.logprob for one in scored],
         "top_logprobs": [top if one.logprob is not None else None for one, top in zip(scored, tops, strict=True)],
-        "text_offset": offsets,
+        "text_offset": list(accumulate((len(one.text) for one in scored[:-1]), initial=start)) if scored else [],
     }
-
-
-# -- a stream --------------------------------------------------------------------------------------------------------
-
-
-async def streamed(
-    service: Service, body: CompletionRequest, generation: Generation, ids: Sequence[list[int]]
-) -> AsyncGenerator[bytes, None]:
-    """The continuations as they come, then their usage where asked for. Invocations stand beside the text only."""
-    start, n = envelope(service, generation.id, generation.created), body.n or 1
-    start |= {"usage": None} if body.includes_usage else {}
-    sent = [0] * len(generation.answers)  # characters of each
-    async for pieces in generation.pieces():
-        for piece in pieces:
-            if isinstance(piece, Failed):
-                yield data(ApiError(500, piece.message, code="engine_failed").body())
-                return
-            shown = part(generation.answers[piece.index], piece)
-            text, scored = shown.pop("delta").get("content", ""), list[Scored | TokenEvent]()
-            if isinstance(piece, Started):
-                if not body.echo:
-                    continue
-                prompt = await continued(service, body, ids[piece.index // n])
-                text, scored = prompt.text, [*prompt.scores]
-            elif isinstance(piece, Text):
-                scored = [*told(piece.tokens)]
-            elif isinstance(piece, Finished):
-                scored = [*ending(generation.answers[piece.index])]
-            if scored and body.logprobs is not None:
-                shown["logprobs"] = logprobs(service, scored, sent[piece.index])
-            sent[piece.index] += len(text)
-            yield data(start | {"choices": [shown | {"text": text}]})
-    if body.includes_usage:
-        yield data(start | {"choices": [], "usage": generation.usage.of_chat()})
-    yield DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,9 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from tyler.serving.errors import ApiError
 from tyler.tasks.prompts import Cuts, Message, written_turns
-
-MOST_ROLES = 256
-"""Sequences of roles whose outcome is remembered."""
 
 
 @dataclass(frozen=True)
@@ -56,46 +54,39 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> None:
         self._tokenizer, self._thinking = tokenizer, thinking
-        self._known: dict[tuple[str, ...], tuple[int, str] | None] = {}
 
     def check(self, conversation: Conversation) -> None:
         """Raise ApiError for the first turn that would not be in the prompt, by its field."""
         conversation.check_end()
         if self._tokenizer.chat_template is None:
             return
-        roles = tuple(turn["role"] for turn in conversation.question)
-        if roles not in self._known:
-            if len(self._known) >= MOST_ROLES:
-                self._known.clear()
-            self._known[roles] = self._first_lost(roles)
-        if (lost := self._known[roles]) is not None:
-            index, reason = lost
-            raise ApiError(400, f"{reason}: {conversation.params[index]}", param=conversation.params[index])
-
-    def _first_lost(self, roles: tuple[str, ...]) -> tuple[int, str] | None:
-        """The index of the first turn that the template leaves out or refuses, and why."""
+        roles = [turn["role"] for turn in conversation.question]
         marks = [f"turn{index}of{secrets.token_hex(8)}" for index in range(len(roles))]
         turns = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
             written, at = written_turns(self._tokenizer, turns, self._thinking), 0
         except ValueError as error:
-            return self._first_refused(turns), str(error)
+            first = bisect(range(1, len(turns)), False, key=lambda count: self._refuses(turns[:count]))
+            raise refused_turn(conversation, first, str(error)) from error
         for index, mark in enumerate(marks):
             if (at := written.find(mark, at)) < 0:
-                return index, f"the chat template of this model leaves out a {roles[index]} message at this place"
-        return None
+                reason = f"the chat template of this model leaves out a {roles[index]} message at this place"
+                raise refused_turn(conversation, index, reason)
 
-    def _first_refused(self, turns: list[dict[str, str]]) -> int:
-        """The index of the turn from which on the template refuses; the last one where none alone is to blame."""
-        for index in range(len(turns)):
-            try:
-                written_turns(self._tokenizer, turns[: index + 1], self._thinking)
-            except ValueError:
-                return index
-        return len(turns) - 1
+    def _refuses(self, turns: list[dict[str, str]]) -> bool:
+        try:
+            written_turns(self._tokenizer, turns, self._thinking)
+        except ValueError:
+            return True
+        return False
 
     def ids_of_beginning(self, text: str) -> list[int]:
         """Token ids of the beginning of an answer; like all messages it spells no control tokens."""
         cuts = Cuts(self._tokenizer)
         parts = cuts.parts(cuts.mark(text))
         return [id for part in parts for id in self._tokenizer.encode(part, add_special_tokens=False, verbose=False)]
+
+
+def refused_turn(conversation: Conversation, index: int, reason: str) -> ApiError:
+    """A 400 about one turn."""
+    return ApiError(400, f"{reason}: {conversation.params[index]}", param=conversation.params[index])

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -67,12 +66,15 @@ class Answering:
             if arrived:
                 yield [item for item in arrived if not isinstance(item, DecodingError)]
 
-    def take(self, item: Event | DecodingError) -> None:
+    def take(self, items: Sequence[Event | DecodingError]) -> None:
         """Note what happened; in the event loop."""
-        self._arrived.append(item)
-        if not isinstance(item, TokenEvent):
-            if self.streams or not isinstance(item, InvocationEvent):
-                self._wake()
+        self._arrived += items
+        for item in items:
+            if isinstance(item, DecodingError) and item.__cause__ is not None:
+                self._dispatcher.note_failure(item.__cause__)
+        quiet = TokenEvent if self.streams else (TokenEvent, InvocationEvent)
+        if not all(isinstance(item, quiet) for item in items):
+            self._wake()
         elif self.streams and self._timer is None:
             loop = asyncio.get_running_loop()
             if (due := self._woken + STREAM_SECONDS) <= loop.time():
@@ -86,6 +88,11 @@ class Answering:
             self._timer.cancel()
         self._woken, self._timer = asyncio.get_running_loop().time(), None
         self._news.set()
+
+    def done(self) -> None:
+        """Note that what is not decoded is done."""
+        self._dispatcher.open -= self.unfinished
+        self.unfinished = 0
 
     def close(self) -> None:
         """Abort what is unfinished; nothing where all is done."""
@@ -120,7 +127,6 @@ class Dispatcher:
         self._engine, self._probe, self._slots, self._memory = engine, probe, slots, memory
         engine.slots, engine.keeps_prefixes = slots, True
         engine.release()  # one that is there may have others
-        self._outbox = deque[tuple[Answering, Event | DecodingError]]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reviving: asyncio.Task[None] | None = None
         self._beside = asyncio.Lock()
@@ -147,7 +153,7 @@ class Dispatcher:
         opening = self._engine.open(
             requests,
             deliver=partial(self._deliver, answering),
-            failed=partial(self._post, answering),
+            failed=lambda error: self._post(answering, [error]),
             slots=self._slots,
             memory=self._memory,
         )
@@ -160,6 +166,13 @@ class Dispatcher:
             self.end(answering)
             raise
         return answering
+
+    def hold(self, count: int) -> Answering:
+        """Room for so many texts that are read and not answered."""
+        held = Answering(self, [], time.perf_counter())
+        held.unfinished = count
+        self.open += count
+        return held
 
     def end(self, answering: Answering) -> None:
         """Abort what is left of a call, as soon as it has begun."""
@@ -206,40 +219,28 @@ class Dispatcher:
         except ValueError:
             raise
         except Exception as error:
-            self._note_failure(error)
+            self.note_failure(error)
             raise DecodingError(f"decoding failed: {type(error).__name__}: {error}") from error
 
-    # -- in the engine's thread ----------------------------------------------------------------------------------
-
     def _deliver(self, answering: Answering, events: list[Event]) -> None:
-        now = time.perf_counter()
+        """In the engine's thread: take the times, and let the event loop have what happened."""
+        now, items = time.perf_counter(), list[Event | DecodingError]()
         for event in events:
             if isinstance(event, FinishEvent) and event.error is not None:
-                self._post(answering, DecodingError(event.error))
+                items.append(DecodingError(event.error))
             else:
                 answering.watches[event.index].see(event, now)
-                self._post(answering, event)
+                items.append(event)
+        self._post(answering, items)
 
-    def _post(self, answering: Answering, item: Event | DecodingError) -> None:
-        """Let the event loop hand it out, with what else has come by then."""
-        self._outbox.append((answering, item))
-        if len(self._outbox) == 1 and (loop := self._loop) is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._hand_out)
+    def _post(self, answering: Answering, items: Sequence[Event | DecodingError]) -> None:
+        if (loop := self._loop) is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(answering.take, items)
 
-    # -- in the event loop ---------------------------------------------------------------------------------------
+    # -- an engine that failed -----------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
-        """Give everybody what is theirs."""
-        for _ in range(len(self._outbox)):
-            answering, item = self._outbox[0]
-            if isinstance(item, DecodingError) and item.__cause__ is not None:
-                self._note_failure(item.__cause__)
-            answering.take(item)
-            self._outbox.popleft()
-        if self._outbox and self._loop is not None:  # it came meanwhile, without a wake-up
-            self._loop.call_soon(self._hand_out)
-
-    def _note_failure(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
+        """Have a new engine made, unless that is being done."""
         reason = f"{type(error).__name__}: {error}"
         logging.getLogger(__name__).error("the engine failed (%s); a new one is made", reason, exc_info=error)
         if self._reviving is None and self._loop is not None:

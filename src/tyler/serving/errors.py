@@ -83,12 +83,12 @@ def of_validation(error: ValidationError) -> ApiError:
     wrong = max(error.errors(include_url=False), key=lambda one: (not one["type"].endswith("_type"), len(one["loc"])))
     parts = [str(part) for part in wrong["loc"]]
     named = [part for part in parts[:-1] if not BRANCH.fullmatch(part)]
-    named += [part for part in parts[-1:] if not BRANCH.fullmatch(part) or not named]
-    if wrong["type"] == "unknown_field":  # a client's own field may look like a type
-        named = [part for part in parts if not BRANCH.fullmatch(part)] + [wrong["ctx"]["field"]]
-        param = shortened(".".join(named))
-        return ApiError(400, f"{param} is not supported by this server", param=param, code="unsupported_field")
+    unknown = wrong["type"] == "extra_forbidden"  # a client's own field may look like a type
+    named += [part for part in parts[-1:] if unknown or not BRANCH.fullmatch(part) or not named]
     param = shortened(".".join(named))
+    if unknown:
+        message = f"{param} is not supported by this server; omit it"
+        return ApiError(400, message, param=param, code="unsupported_field")
     reason = wrong["msg"].removeprefix("Value error, ")
     given = shown(wrong.get("input")) if param and wrong["type"] != "missing" else ""
     value = f": {given}" if given else ""

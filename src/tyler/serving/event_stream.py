@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from tyler.serving.bodies import read, takes
 from tyler.serving.errors import ClientGone
-from tyler.serving.generation import Generation
+from tyler.serving.generation import Failed, Generation, Piece
+from tyler.serving.schema import Body, Generating
+from tyler.serving.service import Service
 from tyler.serving.settings import ServerSettings
 
 Found = TypeVar("Found")
+Asked = TypeVar("Asked", bound=Generating)
 
 PING = b": ping\n\n"
 """A comment, which clients skip: it keeps proxies from closing a quiet stream, and finds out who has gone."""
@@ -24,14 +29,66 @@ DONE = b"data: [DONE]\n\n"
 """The end of a chat's or completion's stream."""
 
 
-def data(content: dict[str, Any]) -> bytes:
-    """One unnamed event: the only kind that chat clients read."""
-    return b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+Event = tuple[str | None, dict[str, Any]]
+"""A name, where the protocol has names, and a content. Clients of chats read unnamed events only."""
 
 
-def named(event: str, content: dict[str, Any]) -> bytes:
-    """One event with a name, as responses have them."""
-    return b"event: " + event.encode() + b"\n" + data(content)
+def encoded(event: Event) -> bytes:
+    """An event as it is sent."""
+    name, content = event
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class Rendering(ABC, Generic[Asked]):
+    """A generation in the words of one protocol: as events while it grows, and as one object at its end."""
+
+    last = b""
+    """What ends a stream, after its last event."""
+
+    def __init__(self, service: Service, body: Asked, generation: Generation) -> None:
+        self.service, self.body, self.generation = service, body, generation
+        self.model, self.style = service.settings.name, service.settings.invocations
+
+    async def prepare(self) -> None:
+        """Find out what has to be known before anything is told."""
+
+    def begun(self) -> Iterable[Event]:
+        """What is told before the first piece."""
+        return ()
+
+    @abstractmethod
+    def add(self, piece: Piece) -> Iterable[Event]:
+        """What a piece of the answers is told by."""
+
+    def ended(self) -> Iterable[Event]:
+        """What is told after the last piece, where no answer failed."""
+        return ()
+
+    @abstractmethod
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The one object."""
+
+    async def at_once(self) -> dict[str, Any]:
+        """The one object, when all is done. Raises DecodingError when the engine failed."""
+        await self.prepare()
+        return self.whole(await self.generation.finished(self.style))
+
+    async def streamed(self) -> AsyncGenerator[bytes, None]:
+        """Everything that a stream sends."""
+        await self.prepare()
+        for event in self.begun():
+            yield encoded(event)
+        async for pieces in self.generation.pieces(self.style):
+            for piece in pieces:
+                for event in self.add(piece):
+                    yield encoded(event)
+                if isinstance(piece, Failed):
+                    return
+        for event in self.ended():
+            yield encoded(event)
+        if self.last:
+            yield self.last
 
 
 async def until_disconnect(receive: Receive) -> None:
@@ -59,20 +116,30 @@ async def cancelled(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def answered(
-    http: Request,
-    settings: ServerSettings,
-    generation: Generation,
-    whole: Callable[[], Coroutine[Any, Any, dict[str, Any]]],
-    streamed: Callable[[], AsyncGenerator[bytes, None]] | None,
-) -> Response:
-    """A generation as one object, or as a stream where `streamed` is given; it is closed in any case."""
-    if streamed is not None:
-        return EventStream(streamed(), generation.close, settings)
+async def answered(http: Request, rendering: Rendering[Any]) -> Response:
+    """A generation as a stream, where its request asks for one, or as one object; it is closed in any case."""
+    generation = rendering.generation
+    if rendering.body.stream:
+        return EventStream(rendering.streamed(), generation.close, rendering.service.settings)
     try:
-        return JSONResponse(await unless_disconnected(http, whole()))
+        return JSONResponse(await unless_disconnected(http, rendering.at_once()))
     finally:
         await generation.close()
+
+
+def generating(
+    service: Service, path: str, kind: type[Body], rendering: Callable[[Service, Any, Generation], Rendering[Any]]
+) -> APIRouter:
+    """An endpoint that answers a conversation."""
+    router = APIRouter()
+
+    @router.post(path, **takes(kind))
+    async def answer(http: Request) -> Response:
+        body: Any = await read(kind, http, service.settings.unknown_fields)
+        generation = await service.begin(http, body, [body.conversation])
+        return await answered(http, rendering(service, body, generation))
+
+    return router
 
 
 class EventStream(Response):

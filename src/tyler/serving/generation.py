@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from tyler.engine.routing import AtBoundaries, Router
 from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.serving.dispatcher import Answering
-from tyler.serving.errors import engine_failed
+from tyler.serving.errors import ApiError, engine_failed
 from tyler.serving.grammar import TextGrammar
 from tyler.serving.metrics import Stopwatch
 from tyler.serving.settings import InvocationStyle
@@ -43,6 +43,7 @@ class Invocation:
 
     index: int
     record: dict[str, Any]
+    probs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Finished:
 class Failed:
     """The engine lost the answers that were not finished; nothing follows."""
 
-    message: str
+    error: ApiError
 
 
 Piece = Started | Text | Invocation | Finished | Failed
@@ -71,13 +72,14 @@ def mark(record: dict[str, Any]) -> str:
 class Answer:
     """One answer to a request, as far as it has come."""
 
+    index: int
     request: Request
     watch: Stopwatch
     started: float = field(default_factory=time.time)
     ended: float = 0.0
     tokens: list[TokenEvent] = field(default_factory=list)
-    untold: int = 0
-    """Tokens at the end of `tokens` that are in no piece of text yet."""
+    untold: list[TokenEvent] = field(default_factory=list)
+    """Those that are in no piece of text yet."""
     invocations: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[str, float, float, dict[str, Any]]] = field(default_factory=list)
     """Of each invocation, for traces: operator, start, end and what else is known."""
@@ -85,20 +87,32 @@ class Answer:
     cached_tokens: int = 0
     """Of its prompt, which earlier requests had in common with it."""
 
-    def see(self, event: Event) -> None:
-        """Note what happened."""
+    def take(self, event: Event, style: InvocationStyle) -> Iterator[Piece]:
+        """Note what happened; what is told of it at once. Text waits for `tell`, an invocation or the end."""
         match event:
             case TokenEvent():
                 self.tokens.append(event)
-                self.untold += 1
+                self.untold.append(event)
             case InvocationEvent():
                 self.invocations.append(self._record(event))
                 now = time.time()
                 details = {f"tyler.{key}": value for key, value in self.invocations[-1].items()}
                 self.calls.append((event.invocation.operator, now - event.seconds, now, details))
+                if style == "inline":
+                    yield from self.tell()
+                if style != "hidden":
+                    yield Invocation(self.index, self.invocations[-1], event.operator_probs)
             case FinishEvent(trajectory=trajectory):
                 self.trajectory, self.ended = trajectory, time.time()
                 self.cached_tokens = event.cached_tokens
+                yield from self.tell()
+                yield Finished(self.index)
+
+    def tell(self) -> Iterator[Piece]:
+        """The text of the tokens that came since the last time, where there are any."""
+        if self.untold:
+            tokens, self.untold = tuple(self.untold), []
+            yield Text(self.index, "".join(token.text for token in tokens), tokens)
 
     def _record(self, event: InvocationEvent) -> dict[str, Any]:
         """What a client is told of an invocation: `position` counts visible tokens, `offset` characters before it."""
@@ -125,10 +139,6 @@ class Answer:
     @property
     def finish_reason(self) -> str:
         return FINISH_REASONS[self.done.finish_reason]
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.request.prompt_ids)
 
     @property
     def latents(self) -> int:
@@ -185,7 +195,7 @@ class Answer:
         """What a trace says of this answer, in OpenTelemetry's words where it has some."""
         self.ended = self.ended or time.time()
         return {
-            "gen_ai.usage.input_tokens": self.prompt_tokens,
+            "gen_ai.usage.input_tokens": len(self.request.prompt_ids),
             "gen_ai.usage.output_tokens": self.generated,
             "gen_ai.response.finish_reasons": [self.trajectory.finish_reason] if self.trajectory else ["abort"],
             "gen_ai.request.temperature": self.request.sampling.temperature,
@@ -215,14 +225,6 @@ class Usage:
     latents: int
     cached: int = 0
 
-    @classmethod
-    def of(cls, answers: Sequence[Answer], prompts: int) -> Usage:
-        """Of all answers; a prompt that several answers share is counted once: `prompts` are different ones."""
-        per_prompt = max(1, len(answers) // max(1, prompts))
-        firsts = answers[::per_prompt]
-        prompt, cached = sum(one.prompt_tokens for one in firsts), sum(one.cached_tokens for one in firsts)
-        return cls(prompt, sum(one.generated for one in answers), sum(one.latents for one in answers), cached)
-
     def of_chat(self) -> dict[str, Any]:
         """As chats and completions say it."""
         return {
@@ -233,102 +235,72 @@ class Usage:
             "completion_tokens_details": {"reasoning_tokens": self.latents},
         }
 
+    def of_response(self) -> dict[str, Any]:
+        """As responses say it."""
+        return {
+            "input_tokens": self.prompt,
+            "input_tokens_details": {"cached_tokens": self.cached, "cache_write_tokens": 0},
+            "output_tokens": self.generated,
+            "output_tokens_details": {"reasoning_tokens": self.latents},
+            "total_tokens": self.prompt + self.generated,
+        }
+
 
 class Generation:
     """The answers to one HTTP request. Its opener closes it: that aborts what is unfinished, and logs it."""
 
-    def __init__(self, id: str, answering: Answering, prompts: int, closed: Callable[[str, Generation], None]) -> None:
+    def __init__(
+        self, id: str, answering: Answering, prompts: Sequence[Sequence[int]], closed: Callable[[str, Generation], None]
+    ) -> None:
         self.id, self.created, self.prompts, self.started = id, int(time.time()), prompts, time.time()
+        self.done = answering.done
         pairs = zip(answering.requests, answering.watches, strict=True)
-        self.answers = [Answer(request, watch) for request, watch in pairs]
+        self.answers = [Answer(index, request, watch) for index, (request, watch) in enumerate(pairs)]
         self._answering, self._on_close, self._closed = answering, closed, False
-
-    async def events(self) -> AsyncIterator[list[Event]]:
-        """What happens in the engine, already noted in `answers`. Raises DecodingError when the engine failed."""
-        async for batch in self._answering.batches():
-            for event in batch:
-                self.answers[event.index].see(event)
-            yield batch
 
     async def pieces(self, style: InvocationStyle = "inline") -> AsyncIterator[list[Piece]]:
         """The stream, in the order in which each answer grew; what arrived together comes together.
 
         Under the style "first" an answer's text follows all its invocations, under "hidden" there are no invocations.
         """
-        yield [Started(index) for index in range(len(self.answers))]
+        yield [Started(answer.index) for answer in self.answers]
         try:
-            async for found in self._pieces(style):
-                yield found
+            async for batch in self._answering.batches():
+                if found := self._told(batch, style):
+                    yield found
         except DecodingError as error:
-            yield [Failed(engine_failed(str(error)).message)]
+            yield [Failed(engine_failed(str(error)))]
 
-    async def gathered(self, style: InvocationStyle = "inline") -> list[Piece]:
+    async def finished(self, style: InvocationStyle = "inline") -> list[Piece]:
         """The whole stream at its end. Raises DecodingError when the engine failed."""
         self._answering.streams = False
-        return [piece async for found in self._pieces(style) for piece in found]
+        return [piece async for batch in self._answering.batches() for piece in self._told(batch, style)]
 
-    async def _pieces(self, style: InvocationStyle) -> AsyncIterator[list[Piece]]:
-        seen = [0] * len(self.answers)
-        async for batch in self.events():
-            found: list[Piece] = []
-            for index, answer in enumerate(self.answers):
-                own = [event for event in batch if event.index == index]
-                found += pieces_of(index, answer, own, seen, style)
-            if found:
-                yield found
-
-    async def finished(self) -> list[Answer]:
-        """All answers, complete. Raises DecodingError when the engine failed."""
-        await self.gathered()
-        return self.answers
+    def _told(self, batch: Sequence[Event], style: InvocationStyle) -> list[Piece]:
+        """Note what happened; what it comes to. Tokens inside a character wait for the one that completes it."""
+        found = [piece for event in batch for piece in self.answers[event.index].take(event, style)]
+        if style != "first":
+            for answer in self.answers:
+                if answer.untold and answer.untold[-1].text:
+                    found += answer.tell()
+        return found
 
     @property
     def usage(self) -> Usage:
-        return Usage.of(self.answers, self.prompts)
-
-    @property
-    def outcome(self) -> str:
-        """How it ended: finished, failed or aborted."""
-        return "failed" if self._answering.failed else "aborted" if self._answering.unfinished else "finished"
+        """What it has cost so far; a prompt that several answers share is counted once."""
+        answers = self.answers
+        firsts = answers[:: max(1, len(answers) // len(self.prompts))]
+        return Usage(
+            prompt=sum(map(len, self.prompts)),
+            generated=sum(one.generated for one in answers),
+            latents=sum(one.latents for one in answers),
+            cached=sum(one.cached_tokens for one in firsts),
+        )
 
     async def close(self) -> None:
         """Abort what is unfinished and have it logged; once."""
         if not self._closed:
-            self._closed = True
-            outcome = self.outcome
-            self._answering.close()
+            self._closed, answering = True, self._answering
+            outcome = "failed" if answering.failed else "aborted" if answering.unfinished else "finished"
+            answering.close()
             self._on_close(outcome, self)
-
-
-def pieces_of(
-    index: int, answer: Answer, events: Sequence[Event], seen: list[int], style: InvocationStyle
-) -> list[Piece]:
-    """What some events of one answer come to; `seen` counts the invocations of each answer that have been sent."""
-    found: list[Piece] = []
-    waiting = answer.untold - sum(isinstance(event, TokenEvent) for event in events)
-    at = len(answer.tokens) - answer.untold
-
-    def tell(count: int) -> None:
-        """The next tokens as a piece; those inside a character wait for the one that completes it."""
-        nonlocal at
-        tokens = tuple(answer.tokens[at : at + count])
-        found.append(Text(index, "".join(token.text for token in tokens), tokens))
-        at += count
-        answer.untold -= count
-
-    for event in events:
-        ends = isinstance(event, FinishEvent)
-        if isinstance(event, TokenEvent):
-            waiting += 1
-            continue
-        if waiting and (ends or style == "inline"):
-            tell(waiting)
-            waiting = 0
-        if ends:
-            found.append(Finished(index))
-        elif style != "hidden":
-            found.append(Invocation(index, answer.invocations[seen[index]]))
-        seen[index] += isinstance(event, InvocationEvent)
-    if waiting and style != "first" and answer.tokens[-1].text:
-        tell(waiting)
-    return found

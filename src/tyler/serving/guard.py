@@ -14,7 +14,6 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -59,7 +58,7 @@ class Guard:
         given = headers.get("x-request-id", "")
         id = given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
         scope.setdefault("state", {})["request_id"] = id
-        answered, started = Answered(send, id, self._cors(headers)), time.perf_counter()
+        answered, started = Answered(send, id), time.perf_counter()
         try:
             await self._answer(scope, headers, receive, answered)
         finally:
@@ -74,9 +73,6 @@ class Guard:
         try:
             if path not in OPEN:
                 self._check_origin(headers)
-            if scope["method"] == "OPTIONS" and "origin" in headers:
-                await send_plain(send, 204)
-                return
             if path not in OPEN and not page.is_open(path) and self._keys:
                 scope["state"]["key"] = self._key_of(headers)
             receive = await self._with_body(headers, receive)
@@ -118,21 +114,6 @@ class Guard:
             message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return right[0]
-
-    def _cors(self, headers: Headers) -> dict[str, str]:
-        """The headers for a page of an allowed origin."""
-        origin = headers.get("origin")
-        if origin is None or origin not in self._settings.origins:
-            return {}
-        return {
-            "access-control-allow-origin": origin,
-            "access-control-allow-methods": "GET, HEAD, POST",
-            "access-control-allow-headers": headers.get(
-                "access-control-request-headers", "authorization, content-type"
-            ),
-            "access-control-expose-headers": "x-request-id, retry-after",
-            "vary": "origin",
-        }
 
     # -- how much ------------------------------------------------------------------------------------------------
 
@@ -182,23 +163,16 @@ class Guard:
 
 
 class Answered:
-    """A `send` that adds headers to the answer and remembers its status."""
+    """A `send` that adds the request's id to the answer and remembers its status."""
 
-    def __init__(self, send: Send, id: str, headers: Mapping[str, str]) -> None:
-        self._send, self._headers, self.status = send, {"x-request-id": id, **headers}, NO_ANSWER
-        self.route = "other"
+    def __init__(self, send: Send, id: str) -> None:
+        self._send, self._id, self.status, self.route = send, id, NO_ANSWER, "other"
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(raw=message["headers"]).update(self._headers)
+            MutableHeaders(raw=message["headers"])["x-request-id"] = self._id
         await self._send(message)
-
-
-async def send_plain(send: Send, status: int) -> None:
-    """An answer without a body."""
-    await send({"type": "http.response.start", "status": status, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def digest(key: str) -> bytes:

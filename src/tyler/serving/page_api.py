@@ -7,20 +7,19 @@ and so computes the same latents again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import Field
+from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 import tyler
-from tyler.engine.request import Event, FinishEvent, InvocationEvent, TokenEvent
+from tyler.engine.request import FinishEvent
 from tyler.engine.routing import Learned
-from tyler.engine.shared_engine import DecodingError
 from tyler.engine.trajectory import Trajectory
 from tyler.lens.block import read_block
 from tyler.lens.interventions import blocks_of
@@ -28,16 +27,14 @@ from tyler.model import Tyler
 from tyler.presentation import colour_of
 from tyler.reasoners.reasoner import AnswerSettings
 from tyler.serving import page
-from tyler.serving.bodies import read
-from tyler.serving.chat import conversation
-from tyler.serving.completions import prompts_of
+from tyler.serving.bodies import read, takes
 from tyler.serving.conversation import Conversation
-from tyler.serving.errors import ApiError, engine_failed
-from tyler.serving.event_stream import EventStream, named, unless_disconnected
-from tyler.serving.generation import Answer, Generation, router_name
-from tyler.serving.openapi import takes
-from tyler.serving.schema import Body, Count, Generating, Ids, Messages, Seed, Strict, Text
-from tyler.serving.service import Limits, Question, Service
+from tyler.serving.errors import ApiError
+from tyler.serving.event_stream import Event, Rendering, answered, unless_disconnected
+from tyler.serving.generation import Failed, Generation, Invocation, Piece, router_name
+from tyler.serving.generation import Text as TextPiece
+from tyler.serving.schema import Body, Count, Generating, Ids, Limits, Messages, Strict, Text, conversation_of
+from tyler.serving.service import Question, Service
 
 EXAMPLES = (
     "Tom has 50 cups. Tom sells 24. Tom gets 33. How many cups are left?",
@@ -65,8 +62,18 @@ class PageQuestion(Generating):
     question: Text | None = None
     messages: Messages | None = None
     branch: Origin | None = None
-    seed: Seed | None = None
     max_new_tokens: Count | None = None
+    stream: bool | None = True
+
+    @model_validator(mode="after")
+    def _asks_one_thing(self) -> Self:
+        if sum(value is not None for value in (self.question, self.messages, self.branch)) != 1:
+            raise ApiError(400, "send a question, messages or a branch, and only one of them", param="question")
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_new_tokens, "max_new_tokens")
 
 
 class LensQuestion(Generating):
@@ -92,8 +99,10 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/answers", **takes(PageQuestion))
     async def answers(http: HttpRequest) -> Response:
-        generation = await begin(service, await read(PageQuestion, http, unknown), http)
-        return EventStream(streamed(generation), generation.close, service.settings)
+        body = await read(PageQuestion, http, unknown)
+        watched = Watched(service, body, await begin(service, body, http))
+        watched.style = "inline"
+        return await answered(http, watched)
 
     @router.post("/lens", **takes(LensQuestion))
     async def lens(http: HttpRequest) -> Response:
@@ -153,9 +162,7 @@ def needed_model(service: Service) -> Tyler:
 
 async def begin(service: Service, body: PageQuestion, http: HttpRequest) -> Generation:
     """Queue the answer. Raises ApiError for what is not allowed."""
-    if sum(value is not None for value in (body.question, body.messages, body.branch)) != 1:
-        raise ApiError(400, "send a question, messages or a branch, and only one of them", param="question")
-    settings = service.answer_settings(body, Limits(body.max_new_tokens, "max_new_tokens"), seed=body.seed)
+    settings = service.answer_settings(body)
     if body.branch is not None:
         needed_model(service)
         check_origin(service, body.branch, "branch")
@@ -169,54 +176,51 @@ def question_of(body: PageQuestion) -> Question:
     if body.branch is not None:
         return body.branch.prompt_ids
     if body.messages is not None:
-        return conversation(body.messages)
+        return conversation_of(body.messages)
     return Conversation.of([("user", body.question or "", "question")])
 
 
 def check_origin(service: Service, origin: Origin, field: str) -> None:
     """Raise ApiError for ids that are not tokens, and for more actions than an answer of this server has."""
-    prompts_of(service, [origin.prompt_ids])
+    service.check_ids(origin.prompt_ids, f"{field}.prompt_ids")
     most = service.settings.max_new_tokens
     if len(origin.actions) > most:
         message = f"{field}.actions has {len(origin.actions)} actions; this server allows up to {most}"
         raise ApiError(400, message, param=f"{field}.actions")
 
 
-async def streamed(generation: Generation) -> AsyncGenerator[bytes, None]:
-    """How the answer is decoded, then what happens in batches, then all there is to know of it."""
-    (answer,) = generation.answers
-    request = answer.request
-    yield named(
-        "start",
-        {
-            "id": generation.id,
-            "budget": request.budget,
-            "router": router_name(request.router),
-            "sampling": asdict(request.sampling),
-            "prompt_tokens": answer.prompt_tokens,
-        },
-    )
-    try:
-        async for batch in generation.events():
-            if shown := steps(answer, batch):
-                yield named("steps", {"steps": shown})
-    except DecodingError as error:
-        yield named("error", engine_failed(str(error)).body())
-        return
-    yield named("end", {"trajectory": answer.done.to_dict(), "first_token_seconds": answer.watch.first_token_seconds})
+class Watched(Rendering[PageQuestion]):
+    """How the answer is decoded, then what happens, then all there is to know of it."""
 
+    def begun(self) -> Iterator[Event]:
+        request = self.generation.answers[0].request
+        yield (
+            "start",
+            {
+                "id": self.generation.id,
+                "budget": request.budget,
+                "router": router_name(request.router),
+                "sampling": asdict(request.sampling),
+                "prompt_tokens": len(request.prompt_ids),
+            },
+        )
 
-def steps(answer: Answer, events: list[Event]) -> list[dict[str, Any]]:
-    """Tokens and invocations as the page shows them; `probs` is p(operator) of each operator, where it is known."""
-    seen = len(answer.invocations) - sum(isinstance(event, InvocationEvent) for event in events)
-    shown: list[dict[str, Any]] = []
-    for event in events:
-        if isinstance(event, TokenEvent):
-            shown.append({"text": event.text, "probs": rounded(event.operator_probs)})
-        elif isinstance(event, InvocationEvent):
-            shown.append({"call": answer.invocations[seen], "probs": rounded(event.operator_probs)})
-            seen += 1
-    return shown
+    def add(self, piece: Piece) -> Iterator[Event]:
+        """Tokens and invocations, with p(operator) of each operator in `probs`, where it is known."""
+        match piece:
+            case TextPiece(tokens=tokens):
+                yield "steps", {"steps": [{"text": one.text, "probs": rounded(one.operator_probs)} for one in tokens]}
+            case Invocation(record=record, probs=probs):
+                yield "steps", {"steps": [{"call": record, "probs": rounded(probs)}]}
+            case Failed(error=error):
+                yield "error", error.body()
+
+    def ended(self) -> Iterator[Event]:
+        yield "end", self.whole([])
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        (answer,) = self.generation.answers
+        return {"trajectory": answer.done.to_dict(), "first_token_seconds": answer.watch.first_token_seconds}
 
 
 def rounded(probs: tuple[float, ...]) -> list[float]:
@@ -290,7 +294,7 @@ async def repeated(service: Service, body: LensQuestion, http: HttpRequest) -> T
     again = replace(request, budget=None, branch=actions)
     generation = await service.generate(http, body, [again])
     try:
-        (answer,) = await generation.finished()
+        await generation.finished()
     finally:
         await generation.close()
-    return answer.done
+    return generation.answers[0].done

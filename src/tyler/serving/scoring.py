@@ -38,29 +38,17 @@ class Scored:
 @torch.no_grad()
 def score_prompt(engine: Engine, ids: Sequence[int], top: int) -> list[Scored]:
     """log p over V of every token of a text under the policy, without operators."""
-    device = engine.backbone.device
-    states = hidden_states(engine, engine.backbone.embed(torch.tensor(list(ids), device=device)))
+    tokens = torch.tensor(list(ids), device=engine.backbone.device)
+    decoder, size = engine.policy.decoder, positions_at_once(engine.backbone.vocab_size)
+    embeds = engine.backbone.embed(tokens)[None]
+    states: Float[Tensor, "seq dim"] = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state[0, :-1]
     logprobs, alternatives = [None], [()]  # type: list[float | None], list[tuple[tuple[int, float], ...]]
-    for first, part in chunks(states[:-1], engine.backbone.vocab_size):
+    for part, chosen in zip(states.split(size), tokens[1:].split(size), strict=True):  # so many logits exist at a time
         table = engine.policy.token_logits(part).log_softmax(dim=-1)
-        chosen = torch.tensor(list(ids[first + 1 : first + 1 + len(part)]), device=device)
         logprobs += table.gather(-1, chosen[:, None]).squeeze(-1).tolist()
         alternatives += best(table, top)
     texts = pieces(engine.backbone.tokenizer, ids)
     return [Scored(*one) for one in zip(ids, texts, logprobs, alternatives, strict=True)]
-
-
-def hidden_states(engine: Engine, embeds: Float[Tensor, "seq dim"]) -> Float[Tensor, "seq dim"]:
-    """The policy's last hidden states of a context."""
-    decoder = engine.policy.decoder
-    states: Tensor = decoder(inputs_embeds=embeds[None], use_cache=False).last_hidden_state[0]
-    return states
-
-
-def chunks(states: Float[Tensor, "seq dim"], vocab: int) -> list[tuple[int, Tensor]]:
-    """Parts whose logits are computed at a time, and where each begins."""
-    size = positions_at_once(vocab)
-    return [(first, states[first : first + size]) for first in range(0, len(states), size)]
 
 
 def best(logprobs: Float[Tensor, "seq vocab"], top: int) -> list[tuple[tuple[int, float], ...]]:

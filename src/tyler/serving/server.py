@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,8 +28,6 @@ from tyler.serving.settings import ServerSettings
 
 CLOSING_SECONDS = 5
 """How long the last bytes of answers may take, once the answers themselves are done or given up."""
-
-
 MOST_HEAD = 64 * 2**10
 """Bytes of a request that may come without its line, its headers or a part of its body being complete."""
 
@@ -127,8 +125,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._impatient = ImpatientTransport(transport, self.loop, self.idle_seconds)
-        super().connection_made(cast(asyncio.Transport, self._impatient))
+        super().connection_made(transport)
         self._await_request()
 
     def on_response_complete(self) -> None:
@@ -138,7 +135,6 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._impatience.cancel()
-        self._impatient.lost()
         super().connection_lost(exc)
 
     def _await_request(self) -> None:
@@ -148,38 +144,6 @@ class ImpatientProtocol(HttpToolsProtocol):
     def _close_if_silent(self) -> None:
         if self.cycle is self._answered:  # no request since
             self.transport.close()
-
-
-class ImpatientTransport:
-    """A transport whose closing does not wait for ever: who reads nothing of what is still to be sent is cut off."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._transport, self._loop, self._seconds = transport, loop, seconds
-        self._look: asyncio.TimerHandle | None = None
-        self.write = transport.write
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def close(self) -> None:
-        """Close once everything is sent, or when nothing of it is read any more."""
-        self._transport.close()
-        if self._look is None:
-            self._look_later()
-
-    def lost(self) -> None:
-        """Stop looking: the connection is gone."""
-        if self._look is not None:
-            self._look.cancel()
-
-    def _look_later(self) -> None:
-        self._look = self._loop.call_later(self._seconds, self._cut_off, self._transport.get_write_buffer_size())
-
-    def _cut_off(self, before: int) -> None:
-        if self._transport.get_write_buffer_size() < before:  # slow, and reading
-            self._look_later()
-        else:
-            self._transport.abort()
 
 
 def protocol(idle_seconds: float) -> type[ImpatientProtocol]:
@@ -242,10 +206,17 @@ def announce(settings: ServerSettings, listening: socket.socket) -> None:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket at the address. Raises OSError where it cannot be had."""
+    """A socket at the address. Raises OSError where it cannot be had.
+
+    Linux cuts off its connections to who reads nothing of what is still to be sent.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     both = settings.host == "::" and socket.has_dualstack_ipv6()  # every address, of the older kind too
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048, dualstack_ipv6=both)
+        address = (settings.host, settings.port)
+        listening = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
     except OSError as error:
         raise OSError(f"cannot listen at {settings.host}:{settings.port}: {error}; choose another --port") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.read_seconds))
+    return listening

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -21,10 +20,10 @@ from tyler.serving.audit_log import AuditLog
 from tyler.serving.conversation import ChatTemplate, Conversation
 from tyler.serving.dispatcher import Dispatcher
 from tyler.serving.errors import ApiError, unsupported
-from tyler.serving.generation import Answer, Generation
+from tyler.serving.generation import Generation
 from tyler.serving.grammar import TextGrammar, Vocabulary, words_of
 from tyler.serving.metrics import Metrics
-from tyler.serving.schema import EFFORTS, Effort, Format, Generating
+from tyler.serving.schema import EFFORTS, Format, Generating, Limits
 from tyler.serving.settings import ServerSettings
 from tyler.serving.tracing import Traces
 
@@ -36,18 +35,6 @@ LONGEST_SCHEMA = 2**16
 
 Question = Conversation | list[int]
 """What is answered, or token ids that are continued."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one request may generate, and what its protocol calls the fields that say so."""
-
-    length: int | None = None
-    length_field: str = "max_tokens"
-    effort: Effort | None = None
-    effort_field: str = "reasoning_effort"
-    budget: int | None = None
-    budget_field: str = "tyler.budget"
 
 
 class Service:
@@ -71,6 +58,8 @@ class Service:
         )
         self._vocabulary = vocabulary_of(servable)
         self._has_operators = has_operators(servable)
+        operators = getattr(servable.model, "operators", ())
+        self._longest_call = max((operator.num_latents for operator in operators), default=1)
         self._log: AuditLog | None = None
         self._traces = None if settings.otlp is None else Traces.to(settings.otlp, settings.name)
         self.open = 0
@@ -127,24 +116,30 @@ class Service:
             message = f"{open} answers are being decoded or wait, and {most} may; try again in a moment"
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
-    def answer_settings(
-        self, body: Generating, limits: Limits, *, n: int = 1, seed: int | None = None
-    ) -> AnswerSettings:
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """Raise ApiError for ids that are not tokens."""
+        known = self.servable.model.backbone.vocab_size
+        if (largest := max(ids, default=0)) >= known:
+            raise ApiError(400, f"token id {largest} is out of range; ids go to {known - 1}", param=field)
+
+    def answer_settings(self, body: Generating) -> AnswerSettings:
         """How the answers are decoded. Raises ApiError for what is not allowed, naming the field."""
         self.check_model(body.model)
-        most = self.settings.max_new_tokens
+        most, limits = self.settings.max_new_tokens, body.limits
         if limits.length is not None and limits.length > most:
             message = f"{limits.length_field}={limits.length}; this server allows up to {most}"
             raise ApiError(400, message, param=limits.length_field)
-        if n > self.settings.slots:
-            raise ApiError(400, f"n={n}; this server gives up to {self.settings.slots} answers", param="n")
+        if body.answers > self.settings.slots:
+            message = f"n={body.answers}; this server gives up to {self.settings.slots} answers"
+            raise ApiError(400, message, param="n")
+        length = limits.length or min(limits.usual or most, most)
         return AnswerSettings(
-            sampling=self._sampling(body, n, seed),
-            max_new_tokens=most if limits.length is None else limits.length,
+            sampling=self._sampling(body),
+            max_new_tokens=length,
             stop=body.stops,
             budget=self._budget(body, limits),
             router=self._router(body),
-            max_generated=most if limits.length is None else limits.length,
+            max_generated=length,
             stop_token_ids=tuple(body.stop_token_ids or ()),
             logits=self._logits(body),
             top_logprobs=body.alternatives,
@@ -177,21 +172,21 @@ class Service:
             raise ApiError(400, message, param="response_format", code="too_large")
         return grammar
 
-    def _sampling(self, body: Generating, n: int, seed: int | None) -> Sampling:
+    def _sampling(self, body: Generating) -> Sampling:
         """How tokens are drawn: greedily without a temperature. Raises ApiError for fields that then say nothing."""
-        temperature = body.temperature or 0.0
+        temperature, seed = body.temperature or 0.0, body.seed
         if body.temperature is None:
-            quiet: dict[str, tuple[float | None, float | None]] = {"top_p": (body.top_p, 1.0), "seed": (seed, None)}
-            quiet |= {"top_k": (body.top_k, 0), "min_p": (body.min_p, 0.0)}
-            for name, (value, off) in quiet.items():
-                if value not in (None, off) and not (name == "seed" and body.tyler.router is not None):
-                    message = (
-                        f"{name}={value} says nothing without temperature, since answers are then greedy; send both"
-                    )
-                    raise unsupported(name, message)
-        if n > 1 and not temperature:
-            raise unsupported("n", f"n={n}: greedy answers are all the same; send a temperature above 0, or n=1")
-        seed = seed if seed is not None else (secrets.randbits(48) if temperature else 0)
+            quiet: dict[str, object] = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+            quiet |= {} if body.tyler.router is not None else {"seed": None}
+            for name, off in quiet.items():
+                if (value := getattr(body, name)) not in (None, off):
+                    message = f"{name}={value} says nothing without temperature, since answers are then greedy"
+                    raise unsupported(name, f"{message}; send both")
+        if body.answers > 1 and not temperature:
+            message = f"n={body.answers}: greedy answers are all the same; send a temperature above 0, or n=1"
+            raise unsupported("n", message)
+        if seed is None:
+            seed = secrets.randbits(48) if temperature else 0
         try:
             return Sampling(temperature, top_k=body.top_k or 0, top_p=body.top_p or 1.0, seed=seed)
         except ValueError as error:
@@ -209,22 +204,26 @@ class Service:
 
     def _budget(self, body: Generating, limits: Limits) -> int | None:
         """The most operator calls. Raises ApiError for two fields that say it, and for more than the server allows."""
-        most, exact = self.settings.budget, body.tyler.budget
-        asked = (("tyler.budget", exact), (limits.effort_field, limits.effort), (limits.budget_field, limits.budget))
-        given = [name for name, value in asked if value is not None]
+        most, effort, latents = self.settings.budget, limits.effort, limits.latents
+        asked = {
+            "tyler.budget": body.tyler.budget,
+            limits.effort_field: None if effort is None else EFFORTS[effort],
+            limits.latents_field: None if latents is None else latents // self._longest_call,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
         if len(given) > 1:
-            raise ApiError(400, f"{' and '.join(given)} both say how much; send one", param=given[0])
+            first = next(iter(given))
+            raise ApiError(400, f"{' and '.join(given)} both say how much; send one", param=first)
         if not given:
             return most if self._has_operators else None
-        if limits.effort is not None:
-            if limits.effort == "none" and not self._has_operators:
-                return None
-            self._check_operators(given[0])
-            return EFFORTS[limits.effort] if most is None else min(EFFORTS[limits.effort], most)
-        value = exact if exact is not None else limits.budget
-        self._check_operators(given[0])
-        if most is not None and value is not None and value > most:
-            raise ApiError(400, f"{given[0]}={value}; this server allows up to {most}", param=given[0])
+        ((field, value),) = given.items()
+        if effort == "none" and not self._has_operators:
+            return None
+        self._check_operators(field)
+        if most is not None and value > most:
+            if effort is None:
+                raise ApiError(400, f"{field}={value}; this server allows up to {most}", param=field)
+            return most
         return value
 
     def _check_operators(self, field: str) -> None:
@@ -233,6 +232,15 @@ class Service:
             raise unsupported(field, f"{self.servable.name} has no operators; omit {field}")
 
     # -- from questions to answers -------------------------------------------------------------------------------
+
+    async def begin(self, http: HttpRequest, body: Generating, questions: Sequence[Question]) -> Generation:
+        """Queue the answers to each question. Raises ApiError for what is not allowed, and when there is no room."""
+        settings, n = self.answer_settings(body), body.answers
+        self.check_room(len(questions) * max(n, 1))
+        if not n:
+            return await self.generate(http, body, [], [ids for ids in questions if isinstance(ids, list)])
+        requests = [one for question in questions for one in await self.requests(question, settings, n)]
+        return await self.generate(http, body, requests, [one.prompt_ids for one in requests[::n]])
 
     async def requests(self, question: Question, settings: AnswerSettings, n: int = 1) -> list[Request]:
         """One request, `n` times under seeds of their own; the first is the one that was asked.
@@ -267,12 +275,15 @@ class Service:
         return replace(request, logits=replace(request.logits, grammar=grammar))
 
     async def generate(
-        self, http: HttpRequest, body: Generating, requests: Sequence[Request], prompts: int = 1
+        self, http: HttpRequest, body: Generating, requests: Sequence[Request], prompts: Sequence[Sequence[int]] = ()
     ) -> Generation:
-        """Queue the requests. Raises ApiError when they cannot be taken now, or never."""
-        self.check_room(len(requests))
+        """Queue requests, by default of one prompt; without any, prompts are only scored, and take room as answers do.
+
+        Raises ApiError when they cannot be taken now, or never.
+        """
+        self.check_room(len(requests or prompts))
         try:
-            answering = await self.dispatcher.ask(requests)
+            answering = await self.dispatcher.ask(requests) if requests else self.dispatcher.hold(len(prompts))
         except PromptTooLong as error:
             raise ApiError(400, str(error), code="context_length_exceeded") from error
         except ValueError as error:
@@ -281,45 +292,14 @@ class Service:
 
         def closed(outcome: str, generation: Generation) -> None:
             self.open -= 1
-            shared = max(1, len(generation.answers) // prompts)
-            ids = [one.request.prompt_ids for one in generation.answers[::shared]]
-            self._record(http, body, generation.id, generation.started, outcome, ids, generation.answers)
+            self._record(http, body, outcome, generation)
 
-        return Generation(secrets.token_hex(12), answering, prompts, closed)
+        return Generation(secrets.token_hex(12), answering, prompts or [requests[0].prompt_ids], closed)
 
-    @contextmanager
-    def scoring(self, http: HttpRequest, body: Generating, prompts: Sequence[Sequence[int]]) -> Iterator[str]:
-        """While prompts are scored and nothing is decoded: they take room as answers do, and leave a line in the log.
-
-        Gives the request's id. Raises ApiError as `generate`.
-        """
-        self.check_room(len(prompts))
-        id, started, outcome = secrets.token_hex(12), time.time(), "failed"
-        self.open += 1
-        self.dispatcher.open += len(prompts)
-        try:
-            yield id
-            outcome = "finished"
-        except asyncio.CancelledError:
-            outcome = "aborted"
-            raise
-        finally:
-            self.open -= 1
-            self.dispatcher.open -= len(prompts)
-            self._record(http, body, id, started, outcome, prompts, [])
-
-    def _record(
-        self,
-        http: HttpRequest,
-        body: Generating,
-        id: str,
-        started: float,
-        outcome: str,
-        prompts: Sequence[Sequence[int]],
-        answers: Sequence[Answer],
-    ) -> None:
+    def _record(self, http: HttpRequest, body: Generating, outcome: str, generation: Generation) -> None:
         """Write a request's line of the audit log and its trace, where there are such."""
         state, path, ended = http.scope["state"], http.scope["path"], time.time()
+        id, started, prompts, answers = generation.id, generation.started, generation.prompts, generation.answers
         if self._traces is not None:
             details = {"http.route": path, "gen_ai.request.model": self.settings.name, "tyler.outcome": outcome}
             details |= {"tyler.request_id": state["request_id"], "gen_ai.response.id": id}

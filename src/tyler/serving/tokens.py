@@ -6,12 +6,26 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from tyler.reasoners.reasoner import AnswerSettings
-from tyler.serving.bodies import read
-from tyler.serving.chat import conversation
+from tyler.serving.bodies import read, takes
 from tyler.serving.errors import ApiError
-from tyler.serving.openapi import takes
-from tyler.serving.schema import DetokenizeRequest, TokenizeRequest
+from tyler.serving.schema import Body, Ids, Messages, Name, Text, conversation_of
 from tyler.serving.service import Service
+
+
+class TokenizeRequest(Body):
+    """A text as it is, or a conversation in the chat template."""
+
+    model: Name | None = None
+    prompt: Text | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(Body):
+    """Token ids of a text."""
+
+    model: Name | None = None
+    tokens: Ids
 
 
 def routes(service: Service) -> APIRouter:
@@ -29,9 +43,7 @@ def routes(service: Service) -> APIRouter:
     async def detokenize(http: Request) -> Response:
         body = await read(DetokenizeRequest, http, service.settings.unknown_fields)
         service.check_model(body.model or service.settings.name)
-        known = service.servable.model.backbone.vocab_size
-        if (largest := max(body.tokens, default=0)) >= known:
-            raise ApiError(400, f"token id {largest} is out of range; ids go to {known - 1}", param="tokens")
+        service.check_ids(body.tokens, "tokens")
         return JSONResponse({"prompt": service.tokenizer.decode(body.tokens)})
 
     return router
@@ -44,7 +56,7 @@ async def ids_of(service: Service, body: TokenizeRequest) -> list[int]:
         raise ApiError(400, "send either prompt or messages", param="prompt")
     if body.messages is not None:
         settings = AnswerSettings(max_new_tokens=1)
-        return list((await service.requests(conversation(body.messages), settings))[0].prompt_ids)
+        return list((await service.requests(conversation_of(body.messages), settings))[0].prompt_ids)
     service.check_characters([body.prompt or ""])
     tokenizer = service.tokenizer
     return list(tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens, verbose=False))

@@ -7,27 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
+    from tyler.serving.generation import Answer
+
 NANO = 10**9
-
-
-class Traced(Protocol):
-    """An answer as spans show it."""
-
-    def span_attributes(self) -> dict[str, Any]: ...
-
-    @property
-    def started(self) -> float: ...
-
-    @property
-    def ended(self) -> float: ...
-
-    @property
-    def calls(self) -> Sequence[tuple[str, float, float, dict[str, Any]]]: ...
 
 
 class Traces:
@@ -58,7 +45,7 @@ class Traces:
         started: float,
         ended: float,
         attributes: dict[str, Any],
-        answers: Sequence[Traced],
+        answers: Sequence[Answer],
     ) -> None:
         """Note a request that has ended, and what it consisted of; times in seconds since 1970."""
         from opentelemetry import trace

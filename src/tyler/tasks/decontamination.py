@@ -156,11 +156,6 @@ def find_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> 
     return _overlap(training, _questions(evaluation))
 
 
-def refuse_overlap(training: Sequence[Problem], evaluation: Sequence[Problem]) -> None:
-    """Raises ValueError, with ids and what to do, where a training problem is also among `evaluation`."""
-    _refuse(training, find_overlap(training, evaluation))
-
-
 # --- of a run -------------------------------------------------------------------------------------------------------
 
 

@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+CONTROL = ("<", "[", "|")
+"""How control tokens begin that are not among the tokenizer's special ones."""
+
+
 class Cuts:
     """Where the messages of one prompt are to be cut; a random mark stands there while they are written
-    into a chat template."""
+    into a chat template.
+
+    Control tokens are the special ones, and those that the template writes (`<think>`, `<tool_call>`).
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        spelled = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        template = json.dumps(tokenizer.chat_template, ensure_ascii=False)
+        added = {token.content: token.special for token in tokenizer.added_tokens_decoder.values()}
+        spelled = {text for text, special in added.items() if special or (text[:1] in CONTROL and text in template)}
         longest_first = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._mark = secrets.token_hex(16)
@@ -201,17 +210,12 @@ def written_turns(
     A template that takes a date gets `DATE`: with today's, prompts would change overnight, and a run that resumes the
     next day would refuse its own examples. Raises ValueError for what the template refuses.
     """
+    mark = secrets.token_hex(16)  # in place of what is continued, whose spaces the template may trim
+    shown = [*turns[:-1], turns[-1] | {"content": mark}] if answered else turns
+    options = {"add_generation_prompt": not answered, "enable_thinking": thinking, "date_string": DATE}
     try:
-        return str(
-            tokenizer.apply_chat_template(
-                turns,
-                tokenize=False,
-                add_generation_prompt=not answered,
-                continue_final_message=answered,
-                enable_thinking=thinking,
-                date_string=DATE,
-            )
-        )
+        written = str(tokenizer.apply_chat_template(shown, tokenize=False, **options))
+        return written[: written.rindex(mark)] + turns[-1]["content"] if answered else written
     except TemplateError as error:
         raise ValueError(f"the chat template of this model refuses these messages: {error}") from error
 

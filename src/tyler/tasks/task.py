@@ -56,25 +56,19 @@ class Source:
     """Where the authors publish the file."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One benchmark. Its module in `tyler.tasks.benchmarks` defines one as TASK and has its name."""
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """What tasks of both kinds say of themselves."""
 
     name: str
     title: str
     """As papers write it."""
-    sources: Mapping[str, Source]
-    """By split; the first is the one evaluations report. None for a task that reads whatever file it is given."""
-    problem: Callable[[Row, str], Problem | None]
-    """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     """Completion and gold answer to a verdict: outcome and answer."""
     same: Same = same_text
     """Whether two answers share a ballot in a majority vote."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
-    divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
-    """The split of each problem (None: of none), for a task with one file for all splits; else None."""
     latex: Callable[[str], str | None] | None = None
     """The gold answer as LaTeX, for math-verify: None for one that is not mathematics."""
     aliases: tuple[str, ...] = ()
@@ -85,26 +79,28 @@ class Task:
     """Grading runs the programs of the model, where that is allowed."""
 
 
-@dataclass(frozen=True)
-class Generated:
+@dataclass(frozen=True, kw_only=True)
+class Task(Graded):
+    """One benchmark. Its module in `tyler.tasks.benchmarks` defines one as TASK and has its name."""
+
+    sources: Mapping[str, Source]
+    """By split; the first is the one evaluations report. None for a task that reads whatever file it is given."""
+    problem: Callable[[Row, str], Problem | None]
+    """A row and its split to a problem, or None for rows the benchmark leaves out (pictures). Raises ValueError."""
+    divide: Callable[[Sequence[Problem]], list[str | None]] | None = None
+    """The split of each problem (None: of none), for a task with one file for all splits; else None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated(Graded):
     """A task that makes its own problems. A module of one defines it as TASK too."""
 
-    name: str
-    title: str
     splits: tuple[str, ...]
     """The first is the one evaluations report."""
     load: Callable[[str, int | None, int, Sequence[Row]], list[Problem]]
     """The problems of a split: `count` of them (None: its default), drawn with a seed, from the rows of `source`."""
-    verdict: Callable[[str, str, GradeOptions], Verdict]
-    same: Same = same_text
     source: Source | None = None
     """Whose rows the problems are made from; None for a task that reads nothing."""
-    private: bool = False
-    latex: Callable[[str], str | None] | None = None
-    """The gold answer as LaTeX, for math-verify: None for one that is not mathematics."""
-    aliases: tuple[str, ...] = ()
-    typed_gold: bool = False
-    runs_code: bool = False
 
 
 def as_written(gold: str) -> str:

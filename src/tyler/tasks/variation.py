@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import permutations
 
-from tyler.tasks.word_problems import decimal
+from tyler.tasks.word_problems import NAMES, decimal
 
 SPREAD = 3
 """How many times as large or as small a number may become."""
@@ -22,27 +22,6 @@ SMALL = 12
 
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 _VALUES = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
-_HE = """
-    aaron adam alan albert alexander andrew anthony arthur benjamin bobby brad brandon brian bruce bryan carl carlos
-    charles chris craig daniel darius david dennis derek donald douglas edward eric ethan frank fred gary george
-    greg harold harry henry isaac jack jacob james jason jeff jeremy jerry joe john jonathan jose joseph joshua juan
-    justin keith kenneth kevin kyle larry luis luke marco marcus mark martin marvin matt michael mike nathan nicholas
-    oliver oscar paul peter philip ralph ramon randy richard rob robert roger ronald roy russell ryan sam scott sean
-    seth simon stanley steven ted thomas tim todd tom tony trevor tyler victor vincent walter warren wayne william
-"""
-_SHE = """
-    alice allison alyssa amanda amy andrea angela anita ann anna barbara betty brenda brittany carla carol caroline
-    carrie catherine charlotte cheryl christina cindy claire connie cynthia dana deborah denise diana donna dorothy
-    elizabeth ella ellen emily emma erica evelyn frances gloria grace gwen haley hannah heather helen irene isabel
-    jackie jane janet janice jasmine jennifer jenny jessica jill joan joyce judy julia julie karen katherine kathy
-    katie kelly kimberly kristen laura linda lisa lori lucy maria marie marilyn martha mary megan melanie melissa
-    michelle mildred molly nancy nicole nina olivia pamela patricia paula rachel rebecca rosa ruby ruth sally
-    sandra sara sarah sharon sofia stephanie susan tammy tanya teresa theresa tiffany tina vanessa victoria virginia
-    wendy zoe
-"""
-NAMES = tuple(frozenset(names.split()) for names in (_HE, _SHE))
-"""First names of boys and men, and of girls and women, in lower case: the new name fits the old one's pronouns."""
-
 _WORD = re.compile(r"[A-Za-z]+")
 
 

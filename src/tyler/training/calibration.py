@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from tyler.config import sizes
 from tyler.config.loops import CalibrationConfig
+from tyler.config.schema import Config
 from tyler.engine.routing import AtBoundaries
-from tyler.engine.sampling import Sampling
+from tyler.engine.sampling import Sampling, seed_of
 from tyler.model import Tyler
 from tyler.tasks import Problem
 from tyler.training.micro_batches import CALIBRATION_ROWS
@@ -71,6 +72,23 @@ def collect_decisions(
                 torch.where(actions >= model.backbone.vocab_size, actions - model.backbone.vocab_size, NO_OPERATOR)
             )
     return Decisions(torch.cat(hidden), torch.cat(token_mass), torch.cat(operator))
+
+
+def calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> dict[str, float]:
+    """Start the model's psi on the first of the problems, as `stage2.calibration` says; what it reached."""
+    calibration = config.stage2.calibration
+    decisions = collect_decisions(
+        model,
+        problems[: calibration.num_problems],
+        temperature=config.grpo.temperature,
+        max_new_tokens=config.stage2.max_new_tokens,
+        slots=config.decoding.slots,
+        memory=config.decoding.memory,
+        seed=seed_of(config.stage2.seed, "calibration"),
+    )
+    psi = fit_psi(decisions, len(model.operators), calibration)
+    model.policy.psi.data.copy_(psi)
+    return calibration_report(decisions, psi, [operator.name for operator in model.operators])
 
 
 def token_masses(

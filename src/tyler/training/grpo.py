@@ -23,12 +23,11 @@ from tyler.config.loops import ObjectiveConfig, OptimizationConfig
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.engine.trajectory import Trajectory
-from tyler.modeling.backbone import Backbone
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
 from tyler.training.advantages import degenerate_groups, group_advantages
-from tyler.training.loop import Saved, Step, Trainer, batch_at
+from tyler.training.loop import Step, Trainable, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
 from tyler.training.optimizer import Optimization
 from tyler.training.policy_losses import ActionWeights, AnchoredLoss, PolicyLoss
@@ -57,23 +56,27 @@ class Parts:
 class GrpoTrainer(Trainer):
     """Rolls out groups, rewards them, and descends on a policy loss. A method overrides what is abstract here."""
 
-    better = staticmethod(gt)
+    best, better = "greedy/accuracy", staticmethod(gt)
     terms: tuple[str, ...] = ("loss", "clip_share", "cut_share")
     """The terms of the loss that are logged, the same in every process."""
 
     def __init__(
         self,
-        model: Saved,
-        backbone: Backbone,
+        model: Trainable,
         loop: OptimizationConfig,
         objective: ObjectiveConfig,
         parts: Parts,
         problems: Sequence[Problem],
         development: Sequence[Problem] = (),
     ) -> None:
-        super().__init__(model, loop, backbone, len(problems), has_development=bool(development))
-        self.backbone, self.objective, self.parts = backbone, objective, parts
+        super().__init__(model, loop, len(problems), has_development=bool(development))
+        self.objective, self.parts = objective, parts
         self.problems, self.development = problems, development
+
+    def train(self, run: TrainedRun) -> None:
+        with self.parts.rewards as rewards:
+            rewards.check([*self.problems, *self.development])
+            super().train(run)
 
     # ------------------------------------------------------------------------------------------ what a method says
 
@@ -333,11 +336,8 @@ class GrpoTrainer(Trainer):
         answers = self.greedy_answers(mine)
         verdicts = self.parts.rewards.verifier(mine, answers)
         right = sum(verdict is not None and verdict.correct for verdict in verdicts)
-        return distributed.average(self.name_greedy(right / len(mine), self.describe_answers(answers)), len(mine))
-
-    def name_greedy(self, accuracy: float, more: Mapping[str, float]) -> dict[str, float]:
-        """Greedy metrics under their full names, of which `best` is one."""
-        return {self.best: accuracy, **{f"greedy/{name}": value for name, value in more.items()}}
+        more = {f"greedy/{name}": value for name, value in self.describe_answers(answers).items()}
+        return distributed.average({self.best: right / len(mine), **more}, len(mine))
 
 
 def reseeded(request: Request) -> Request:

@@ -68,8 +68,11 @@ class Step:
         self.run.record_best(self.number + 1, metric, metrics[metric], better)
 
 
-class Saved(Protocol):
-    """What a checkpoint holds besides the state of its training."""
+class Trainable(Protocol):
+    """A model that is trained on its backbone, and what a checkpoint holds of it besides the state of its training."""
+
+    @property
+    def backbone(self) -> Backbone: ...
 
     def save_pretrained(self, folder: Path) -> None: ...
 
@@ -84,7 +87,7 @@ def remaining_steps(
     total: int,
     optimization: Optimization,
     checkpoint_every: int | None,
-    model: Saved,
+    model: Trainable,
     more: Sequence[Tensor] = (),
 ) -> Generator[Step]:
     """The steps that a run has left, with checkpoints of the model and of all that the next step depends on.
@@ -148,10 +151,8 @@ class Trainer(ABC):
     better: Callable[[float, float], bool]
     """Whether one value of it beats another."""
 
-    def __init__(
-        self, model: Saved, loop: OptimizationConfig, backbone: Backbone, num_examples: int, *, has_development: bool
-    ) -> None:
-        self.saved, self.loop, self.theta = model, loop, backbone
+    def __init__(self, model: Trainable, loop: OptimizationConfig, num_examples: int, *, has_development: bool) -> None:
+        self.saved, self.loop, self.backbone = model, loop, model.backbone
         self.num_examples, self.has_development = num_examples, has_development
 
     @abstractmethod
@@ -192,7 +193,7 @@ class Trainer(ABC):
         """
         loop, total = self.loop, self.loop.num_steps(self.num_examples)
         updates = total * self.updates_per_step
-        optimization = Optimization.of(loop, self.parameter_groups(), updates, scaler_of(self.theta))
+        optimization = Optimization.of(loop, self.parameter_groups(), updates, scaler_of(self.backbone))
         steps = remaining_steps(self.title, run, total, optimization, loop.checkpoint_every, self.saved, self.state)
         if run.latest_checkpoint() is None:
             self.start(run)

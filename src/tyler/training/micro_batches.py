@@ -53,7 +53,7 @@ class MicroBatches:
         return MicroBatches(rows) if self.rows is None and self.positions is None else self
 
     def cut(self, lengths: Sequence[int]) -> list[list[int]]:
-        """The places of a batch's rows by micro-batch, each row onceof these lengths.
+        """The places of a batch's rows by micro-batch, each row once, from their lengths.
 
         The longest come first, so that what does not fit fails at once. A batch that fits at once keeps its order, and
         a row that is longer than `positions` is read alone.

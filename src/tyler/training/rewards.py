@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,7 +26,6 @@ from tyler.engine.trajectory import Trajectory
 from tyler.tasks.answers.boxed import boxed_answer
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training.reward_functions import START_SECONDS, RewardError, RewardFunction, source_digest
-from tyler.training.reward_worker import parameters
 from tyler.training.verdicts import Verifier, is_fault
 
 Values = list[float | None]
@@ -197,21 +195,32 @@ class Rewards:
     verifier: Verifier = field(default_factory=Verifier)
 
     @classmethod
-    def of(cls, config: GrpoConfig, settings: Sequence[RewardConfig], objective: ObjectiveConfig, longest: int,
-           stack: ExitStack, *, operators: bool) -> Rewards:  # fmt: skip
-        """The rewards that a config names; `stack` ends their processes. The penalty is on `operators` alone.
+    def of(
+        cls,
+        config: GrpoConfig,
+        settings: Sequence[RewardConfig],
+        objective: ObjectiveConfig,
+        longest: int,
+        *,
+        operators: bool,
+    ) -> Rewards:
+        """The rewards that a config names; the penalty is on `operators` alone. Use it with `with`, which ends the
+        processes of functions.
 
         Raises RewardError for a function that cannot be found or asks for a column that does not exist.
         """
-        parts = [
-            _weighted(one, config, objective, longest, stack) for one in settings if operators or one.name != "budget"
-        ]
+        named = [one for one in settings if operators or one.name != "budget"]
         runs_code = any(one.name == "code" for one in settings)
-        return cls(tuple(parts), Verifier(objective.reward_seconds, runs_code, objective.packages))
+        verifier = Verifier(objective.reward_seconds, runs_code, objective.packages)
+        return cls(tuple(_weighted(one, config, objective, longest) for one in named), verifier)
 
-    @property
-    def titles(self) -> list[str]:
-        return [part.title for part in self.parts]
+    def __enter__(self) -> Rewards:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for part in self.parts:
+            if isinstance(part.reward, RewardFunction):
+                part.reward.close()
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Raise ValueError or SandboxError where answers to these problems could not be judged."""
@@ -230,9 +239,7 @@ def _tensor(values: Values) -> Tensor:
     return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float32)
 
 
-def _weighted(
-    one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig, longest: int, stack: ExitStack
-) -> Weighted:
+def _weighted(one: RewardConfig, config: GrpoConfig, objective: ObjectiveConfig, longest: int) -> Weighted:
     """One reward of a config, ready to be called."""
     built_in: dict[str, Reward] = {
         "verifier": verifier,
@@ -244,20 +251,8 @@ def _weighted(
     if one.name is not None:
         return Weighted(one.title, one.weight, built_in[one.name])
     assert one.path is not None, "a reward has a name or a path"
-    function = stack.enter_context(RewardFunction(one.path, objective.reward_seconds))
+    function = RewardFunction(one.path, objective.reward_seconds)
     return Weighted(one.title, one.weight, function, wanted_columns(one.title, function.parameters))
-
-
-def of_functions(*functions: Reward, weights: Sequence[float] | None = None) -> Rewards:
-    """Rewards from functions of this process, for trainings that are started from Python."""
-    weights = weights or [1.0] * len(functions)
-    titles = [getattr(one, "__name__", type(one).__name__) for one in functions]
-    return Rewards(
-        tuple(
-            Weighted(title, weight, one, wanted_columns(title, parameters(one)))
-            for title, weight, one in zip(titles, weights, functions, strict=True)
-        )
-    )
 
 
 def wanted_columns(title: str, parameters: list[tuple[str, bool]] | None) -> tuple[str, ...] | None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from tyler.boundaries.placement import sample_candidates
@@ -50,16 +48,6 @@ def draw_insertions(trace: Trace, config: InsertionsConfig, draw: random.Random)
     return tuple(Insertion(b, operator.name) for b, operator in sorted(chosen, key=trace.candidates.index))
 
 
-def batch_loss(
-    model: Tyler, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
-) -> Float[Tensor, ""]:
-    """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
-    synthesizer, recompute = model.synthesizer.decoder, gradient_checkpointing
-    latents = synthesize(model.backbone, synthesizer, model.heads, examples, recompute=recompute)
-    logprobs, mask = target_logprobs(model.backbone, examples, latents, recompute=recompute)
-    return stage1_loss(logprobs, mask, num_targets)
-
-
 class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
     """Phi learns; the constants of centred heads have a learning rate of their own."""
 
@@ -78,7 +66,11 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         return self.model.synthesizer
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        return parameter_groups(self.model, self.config)
+        constants = [head.latents for head in centred_heads(self.model)]
+        apart = set(map(id, constants))
+        rest = [parameter for parameter in self.model.synthesizer.trainable() if id(parameter) not in apart]
+        groups = [(rest, self.config.learning_rate)]
+        return [*groups, (constants, self.config.centring.learning_rate)] if constants else groups
 
     @property
     def state(self) -> Sequence[Tensor]:
@@ -92,7 +84,11 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         return draw_batch(self.traces, self.config, step)
 
     def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
-        return batch_loss(self.model, part, num_targets, self.recomputed)
+        """L_stage1 of some examples of a batch that has `num_targets` visible targets in all."""
+        model, recompute = self.model, self.recomputed
+        decoder = model.synthesizer.decoder
+        latents = synthesize(model.backbone, decoder, model.heads, part, recompute=recompute)
+        return stage1_loss(*target_logprobs(model.backbone, part, latents, recompute=recompute), num_targets)
 
     def num_positions(self, example: Example) -> int:
         return num_positions(example, self.model.heads)
@@ -101,21 +97,6 @@ class Stage1Trainer(SupervisedTrainer[Tyler, Example]):
         """What a step worked on, and how fast."""
         insertions = sum(len(example.insertions) for example in batch) / len(batch)
         return {"insertions": insertions, "tokens_per_second": sum(map(len, batch)) / seconds}
-
-
-def train(
-    model: Tyler, traces: Sequence[Trace], config: Stage1Config, run: TrainedRun, development: Sequence[Trace] = ()
-) -> None:
-    """Train the model's synthesizer in place, logging and checkpointing into `run`; resumes where `run` stands."""
-    Stage1Trainer(model, traces, config, development).train(run)
-
-
-def parameter_groups(model: Tyler, config: Stage1Config) -> list[tuple[list[nn.Parameter], float]]:
-    """What learns, with its learning rate: Phi, and apart from it the constants of centred heads."""
-    constants = [head.latents for head in centred_heads(model)]
-    apart = {id(constant) for constant in constants}
-    rest = [parameter for parameter in model.synthesizer.trainable() if id(parameter) not in apart]
-    return [(rest, config.learning_rate), *([(constants, config.centring.learning_rate)] if constants else [])]
 
 
 def centred_heads(model: Tyler) -> list[CentredHead]:
@@ -174,7 +155,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
     """
     earlier = None if start is None else trained_operators(config, start)
     backbone = load_whole_backbone(config) if earlier is None else earlier.backbone
-    traces, development = load_traces(config, backbone), load_development(config, backbone)
+    traces, development = load_traces(config, backbone), load_development(config, backbone, config.stage1)
     started = (earlier or backbone).fingerprint()
     origin = origin_of(started, map(Trace.content, traces), backbone, config.operators)
     warn_of_idle(traces, config.operators)
@@ -184,8 +165,8 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[Tyler]:
         model = centre(model, centring_examples(traces, config.stage1))
     if config.stage1.shard_layers:
         shard(model, config.stage1, len(development), resolve_device(config.devices.device))
-    loop = partial(train, model, traces, config.stage1, development=development)
-    return Prepared(model.at_stage("stage1"), origin, loop)
+    trainer = Stage1Trainer(model, traces, config.stage1, development)
+    return Prepared(trainer.model, origin, trainer.train)
 
 
 def new_operators(config: Config, backbone: Backbone) -> Tyler:

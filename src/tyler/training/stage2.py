@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from tyler.config.schema import Config
 from tyler.engine.base import longest_prompt
 from tyler.engine.request import Request
 from tyler.engine.routing import Learned
-from tyler.engine.sampling import Sampling, seed_of
+from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
 from tyler.modeling.architectures import shipped
@@ -32,7 +30,7 @@ from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
 from tyler.training import distributed
-from tyler.training.calibration import calibration_report, collect_decisions, fit_psi
+from tyler.training.calibration import calibrate
 from tyler.training.command import (
     Prepared,
     check_inherited,
@@ -61,7 +59,7 @@ class Stage2Trainer(GrpoTrainer):
     A model without operators learns by GRPO alone: there is no psi to start, no penalty and nothing to anchor.
     """
 
-    prefix, best = "stage2", "greedy/accuracy"
+    prefix = "stage2"
     terms: tuple[str, ...] = ("loss", "grpo", "anchor", "clip_share", "operator_clip_share", "cut_share", "entropy")
 
     def __init__(
@@ -73,8 +71,8 @@ class Stage2Trainer(GrpoTrainer):
         parts: Parts | None = None,
         title: str = "Stage 2",
     ) -> None:
-        parts = parts or parts_of(model, config, ExitStack())
-        super().__init__(model, model.backbone, config.stage2, config.grpo, parts, problems, development)
+        parts = parts or parts_of(model, config)
+        super().__init__(model, config.stage2, config.grpo, parts, problems, development)
         self.model, self.config, self.title = model, config, title
         self.reference_psi = torch.zeros_like(model.policy.psi)
         if config.grpo.kl_weight > 0:  # without a KL term nothing reads the reference
@@ -95,11 +93,16 @@ class Stage2Trainer(GrpoTrainer):
         return [self.reference_psi]
 
     def start(self, run: TrainedRun) -> None:
-        """Calibrate psi on the first training problems and log what it reached, as step 0."""
-        if self.model.operators:
-            calibration = self.config.stage2.calibration
-            logger.info("%s: psi is calibrated on rollouts of %d problems", self.title, calibration.num_problems)
-            self.reference_psi.copy_(start_psi(self.model, self.problems, self.config, run))
+        """Calibrate psi, in the first process for all, and log what it reached as step 0."""
+        if not self.model.operators:
+            return
+        count = self.config.stage2.calibration.num_problems
+        logger.info("%s: psi is calibrated on rollouts of %d problems", self.title, count)
+        report = distributed.after_first(lambda: calibrate(self.model, self.problems, self.config))
+        distributed.copy_from_first([self.model.policy.psi])
+        self.reference_psi.copy_(self.model.policy.psi.detach())
+        if report is not None:
+            run.log(0, report)
 
     # ------------------------------------------------------------------------------------------- what is answered
 
@@ -163,58 +166,12 @@ def spread(records: Sequence[Any], share: float) -> list[Any]:
     return [records[place * len(records) // count] for place in range(count)]
 
 
-def parts_of(model: Tyler, config: Config, stack: ExitStack) -> Parts:
-    """Who answers, for what reward, and the loss, as a config says; `stack` ends the processes of rewards.
-
-    Raises RewardError for a reward that cannot be used.
-    """
+def parts_of(model: Tyler, config: Config) -> Parts:
+    """Who answers, for what reward, and the loss, as a config says. Raises RewardError for an unusable reward."""
     grpo, longest = config.grpo, config.stage2.max_new_tokens
-    rewards = Rewards.of(grpo, config.rewards, grpo, longest, stack, operators=bool(model.operators))
+    rewards = Rewards.of(grpo, config.rewards, grpo, longest, operators=bool(model.operators))
     loss = anchored_loss(grpo, longest, kl_weight=grpo.kl_weight, anchor_weight=grpo.anchor_weight)
     return Parts(rollouts_of(model, config.decoding), rewards, loss)
-
-
-def start_psi(model: Tyler, problems: Sequence[Problem], config: Config, run: TrainedRun) -> Tensor:
-    """Calibrate psi on the first training problems and log what it reached, as step 0; returns a copy.
-
-    The first process does it for all.
-    """
-    report = distributed.after_first(lambda: _calibrate(model, problems, config))
-    distributed.copy_from_first([model.policy.psi])
-    if report is not None:
-        run.log(0, report)
-    return model.policy.psi.detach().clone()
-
-
-def _calibrate(model: Tyler, problems: Sequence[Problem], config: Config) -> dict[str, float]:
-    calibration = config.stage2.calibration
-    decisions = collect_decisions(
-        model,
-        problems[: calibration.num_problems],
-        temperature=config.grpo.temperature,
-        max_new_tokens=config.stage2.max_new_tokens,
-        slots=config.decoding.slots,
-        memory=config.decoding.memory,
-        seed=seed_of(config.stage2.seed, "calibration"),
-    )
-    psi = fit_psi(decisions, len(model.operators), calibration)
-    model.policy.psi.data.copy_(psi)
-    return calibration_report(decisions, psi, [operator.name for operator in model.operators])
-
-
-def train(
-    model: Tyler,
-    problems: Sequence[Problem],
-    development: Sequence[Problem],
-    config: Config,
-    run: TrainedRun,
-    title: str = "Stage 2",
-) -> None:
-    """Train the model's policy in place, logging and checkpointing into `run`; resumes where `run` stands."""
-    with ExitStack() as stack:
-        parts = parts_of(model, config, stack)
-        parts.rewards.check([*problems, *development])
-        Stage2Trainer(model, problems, development, config, parts, title).train(run)
 
 
 @training_command
@@ -246,4 +203,4 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     torch.manual_seed(config.stage2.seed)
     model = model.at_stage("stage2").with_engine(config.decoding.engine, **config.decoding.engine_args)
     model.policy.add_lora(LoraSettings(**config.lora.model_dump()))
-    return Prepared(model, origin, partial(train, model, problems, development, config), config)
+    return Prepared(model, origin, lambda run: Stage2Trainer(model, problems, development, config).train(run), config)

@@ -10,13 +10,16 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from tyler.config.loops import TracesConfig
 from tyler.modeling.backbone import Backbone
 from tyler.training import distributed
-from tyler.training.loop import Saved, Step, Trainer, batch_at
+from tyler.training.loop import Step, Trainable, Trainer, batch_at
 from tyler.training.micro_batches import MicroBatches
+from tyler.training.objectives import token_logprobs
 from tyler.training.optimizer import Optimization
+from tyler.training.packing import read_packed
 
 
 class Learned(Protocol):
@@ -35,13 +38,6 @@ class Learned(Protocol):
         ...
 
 
-class Trainable(Saved, Protocol):
-    """What is trained, on its backbone."""
-
-    @property
-    def backbone(self) -> Backbone: ...
-
-
 Item = TypeVar("Item", bound=Learned)
 Model = TypeVar("Model", bound=Trainable)
 
@@ -54,7 +50,7 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     def __init__(
         self, model: Model, examples: Sequence[Item], config: TracesConfig, development: Sequence[Item] = ()
     ) -> None:
-        super().__init__(model, config, model.backbone, len(examples), has_development=bool(development))
+        super().__init__(model, config, len(examples), has_development=bool(development))
         self.model, self.examples, self.development = model, examples, development
         self.micro_batches = MicroBatches.of(config, model.backbone).or_rows(config.batch_size)
         self.products = autocast(model.backbone, config.autocast)
@@ -69,6 +65,16 @@ class SupervisedTrainer(Trainer, Generic[Model, Item]):
     @abstractmethod
     def batch_loss(self, part: Sequence[Item], num_targets: int) -> Tensor:
         """The loss of some examples of a batch that has `num_targets` targets in all."""
+
+    def cross_entropy(
+        self, decoder: PreTrainedModel, rows: Sequence[Tensor], part: Sequence[Item], num_targets: int
+    ) -> Tensor:
+        """Of examples whose embedded tokens, without the last, are `rows`: over the batch's targets, as `transformers`
+        has it."""
+        hidden = read_packed(decoder, rows, recompute=self.recomputed)
+        states = [row[-len(one.target_ids) :] for row, one in zip(hidden, part, strict=True)]
+        targets = torch.tensor([token for one in part for token in one.target_ids], device=self.backbone.device)
+        return -token_logprobs(torch.cat(states), self.backbone.head, targets).sum() / num_targets
 
     def num_positions(self, example: Item) -> int:
         """Positions of an example."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tyler.boundaries.detokenizer import token_spans
 from tyler.boundaries.placement import candidates
+from tyler.config.loops import OptimizationConfig
 from tyler.config.schema import Config
 from tyler.modeling.backbone import Backbone
 from tyler.modeling.operators import Operator
@@ -59,9 +60,9 @@ def load_traces(config: Config, backbone: Backbone) -> list[Trace]:
     return traces_of(load_problems(config), config, backbone)
 
 
-def load_development(config: Config, backbone: Backbone) -> list[Trace]:
-    """The development traces of a config, none where nothing watches Stage 1. Raises ValueError as `traces_of` does."""
-    problems = development_problems(config, config.stage1)
+def load_development(config: Config, backbone: Backbone, loop: OptimizationConfig) -> list[Trace]:
+    """The development traces of a config, none where the loop watches none. Raises ValueError as `traces_of` does."""
+    problems = development_problems(config, loop)
     return traces_of(problems, config, backbone) if problems else []
 
 

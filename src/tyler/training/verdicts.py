@@ -6,13 +6,12 @@ answer that takes its whole deadline holds up no other.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from tyler.engine.trajectory import Trajectory
+from tyler.runs.threads import cores
 from tyler.tasks import grade
 from tyler.tasks.grading import find_task
 from tyler.tasks.problem import GradeOptions, Outcome, Problem, Verdict
@@ -84,8 +83,3 @@ def is_fault(problem: Problem, verdict: Verdict | None) -> bool:
     if verdict.outcome is Outcome.TIMEOUT:
         return not find_task(problem.task).runs_code
     return verdict.outcome is Outcome.GOLD_ERROR
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

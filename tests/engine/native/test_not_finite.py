@@ -14,7 +14,7 @@ from tyler.engine.routing import Forced, Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.model import Tyler
-from tyler.reasoners.memgen import MemGen
+from tyler.reasoners.memgen.model import MemGen
 from tyler.reasoners.memgen.model import Settings as MemGenSettings
 from tyler.reasoners.soft_thinking import Settings, SoftThinking
 

@@ -21,8 +21,8 @@ from tyler.reasoners.memgen.model import MemGen, Settings
 from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
-from tyler.training import stage2, verdicts
-from tyler.training.rewards import of_functions, verifier
+from tyler.training import verdicts
+from tyler.training.rewards import Rewards, Weighted, verifier
 
 ON_VLLM = {"enforce_eager": True, "kv_cache_memory_bytes": 2**26}
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
@@ -76,7 +76,7 @@ def fresh(models: Mapping[str, Tyler]) -> Iterator[Callable[[str], Tyler]]:
 def learned(folder: Path, model: Tyler) -> tuple[list[dict[str, Any]], list[str]]:
     """What was logged, and the texts of every rollout."""
     with Run.create(folder, "stage2: {}\n") as run:
-        stage2.train(model, PROBLEMS, [], CONFIG, run)
+        Stage2Trainer(model, PROBLEMS, [], CONFIG).train(run)
     return told(folder)
 
 
@@ -109,7 +109,7 @@ def test_stage_2_learns_what_it_learns_on_the_native_engine_and_resumes(
             learned(tmp_path / "cut", fresh("vllm"))
     resumed = fresh("vllm")
     with Run.resume(tmp_path / "cut", "stage2: {}\n") as run:
-        stage2.train(resumed, PROBLEMS, [], CONFIG, run)
+        Stage2Trainer(resumed, PROBLEMS, [], CONFIG).train(run)
     assert told(tmp_path / "cut")[1] == same_texts
     assert torch.equal(resumed.policy.psi, mine.policy.psi)
 
@@ -129,7 +129,7 @@ def test_memgens_weaver_answers_and_learns_on_vllm(models: Mapping[str, Tyler]) 
     assert answers == others
 
     config = MemGenGrpoConfig(steps=1, batch_size=2, group_size=3, max_new_tokens=12, learning_rate=0.01)
-    decoding, rewards = DecodingConfig(slots=4), of_functions(verifier)
+    decoding, rewards = DecodingConfig(slots=4), Rewards((Weighted("verifier", 1.0, verifier),))
     trainer = WeaverGrpo(model, PROBLEMS, config, decoding, rewards)
     rolled, again = (
         WeaverGrpo(one, PROBLEMS, config, decoding, rewards).roll_out(PROBLEMS[:2], 0, (0, 0))

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from tyler.tasks.answers.boxed import boxed_answer, boxed_span
-from tyler.tasks.answers.numbers import exact_number
-
-# ------------------------------------------------------------------------------------------------------- extraction
 
 
 @pytest.mark.parametrize(
@@ -67,31 +62,3 @@ def test_a_span_is_where_the_answer_stands_and_not_where_the_same_stands_too(bef
 )
 def test_boxes_in_a_leading_thought_do_not_count(completion, answer):
     assert boxed_answer(completion) == answer
-
-
-# ---------------------------------------------------------------------------------------------------------- numbers
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("7", 7), ("-7", -7), ("\u22127", -7), ("+7", 7), ("007", 7), ("7.", 7), ("7.50", Fraction(15, 2)),
-        (".5", Fraction(1, 2)), ("-.5", Fraction(-1, 2)), ("0.1", Fraction(1, 10)), ("3.5e4", 35000),
-        ("1e-7", Fraction(1, 10**7)), ("1,234", 1234), (r"1\,234", 1234), ("1{,}234", 1234), ("1 234", 1234),
-        (r"1,\!234", 1234), ("1,234,567.5", Fraction(2469135, 2)), ("$1,234$", 1234), (r"\(12\)", 12),
-        (r"\text{12}", 12), ("1/2", Fraction(1, 2)), (r"-\frac{1}{2}", Fraction(-1, 2)), (r"\dfrac{4}{2}", 2),
-    ],
-)  # fmt: skip
-def test_exact_number_reads_a_single_number_exactly(text, number):
-    assert exact_number(text) == number
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", ".", "-", "e5", "12,34", "1,2345", "1234,567", "0,123", "1, 234", "1,234 567", "1 2", "3+4", "1/0", "1/2/3",
-        "12:00", "2516_8", "2004!", "x", "x=5", "junk or 0", "nan", "inf", "1e9999", "9" * 300, "\u0664", "10%", "5 cm",
-    ],
-)  # fmt: skip
-def test_exact_number_reads_nothing_else(text):
-    assert exact_number(text) is None

@@ -108,7 +108,9 @@ SAME = [
     (r"2\sin\theta\cos\theta", r"\sin 2\theta"), ("5x-7y+11z+4=0", "5x - 7y + 11z + 4 = 0"),
     ("5x-7y+11z=-4", "5x - 7y + 11z + 4 = 0"), ("10x-14y+22z+8=0", "5x - 7y + 11z + 4 = 0"), ("y+x=3", "x+y=3"),
     ("2x-y+3=0", "y = 2x + 3"), ("2x>6", "6<2x"), ("|x-1|", "|1-x|"), (r"\binom{10}{3}", "120"),
-    (r"2^{n+1}", r"2\cdot 2^n"),
+    (r"2^{n+1}", r"2\cdot 2^n"), (r"\cot x", r"\frac{\cos x}{\sin x}"), (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"),
+    (r"\sqrt{720x^{3}}", r"12x\sqrt{5x}"), ("i^2", "-1"), ("(x+1)^2-x^2-2x-1", "0"), (r"2\ln x", r"\ln x^2"),
+    ("2x+2y=6", "x+y=3"), ("-x-y+3=0", "x+y=3"), ("2x-6>0", "x-3>0"),
     # infinities, thousands, powers of ten
     (r"+\infty", r"\infty"), (r"(2,+\infty)", r"(2,\infty)"),
     (r"(-\infty,2)\cup(3,+\infty)", r"(-\infty, 2) \cup (3, \infty)"), (r"\frac{20,000}{\pi}", r"\frac{20000}{\pi}"),
@@ -313,6 +315,8 @@ DIFFERENT = [
     (r"a_n=\begin{cases} 1.5 \\ -2 \end{cases}", r"a_n=\begin{cases} 1.5 \\ 2 \end{cases}"),
     (r"\begin{vmatrix} -1 & 0 \\ 0 & 1 \end{vmatrix}", r"\begin{vmatrix} 1 & 0 \\ 0 & 1 \end{vmatrix}"),
     (r"5\text{ sixths}", "5"), (r"5\text{ negative}", "5"), (r"5\text{ point two}", "5"), ("2x<6", "x<4"),
+    ("3-x>0", "x-3>0"), ("x=0", "x^2=0"), ("x + * 3", "x + * 4"), ("0.3333333333333333333333", r"\frac{1}{3}"),
+    ("10^{100}+1", "10^{100}"),
 ]  # fmt: skip
 
 

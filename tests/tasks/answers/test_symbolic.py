@@ -29,46 +29,6 @@ def _workers(process: int) -> list[psutil.Process]:
     return [child for child in found if any("symbolic_worker" in part for part in child.cmdline())]
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("x^{2}+2x+1", "(x+1)^{2}"), (r"\sqrt{12}", r"2\sqrt{3}"), (r"\frac{\cos x}{\sin x}", r"\cot x"),
-        (r"\cot x", r"\frac{\cos x}{\sin x}"), (r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"),
-        (r"\sqrt{720x^{3}}", r"12x\sqrt{5x}"), ("i^{2}", "-1"), ("(x+1)^{2}-x^{2}-2x-1", "0"),
-        (r"2\ln x", r"\ln x^{2}"),
-    ],
-)  # fmt: skip
-def test_expressions_with_one_value_are_equal(answer, gold):
-    assert symbolic.equal(answer, gold, 5)
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("x^{2}+2x+2", "(x+1)^{2}"), (r"\sqrt{x^{2}}", "x"), ("R", "r"), (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
-        (r"\sqrt{2}+10^{-50}", r"\sqrt{2}"), ("10^{100}+1", "10^{100}"), ("0.3333333333333333333333", r"\frac{1}{3}"),
-        ("x + * 3", "x + * 3 + 0"), ("__import__('os')", "x"),
-    ],
-)  # fmt: skip
-def test_expressions_with_different_values_or_none_are_not(answer, gold):
-    assert not symbolic.equal(answer, gold, 5)
-
-
-@pytest.mark.parametrize(
-    ("how", "answer", "gold", "verdict"),
-    [
-        ("0", "2x+2y-6", "x+y-3", True),
-        ("0", "-x-y+3", "x+y-3", True),
-        (">", "2x-6", "x-3", True),
-        (">", "3-x", "x-3", False),
-        ("0", "x+y-3", "x+y-4", False),
-        ("0", "x", "x^{2}", False),
-    ],
-)
-def test_equations_are_equal_up_to_a_factor(how, answer, gold, verdict):
-    assert symbolic.equal(answer, gold, 5, how=how) is verdict
-
-
 @pytest.mark.parametrize("hostile", ["9^{9^{9}}", "100!!!", "x^{9^{9^{9}}}"])
 def test_what_takes_too_long_is_stopped_and_the_next_question_answered(hostile):
     symbolic.equal("x", "y", 5)
@@ -181,20 +141,9 @@ def test_an_interrupted_question_is_not_answered_later():
 # --------------------------------------------------------------------------------------------------------- math-verify
 
 
-@pytest.mark.parametrize(
-    ("completion", "gold", "said"),
-    [
-        (r"We halve it. The answer is $\boxed{0.5}$.", r"\frac{1}{2}", True),
-        (r"The answer is $\boxed{\frac{2}{3}}$.", r"\frac{1}{2}", False),
-        (r"\boxed{3+4}", "7", True),  # it reads leniently; we do not
-        (r"\boxed{\{1,2\}}", "(1,2)", True),
-        ("The answer is 7.", "7", False),  # only LaTeX is looked for
-        ("", "7", False),
-        (r"\boxed{18}", "18", True),
-    ],
-)
-def test_math_verify_says_its_own_of_a_whole_completion(completion: str, gold: str, said: bool) -> None:
-    assert symbolic.math_verify(completion, gold, 5) is said
+@pytest.mark.parametrize("completion", ["The answer is 7.", ""])
+def test_math_verify_looks_for_latex_alone(completion: str) -> None:
+    assert symbolic.math_verify(completion, "7", 5) is False
 
 
 def test_math_verify_is_ended_when_it_takes_too_long() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +51,7 @@ def outcome(answer: str, gold: str) -> Outcome:
         ("9 * 2 = 18", 18), (r"\$9 \times 2 = \$18", 18), (r"x = 9 \cdot 2 = 18\text{ eggs}", 18), ("3+15 = 18", 18),
         ("18,", 18), ("\u201318", -18), ("\u201218", -18), (r"18 \quad", 18), (r"\color{red}{18}", 18),
         (r"\textcolor{blue}{18}", 18), (r"\textdollar 18", 18), (r"{\bf 18}", 18), (r"\displaystyle 18", 18),
+        ("1,234,567.5", Fraction(2469135, 2)), (r"1,\!234", 1234), (r"\(12\)", 12), (r"\dfrac{4}{2}", 2), ("7.50", 7.5),
     ],
 )  # fmt: skip
 def test_a_quantity_is_its_exact_number(text, number):
@@ -75,7 +75,7 @@ def test_a_quantity_is_its_exact_number(text, number):
         "3 ab", "2 xy", "5 m + n", "18²", "18^2", r"\frac{1}{2} mv^2", "18 out of 20", "1:2", "Monday: 5, Tuesday: 6",
         "eighteen (18)", "18/x", r"18 \times", "18 + 2 apples", "18 apples + 2", r"18 \text{ or } 19", r"18 \pm 1",
         "18!", "|18|", "18 mod 5", "18_5", r"5 \frac{3}{2}", "5 3/2", r"1 \quad 234", "1\n234", "1\t234",
-        r"2 \quad \frac{1}{2}", "2\n1/2", "5 cm===5 cm",
+        r"2 \quad \frac{1}{2}", "2\n1/2", "5 cm===5 cm", "-", "e5", "1234,567", "0,123", "1,234 567", "1 2", "2004!",
     ],
 )  # fmt: skip
 def test_what_is_not_one_number_is_no_quantity(text):
@@ -95,29 +95,6 @@ def test_what_is_not_one_number_is_no_quantity(text):
 )  # fmt: skip
 def test_answers_compare_exactly(answer, gold, expected):
     assert outcome(answer, gold) is expected
-
-
-HOSTILE = {
-    "digits": "9" * 100_000,
-    "words": "7 " + "ab " * 33_000,
-    "letters": "7 " + "a" * 100_000,
-    "short letters": "7 " + "a" * 250 + "!",
-    "short spaces": "7" + " " * 250 + "!",
-    "short slashes": "7" + "/a" * 125 + "!",
-    "short labels": "a " * 120 + "= =",
-    "powers": "9^{9^{9}}",
-    "nul": "7\0",
-    "digits of Unicode": "\u0667\uff17",
-    "code": "__import__('os').system('exit 7')",
-    "texts": "\\text{" * 15_000 + "7" + "}" * 15_000,
-}
-
-
-@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_answers_are_read_at_once_and_never_correct(answer):
-    start = time.process_time()
-    assert outcome(answer, "7") is not Outcome.CORRECT
-    assert time.process_time() - start < 0.5
 
 
 RENDERINGS = (

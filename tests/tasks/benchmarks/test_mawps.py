@@ -25,7 +25,8 @@ from tyler.tasks.decontamination import find_overlap, fingerprint
 from tyler.tasks.task import Task
 from tyler.tasks.templates import alike as alike_texts
 from tyler.tasks.templates import grouped, template
-from tyler.tasks.variation import NAMES, alike, fixed, other_names, other_numbers, same_kind
+from tyler.tasks.variation import alike, fixed, other_names, other_numbers, same_kind
+from tyler.tasks.word_problems import NAMES
 
 CONNER = {
     "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "

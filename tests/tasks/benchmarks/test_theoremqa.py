@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -184,32 +183,6 @@ def outcome(answer: str, gold: str, mode: str) -> Outcome:
 )  # fmt: skip
 def test_an_answer_compares_by_the_type_of_its_gold(answer, gold, official, strict):
     assert [outcome(answer, gold, mode) for mode in MODES] == [official, strict]
-
-
-HOSTILE = {
-    "digits": "9" * 100_000,
-    "items": "[" + "7," * 50_000 + "7]",
-    "short items": "[" + "7, " * 160 + "7",
-    "braces": "{" * 240 + "}" * 240,
-    "powers": "9^{9^{9}}",
-    "factorials": "7" + "!" * 200,
-    "roots": r"\sqrt" * 50 + "7",
-    "signs": "-" * 250 + "7",
-    "equations": "7 = " * 60,
-    "units": "8 " + "m " * 120 + "!",
-    "nul": "7\0",
-    "digits of Unicode": "\u0667\uff17",
-    "code": "__import__('os').system('exit 7')",
-    "matrix": r"\begin{pmatrix}" * 30,
-}
-
-
-@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("gold", ["7", "7.0", "[7, 7]", "true", '"(c)"'])
-def test_hostile_answers_are_read_at_once_and_never_correct(answer, gold):
-    start = time.process_time()
-    assert outcome(answer, gold, "official") is not Outcome.CORRECT
-    assert time.process_time() - start < 0.5
 
 
 # -------------------------------------------------------------------------------------------------------------- rows

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from tyler.experiments.averages import accuracy_table, differences
-from tyler.experiments.cells import Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, seeded
-from tyler.experiments.scales import COT, HARD_CAP, STAGE1, STAGE2, Scale, cell, methods
+from tyler.experiments.averages import accuracy_table, held_against
+from tyler.experiments.cells import Decoding
+from tyler.experiments.experiment import Entry, Experiment, Results, Table, entries_of
+from tyler.experiments.scales import COT, HARD_CAP, STAGE1, STAGE2, Rows, Scale, methods
 
 BASE = "(a) CoT"
 NO_BUDGET, NO_ANCHOR = "grpo.budget_weight=0", "grpo.anchor_weight=0"
 RATES = (0.25, 0.5, 0.75)
 
 
-def rows(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
+def rows(scale: Scale) -> Rows:
     """Rows (a) to (k)."""
     known = methods(scale)
     stage1, full = known[STAGE1][0], known[STAGE2][0]
@@ -41,16 +39,7 @@ def rows(scale: Scale) -> dict[str, tuple[Training, Decoding]]:
 
 def entries(scale: Scale) -> list[Entry]:
     """Rows by tasks."""
-    return [
-        Entry(scale.studied, row, column, seeded(scale, partial(cell, scale, row, scale.preset, made, column)))
-        for row, made in rows(scale).items()
-        for column in scale.tasks
-    ]
-
-
-def findings(measured: Sequence[Measured]) -> dict[str, Any]:
-    """How far every row is from (a)."""
-    return {"differences": differences(measured, BASE)}
+    return entries_of(scale, rows(scale))
 
 
 def tables(results: Results) -> list[Table]:
@@ -60,4 +49,4 @@ def tables(results: Results) -> list[Table]:
     return [accuracy_table(results, "ablation", caption, "ablation", group, ruled=(5, 7))]
 
 
-EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, findings, base=BASE)
+EXPERIMENT = Experiment("Ablation: stages, types and routing", entries, tables, partial(held_against, BASE))

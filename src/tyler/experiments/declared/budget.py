@@ -5,25 +5,24 @@ The budget is a hard cap at inference on the model after Stage 2, as in the pape
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tyler.experiments.averages import (
     average,
     average_interval,
     averaged,
     difference,
-    differences,
+    held_against,
     mean_of,
     shown,
     with_paper,
     written,
 )
-from tyler.experiments.cells import ACCURACY
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, in_order, seeded
-from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, cell, methods, timed_cell
+from tyler.experiments.cells import LATENCY
+from tyler.experiments.experiment import Entry, Experiment, Results, Table, entries_of, in_order
+from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,19 +33,8 @@ BUDGETS = (0, 1, 2, 5, 8)
 def entries(scale: Scale) -> list[Entry]:
     """Budgets by tasks, answered together for the accuracy and one by one for the latency."""
     training, decoding = methods(scale)[STAGE2]
-    found = []
-    for budget in BUDGETS:
-        row, made = str(budget), (training, replace(decoding, budget=budget))
-        for column in scale.tasks:
-            cells = seeded(scale, partial(cell, scale, row, scale.preset, made, column))
-            found.append(Entry(scale.studied, row, column, cells))
-            found.append(Entry(TIMED, row, column, (timed_cell(scale, row, made, column),)))
-    return found
-
-
-def findings(measured: Sequence[Measured]) -> dict[str, Any]:
-    """How far every budget is from none."""
-    return {"differences": differences([one for one in measured if one.entry.cells[0].measure == ACCURACY], "0")}
+    rows = {str(budget): (training, replace(decoding, budget=budget)) for budget in BUDGETS}
+    return [*entries_of(scale, rows), *entries_of(scale, rows, LATENCY, TIMED)]
 
 
 def tables(results: Results) -> list[Table]:
@@ -96,8 +84,7 @@ EXPERIMENT = Experiment(
     "Budget: accuracy, latency and latents",
     entries,
     tables,
-    findings,
+    partial(held_against, "0"),
     figures,
-    base="0",
     drawn="Bars are 95% intervals of the accuracy; seconds are of the first seed, timed once.",
 )

@@ -10,7 +10,6 @@ which of its parts go on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tyler.experiments.averages import accuracy, shown, told, with_paper, written
 from tyler.experiments.cells import Cell, Decoding, Training
 from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entry_of, in_order, seeded
-from tyler.experiments.scales import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER, Domain, Scale
+from tyler.experiments.scales import COLOURS, COT, GRPO, MEMGEN, SFT, TYLER, Rows, Scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,26 +33,18 @@ Shares = dict[tuple[str, str], float]
 def entries(scale: Scale) -> list[Entry]:
     """Every method after every domain, on the problems of all domains; none where a scale has no domains."""
     preset = scale.backbones[scale.sequential]
-    steps = {BASE: {COT: (Training(), Decoding(router="never"))}}
+    steps: dict[str, Rows] = {BASE: {COT: (Training(), Decoding(router="never"))}}
     chains = trainings(scale)
     for place, domain in enumerate(scale.domains):
-        decodings = {MEMGEN: Decoding("memgen")}
         steps[f"{place + 1} {domain.title}"] = {
-            row: (chain[place], decodings.get(row, Decoding())) for row, chain in chains.items()
+            row: (chain[place], Decoding("memgen" if row == MEMGEN else "tyler")) for row, chain in chains.items()
         }
-    return [
-        Entry(
-            step, row, domain.column, seeded(scale, partial(of_step, step, row, preset, made, domain)), domain.families
-        )
-        for step, rows in steps.items()
-        for row, made in rows.items()
-        for domain in scale.domains
-    ]
-
-
-def of_step(step: str, row: str, preset: str, made: tuple[Training, Decoding], domain: Domain, seed: int) -> Cell:
-    """A method's cell after a step, on the problems of a domain."""
-    return Cell(f"{step}: {row}", preset, *made, domain.questions, seed)
+    found = []
+    for step, rows in steps.items():
+        for (row, made), domain in product(rows.items(), scale.domains):
+            cells = seeded(Cell(f"{step}: {row}", preset, *made, domain.questions, 0), scale.seeds)
+            found.append(Entry(step, row, domain.column, cells, domain.families))
+    return found
 
 
 def trainings(scale: Scale) -> dict[str, list[Training]]:

@@ -5,28 +5,20 @@ Answers are decoded one at a time on a warm engine, and timed between tokenisati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tyler.experiments.averages import average, average_interval, averaged, mean_of, shown, with_paper, written
-from tyler.experiments.experiment import MISSING, Entry, Experiment, Results, Table, entry_of, in_order, seeded
-from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, cell, methods, timed_cell
+from tyler.experiments.cells import LATENCY
+from tyler.experiments.experiment import MISSING, Entry, Experiment, Results, Table, entries_of, entry_of, in_order
+from tyler.experiments.scales import COLOURS, STAGE2, TIMED, Scale, methods
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 def entries(scale: Scale) -> list[Entry]:
     """Methods by tasks: for the accuracy the cells of `main`, for the time some of their problems one by one."""
-    found = []
-    for row, made in methods(scale).items():
-        for column in scale.tasks:
-            cells = seeded(scale, partial(cell, scale, row, scale.preset, made, column))
-            found.append(Entry(scale.studied, row, column, cells))
-            found.append(Entry(TIMED, row, column, (timed_cell(scale, row, made, column),)))
-    return found
+    return [*entries_of(scale, methods(scale)), *entries_of(scale, methods(scale), LATENCY, TIMED)]
 
 
 def tables(results: Results) -> list[Table]:
@@ -39,12 +31,10 @@ def summary(results: Results) -> Table:
     group, columns = in_order(results, "group")[0], in_order(results, "column")
     rows = []
     for row in in_order(results, "row"):
-        visible, latents = (mean_of(results, TIMED, row, columns, key) for key in ("visible", "latents"))
+        seconds, visible, latents = costs(results, row)
         both = None if visible is None or latents is None else visible + latents
         numbers = [written(number, ".1f") for number in (visible, latents, both)]
-        accuracy = averaged(results, group, row, columns)
-        seconds = written(mean_of(results, TIMED, row, columns, "seconds"), ".3f")
-        rows.append((row, accuracy, seconds, *numbers))
+        rows.append((row, averaged(results, group, row, columns), written(seconds, ".3f"), *numbers))
     header = ("method", "accuracy", "seconds", "visible", "latents", "tokens")
     return Table(
         "efficiency",
@@ -71,63 +61,35 @@ def overhead(results: Results) -> Table:
     return Table("efficiency-overhead", f"{STAGE2} on {group}: what synthesis takes of an answer", header, tuple(rows))
 
 
-def figures(results: Results) -> dict[str, Figure]:
-    """Accuracy by seconds, a marker's area by tokens; and the tokens, visible and latent."""
-    from tyler.experiments.figures import panels
+def costs(results: Results, row: str) -> list[float | None]:
+    """Mean seconds, visible tokens and latents of an answer; None for what has not been measured."""
+    return [mean_of(results, TIMED, row, in_order(results, "column"), key) for key in ("seconds", "visible", "latents")]
 
-    rows = in_order(results, "row")
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Accuracy by seconds, a marker's area by tokens, its name at one end of its interval; and the tokens."""
+    from tyler.experiments.figures import bar, panels
+
+    group, columns, rows = in_order(results, "group")[0], in_order(results, "column"), in_order(results, "row")
     figure, (upper, lower) = panels(2)
-    points = [one for row in rows if (one := point(results, row)) is not None]
-    for place, one in enumerate(sorted(points, key=lambda one: one.seconds)):
-        draw(upper, one, above=place % 2 == 0)
+    found = {row: (*costs(results, row), average(results, group, row, columns)) for row in rows}
+    known = {row: [one for one in values if one is not None] for row, values in found.items() if None not in values}
+    for nth, (row, (seconds, visible, latents, accuracy)) in enumerate(sorted(known.items(), key=lambda one: one[1])):
+        colour, ends = COLOURS[row], average_interval(results, group, row, columns)
+        assert ends is not None, "a mean has an interval"
+        upper.scatter(seconds, accuracy, s=visible + latents, color=colour, alpha=0.8, linewidths=0)
+        bar(upper, seconds, accuracy, ends, colour)
+        place, below = (seconds, ends[1 - nth % 2]), nth % 2
+        upper.annotate(row, place, (0, -9 if below else 5), textcoords="offset points", ha="center", fontsize=5.5)
+        lower.bar(rows.index(row), visible, color=colour, alpha=0.45)
+        lower.bar(rows.index(row), latents, bottom=visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
     upper.set_xlabel("seconds an answer, at batch 1")
     upper.set_ylabel("accuracy (%)")
     upper.margins(x=0.1, y=0.12)
-    for one in points:
-        place, colour = rows.index(one.row), COLOURS[one.row]
-        lower.bar(place, one.visible, color=colour, alpha=0.45)
-        lower.bar(place, one.latents, bottom=one.visible, color=colour, hatch="////", edgecolor="white", linewidth=0)
     lower.set_ylabel("tokens: visible, and latent (hatched)")
     lower.set_xticks(range(len(rows)), rows, rotation=35, ha="right")
     lower.grid(axis="x", visible=False)
     return {"efficiency": figure}
-
-
-@dataclass(frozen=True)
-class Point:
-    """A method in the figure: per cent right with the interval, and means of an answer."""
-
-    row: str
-    accuracy: float
-    interval: tuple[float, float]
-    seconds: float
-    visible: float
-    latents: float
-
-
-def point(results: Results, row: str) -> Point | None:
-    """A method's place; None where something of it has not been measured."""
-    group, columns = in_order(results, "group")[0], in_order(results, "column")
-    accuracy = average(results, group, row, columns)
-    interval = average_interval(results, group, row, columns)
-    seconds, visible, latents = (
-        mean_of(results, TIMED, row, columns, key) for key in ("seconds", "visible", "latents")
-    )
-    if accuracy is None or interval is None or seconds is None or visible is None or latents is None:
-        return None
-    return Point(row, accuracy, interval, seconds, visible, latents)
-
-
-def draw(axes: Axes, one: Point, above: bool) -> None:
-    """A point with its interval, and its name at one end of that."""
-    from tyler.experiments.figures import bar
-
-    axes.scatter(
-        one.seconds, one.accuracy, s=one.visible + one.latents, color=COLOURS[one.row], alpha=0.8, linewidths=0
-    )
-    bar(axes, one.seconds, one.accuracy, one.interval, COLOURS[one.row])
-    end = (one.seconds, one.interval[1] if above else one.interval[0])
-    axes.annotate(one.row, end, (0, 5 if above else -9), textcoords="offset points", ha="center", fontsize=5.5)
 
 
 EXPERIMENT = Experiment(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tyler.evaluation.statistics import clustered
-from tyler.experiments.declared.removal import WHOLE, texts_cell
-from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Results, Table, in_order, seeded
-from tyler.experiments.scales import COLOURS, STAGE2, Scale, cell, methods
+from tyler.experiments.cells import ACCURACY, TEXTS
+from tyler.experiments.experiment import MISSING, Entry, Experiment, Measured, Results, Table, entries_of, in_order
+from tyler.experiments.scales import COLOURS, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 
 if TYPE_CHECKING:
@@ -24,22 +23,10 @@ OPERATORS = tuple(operator.name for operator in PAPER_OPERATORS)
 
 
 def entries(scale: Scale) -> list[Entry]:
-    """The model after Stage 2 on every task."""
-    made = methods(scale)[STAGE2]
-    return [
-        Entry(
-            scale.studied,
-            STAGE2,
-            column,
-            seeded(
-                scale,
-                partial(texts_cell, scale, WHOLE, made, column)
-                if column in scale.explained
-                else partial(cell, scale, STAGE2, scale.preset, made, column),
-            ),
-        )
-        for column in scale.tasks
-    ]
+    """The model after Stage 2 on every task; with texts where `removal` keeps them, so that cells are shared."""
+    rows = {STAGE2: methods(scale)[STAGE2]}
+    measures = {column: TEXTS if column in scale.explained else ACCURACY for column in scale.tasks}
+    return [entry for column, measure in measures.items() for entry in entries_of(scale, rows, measure, "", [column])]
 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:

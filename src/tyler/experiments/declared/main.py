@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from tyler.experiments.averages import accuracy_table, differences
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, in_order, seeded
-from tyler.experiments.scales import COT, Scale, cell, methods
+from tyler.experiments.averages import accuracy_table, held_against
+from tyler.experiments.experiment import Entry, Experiment, Results, Table, entries_of, in_order
+from tyler.experiments.scales import COT, Scale, methods
 
 
 def entries(scale: Scale) -> list[Entry]:
     """Methods by tasks, backbone by backbone."""
-    return [
-        Entry(title, row, column, seeded(scale, partial(cell, scale, row, preset, made, column)))
-        for title, preset in scale.backbones.items()
-        for row, made in methods(scale).items()
-        for column in scale.tasks
-    ]
-
-
-def findings(measured: Sequence[Measured]) -> dict[str, Any]:
-    """How far every method is from CoT."""
-    return {"differences": differences(measured, COT)}
+    return [entry for title in scale.backbones for entry in entries_of(scale, methods(scale), group=title)]
 
 
 def tables(results: Results) -> list[Table]:
@@ -34,4 +22,4 @@ def tables(results: Results) -> list[Table]:
     ]
 
 
-EXPERIMENT = Experiment("Main results: every method on every task", entries, tables, findings, base=COT)
+EXPERIMENT = Experiment("Main results: every method on every task", entries, tables, partial(held_against, COT))

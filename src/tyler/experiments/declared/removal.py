@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from tyler.evaluation.statistics import clustered
-from tyler.experiments.cells import TEXTS, Cell, Decoding, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, in_order, seeded
+from tyler.experiments.cells import TEXTS, Decoding
+from tyler.experiments.experiment import Entry, Experiment, Measured, Record, Results, Table, entries_of, in_order
 from tyler.experiments.scales import COLOURS, HARD_CAP, STAGE2, Scale, methods
 from tyler.modeling.operators import PAPER_OPERATORS
 from tyler.tasks import Outcome
@@ -75,20 +74,12 @@ WHOLE = "all operators"
 
 def entries(scale: Scale) -> list[Entry]:
     """The model after Stage 2, whole and without each operator."""
-    training, _ = methods(scale)[STAGE2]
-    decodings = {WHOLE: Decoding()} | {
-        operator.name: Decoding(intervention=f"remove {operator.name}", budget=HARD_CAP) for operator in PAPER_OPERATORS
+    training, whole = methods(scale)[STAGE2]
+    without = {
+        operator.name: (training, Decoding(intervention=f"remove {operator.name}", budget=HARD_CAP))
+        for operator in PAPER_OPERATORS
     }
-    return [
-        Entry(scale.studied, row, column, seeded(scale, partial(texts_cell, scale, row, (training, decoding), column)))
-        for row, decoding in decodings.items()
-        for column in scale.explained
-    ]
-
-
-def texts_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
-    """A cell whose texts are read."""
-    return Cell(row, scale.preset, *made, scale.tasks[column], seed, TEXTS)
+    return entries_of(scale, {WHOLE: (training, whole), **without}, TEXTS, "", scale.explained)
 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:
@@ -191,6 +182,5 @@ EXPERIMENT = Experiment(
     tables,
     findings,
     figures,
-    base=WHOLE,
     drawn="Bars are 95% intervals of the counts over problems.",
 )

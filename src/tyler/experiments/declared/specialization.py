@@ -7,14 +7,13 @@ untrained ones, whose queries and places differ too: only what they lack is lear
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tyler.experiments.cells import LATENTS, Cell, Decoding, Questions, Training
-from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, in_order, seeded
+from tyler.experiments.cells import LATENTS, Decoding, Training
+from tyler.experiments.experiment import Entry, Experiment, Measured, Results, Table, entries_of, in_order
 from tyler.experiments.measures import unpacked
 from tyler.experiments.scales import COLOURS, SOFTCOT, STAGE1, Scale, methods
 
@@ -76,17 +75,7 @@ def entries(scale: Scale) -> list[Entry]:
         UNTRAINED: (Training(), Decoding(router="boundaries")),
         SOFTCOT: known[SOFTCOT],
     }
-    return [
-        Entry(scale.studied, row, column, seeded(scale, partial(latents_cell, scale, row, made, column)))
-        for row, made in rows.items()
-    ]
-
-
-def latents_cell(scale: Scale, row: str, made: tuple[Training, Decoding], column: str, seed: int) -> Cell:
-    """A cell that keeps latents, of the first problems."""
-    asked = scale.tasks[column]
-    seen = Questions(asked.task, asked.split, scale.seen, asked.max_new_tokens, asked.seed)
-    return Cell(row, scale.preset, *made, seen, seed, LATENTS)
+    return entries_of(scale, rows, LATENTS, "", [column])
 
 
 def findings(measured: Sequence[Measured]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tyler.experiments.scales import MINI, methods
+from tyler.experiments.scales import MINI, Rows, methods
 from tyler.experiments.studies import mini
-from tyler.experiments.study import Comparison, Study
+from tyler.experiments.study import Comparison, Study, cells_of
 
 NAMES = ("SoftCoT", "Soft-Thinking", "MemGen", "SwiReasoning")
-ROWS: mini.Rows = {name: methods(MINI)[name] for name in NAMES}
+ROWS: Rows = {name: methods(MINI)[name] for name in NAMES}
 KEPT = {
     "MemGen, weaver by GRPO": "tyler train memgen-weaver-grpo mini",
     "MemGen with trigger": "tyler train memgen-trigger mini",
@@ -34,7 +34,7 @@ STUDY = Study(
     scale="mini",
     records="baselines",
     columns=mini.COLUMNS,
-    cells=mini.cells(ROWS, dict(mini.COLUMNS), MINI.seeds),
+    cells=cells_of(MINI.preset, ROWS, mini.COLUMNS.values(), MINI.seeds),
     groups={
         "one pass over the problem": ("SoftCoT", "SoftCoT, latents zeroed", "MemGen", "MemGen, latents zeroed"),
         "MemGen, trained further": ("MemGen, weaver by GRPO", "MemGen with trigger"),

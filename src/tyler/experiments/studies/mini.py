@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tyler.experiments.cells import Cell, Decoding, Questions, Training
-from tyler.experiments.scales import HARD_CAP, MINI, methods
-from tyler.experiments.study import Comparison, Study
+from tyler.experiments.cells import Decoding
+from tyler.experiments.scales import HARD_CAP, MINI, Rows, methods
+from tyler.experiments.study import Comparison, Study, cells_of
 
 COLUMNS = MINI.tasks
 OPERATORS = ("global", "state", "procedure")
 PAIRS = (("global", "state"), ("global", "procedure"), ("state", "procedure"))
-
-Rows = dict[str, tuple[Training, Decoding]]
 
 STAGE1 = MINI.training("stage1")
 ONE = MINI.training("stage1", "stage1.insertions.max=1", "stage1.insertions.first=null")
@@ -105,22 +103,12 @@ COMPARISONS = tuple(
 )
 
 
-def cells(rows: Rows, columns: dict[str, Questions], seeds: tuple[int, ...]) -> list[Cell]:
-    """Every row on every column, seed by seed."""
-    return [
-        Cell(row, MINI.preset, training, decoding, questions, seed)
-        for seed in seeds
-        for row, (training, decoding) in rows.items()
-        for questions in columns.values()
-    ]
-
-
 STUDY = Study(
     title="The study on mini",
     scale="mini",
     records="mini",
     columns=COLUMNS,
-    cells=cells(ROWS, dict(COLUMNS), MINI.seeds),
+    cells=cells_of(MINI.preset, ROWS, COLUMNS.values(), MINI.seeds),
     groups=GROUPS,
     comparisons=COMPARISONS,
     kept=dict.fromkeys(MEANS, AVERAGED),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tyler.experiments.cells import Decoding, Questions, Training
-from tyler.experiments.scales import MINI
+from tyler.experiments.scales import MINI, Rows
 from tyler.experiments.studies import mini
-from tyler.experiments.studies.mini import STAGE1, Rows
-from tyler.experiments.study import Study
+from tyler.experiments.studies.mini import STAGE1
+from tyler.experiments.study import Study, cells_of
 
 COLUMNS = {"dev": Questions("mini", "dev", None, 160), "dev-harder": Questions("mini", "dev-harder", None, 192)}
 HARDER, MATHEMATICS = "data.split=train-harder", "data.split=train-mathematics"
@@ -61,7 +61,7 @@ STUDY = Study(
     scale="mini",
     records="mini-dev",
     columns=COLUMNS,
-    cells=mini.cells(BEFORE | CHANGES, COLUMNS, (42,)),
+    cells=cells_of(MINI.preset, BEFORE | CHANGES, COLUMNS.values(), (42,)),
     groups={"before the changes": (*HELD_AGAINST, *mini.MEANS[:2]), "the changes": tuple(CHANGES)},
     comparisons=(),
     kept=dict.fromkeys(mini.MEANS[:2], mini.AVERAGED),

@@ -7,11 +7,12 @@ their places. The main methods also learn and answer GSM8K, and SFT has one row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from tyler.experiments.cells import ACCURACY, SPREAD, Cell, Decoding, Questions, Training
-from tyler.experiments.scales import SMOLLM2
-from tyler.experiments.study import Comparison, Study
+from tyler.experiments.cells import SPREAD, Cell, Decoding, Questions, Training
+from tyler.experiments.scales import SMOLLM2, Rows
+from tyler.experiments.study import Comparison, Study, cells_of
 
 PRESET = SMOLLM2.preset
 SEEDS = (42, 43, 44)
@@ -52,7 +53,7 @@ development set."""
 GLOBAL_ALONE = Decoding(only=("global",))
 CONTROLS = ("zeros", "means", "shuffled")
 
-MAIN: dict[str, tuple[Training, Decoding]] = {
+MAIN: Rows = {
     "CoT": (BACKBONE, Decoding(router="never")),
     "SFT": (SFT, Decoding()),
     "Stage 1, all boundaries": (STAGE1, Decoding()),
@@ -62,7 +63,7 @@ MAIN: dict[str, tuple[Training, Decoding]] = {
 }
 """What has three seeds."""
 
-MORE: dict[str, tuple[Training, Decoding]] = {
+MORE: Rows = {
     "Stage 1, never": (STAGE1, Decoding(router="never")),
     **{f"Stage 1, {name}": (STAGE1, Decoding(intervention=name)) for name in CONTROLS},
     "Pause tokens, all boundaries": (PAUSE, Decoding()),
@@ -86,7 +87,7 @@ MORE: dict[str, tuple[Training, Decoding]] = {
 had answered 79 of 500 problems, and Stage 1 with 100 steps 44."""
 
 _GSM8K_STAGE1 = Training("stage1", LEARN_GSM8K)
-ON_GSM8K: dict[str, tuple[Training, Decoding]] = {
+ON_GSM8K: Rows = {
     "CoT": (BACKBONE, Decoding(router="never")),
     "GSM8K: SFT": (Training("sft", LEARN_GSM8K), Decoding()),
     "GSM8K: Stage 1": (_GSM8K_STAGE1, Decoding()),
@@ -97,7 +98,7 @@ ON_GSM8K: dict[str, tuple[Training, Decoding]] = {
 
 EVERY_MAP = "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]"
 CENTRED = Training("stage1", ("stage1.latents=centred",))
-CHANGES: dict[str, tuple[Training, Decoding]] = {
+CHANGES: Rows = {
     "SFT": (SFT, Decoding()),
     "Stage 1, all boundaries": (STAGE1, Decoding()),
     "Stage 1, dense": (Training("stage1", ("stage1.insertions.min=4", "stage1.insertions.max=12")), Decoding()),
@@ -134,25 +135,16 @@ def cells(seeds: Sequence[int] = SEEDS) -> list[Cell]:
     Controls and what else has one seed are asked the first task alone: the harder one tells little where few are right.
     """
     known = {**MAIN, **MORE, **CHANGES}
-    first = [
-        *_cells(MAIN, seeds[:1], [TEST, HARDER]),
-        *_cells(MORE, seeds[:1], [TEST]),
-        *_cells(CHANGES, seeds[:1], [DEVELOPMENT]),
-        *_cells({row: known[row] for row in DIFFERING}, seeds[:1], [SPREAD_OVER], SPREAD),
+    differing = {row: known[row] for row in DIFFERING}
+    made, first, more = partial(cells_of, PRESET), seeds[:1], seeds[1:]
+    return [
+        *made(MAIN, [TEST, HARDER], first),
+        *made(MORE, [TEST], first),
+        *made(CHANGES, [DEVELOPMENT], first),
+        *made(differing, [SPREAD_OVER], first, SPREAD),
+        *made(MAIN, [TEST, HARDER], more),
+        *made(ON_GSM8K, [GSM8K], first),
     ]
-    return [*first, *_cells(MAIN, seeds[1:], [TEST, HARDER]), *_cells(ON_GSM8K, seeds[:1], [GSM8K])]
-
-
-def _cells(
-    rows: dict[str, tuple[Training, Decoding]],
-    seeds: Sequence[int],
-    asked: Sequence[Questions],
-    measure: str = ACCURACY,
-) -> Iterator[Cell]:
-    for seed in seeds:
-        for row, (training, decoding) in rows.items():
-            for questions in asked:
-                yield Cell(row, PRESET, training, decoding, questions, seed, measure)
 
 
 FIRST, COMPUTE, LIMITS = "2026-11-22T23:36:33+00:00", "2026-11-24T09:46:42+00:00", "2026-11-24T21:50:06+00:00"

@@ -6,8 +6,7 @@ anew. Trigger: its decisions are sampled and learned, the weaver is frozen, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
 from tyler.modeling.lora import LoraSettings
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, num_insertions
-from tyler.reasoners.memgen.sft import load_start, replayed_logprobs
+from tyler.reasoners.memgen.sft import load_start, replayed_logprobs, trained_weaver
 from tyler.reasoners.memgen.trigger import YES, Consultation
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
@@ -34,7 +33,7 @@ from tyler.training.command import Prepared, load_askable, origin_of, training_c
 from tyler.training.grpo import Actions, GrpoTrainer, Parts, anchored_loss
 from tyler.training.packing import read_packed
 from tyler.training.replay import padded
-from tyler.training.rewards import Rewards, origins, with_sources
+from tyler.training.rewards import Rewards, origins, visible_ids, with_sources
 from tyler.training.rollouts import Rollout
 from tyler.training.teacher_forcing import Example, Insertion, embed_ids
 
@@ -74,7 +73,7 @@ class MemGenRollouts:
 class MemGenTrainer(GrpoTrainer):
     """What the weaver and the trigger share: LoRA dropout is off, and nothing is compared with a reference."""
 
-    prefix, best = "memgen_grpo", "memgen_grpo/greedy_accuracy"
+    prefix = "memgen_grpo"
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class MemGenTrainer(GrpoTrainer):
     ) -> None:
         self.engine = MemGenRollouts(model, decoding)
         parts = Parts(self.engine, rewards, anchored_loss(config, config.max_new_tokens))
-        super().__init__(model, model.backbone, config, config, parts, problems, development)
+        super().__init__(model, config, config, parts, problems, development)
         self.model, self.config, self.decoding = model, config, decoding
 
     trigger_temperature = 0.0
@@ -103,7 +102,7 @@ class MemGenTrainer(GrpoTrainer):
     def greedy_answers(self, problems: Sequence[Problem]) -> list[Trajectory]:
         longest, slots, memory = self.config.max_new_tokens, self.decoding.slots, self.decoding.memory
         reasoner = MemGenReasoner("greedy", self.model, max_new_tokens=longest, slots=slots, memory=memory)
-        answers = list(reasoner.solve(problems))
+        answers = reasoner.solve(problems)
         self.model.shared_engine.release()  # the learner, whose turn is next, needs its memory
         return answers
 
@@ -120,9 +119,6 @@ class MemGenTrainer(GrpoTrainer):
         everywhere = [decision for part in distributed.gather(said) for decision in part]
         agreed = sum(decision == YES for decision in everywhere) / max(1, len(everywhere))
         return super().rollout_metrics(rollout) | {"agreed": agreed}
-
-    def name_greedy(self, accuracy: float, more: Mapping[str, float]) -> dict[str, float]:
-        return {self.best: accuracy, **{f"{self.prefix}/greedy_{name}": value for name, value in more.items()}}
 
     def padded(self, rows: list[list[float]]) -> Actions:
         """Recorded log-probabilities as actions, none of which calls an operator."""
@@ -172,12 +168,9 @@ class TriggerGrpo(MemGenTrainer):
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         return [(self.trigger.trainable(), self.config.learning_rate)]
 
-    def consultations(self, rollout: Rollout) -> list[list[Consultation]]:
-        """What the trigger said in every answer."""
-        return [self.engine.consultations(answer) for answer in rollout.trajectories]
-
     def actions(self, rollout: Rollout) -> Actions:
-        return self.padded([[one.logprob for one in consulted] for consulted in self.consultations(rollout)])
+        consulted = map(self.engine.consultations, rollout.trajectories)
+        return self.padded([[one.logprob for one in said] for said in consulted])
 
     def replay(self, rollout: Rollout, places: list[int]) -> tuple[Tensor, None]:
         answers = [rollout.trajectories[place] for place in places]
@@ -189,15 +182,9 @@ class TriggerGrpo(MemGenTrainer):
 # --- the weaver: sampled tokens, around latents that are computed anew ----------------------------------------------
 
 
-def visible_actions(trajectory: Trajectory) -> list[int]:
-    """The sampled tokens, with the one that ends the answer."""
-    pairs = zip(trajectory.actions, trajectory.is_operator, strict=True)
-    return [action for action, is_operator in pairs if not is_operator]
-
-
 def example_of(trajectory: Trajectory) -> Example:
     """A trajectory as a trace with blocks where they were; one that nothing follows has no effect and is left out."""
-    targets = visible_actions(trajectory)
+    targets = visible_ids(trajectory)
     blocks = [Insertion(one.position, one.operator) for one in trajectory.invocations if one.position < len(targets)]
     return Example(trajectory.prompt_ids, targets, tuple(blocks))
 
@@ -234,7 +221,7 @@ def replay_decisions(
     """log p of every decision, in one causal pass over prompts and visible tokens."""
     assert model.trigger is not None
     device = model.backbone.device
-    rows = [embed_ids(model.backbone, [*one.prompt_ids, *visible_actions(one)]) for one in trajectories]
+    rows = [embed_ids(model.backbone, [*one.prompt_ids, *visible_ids(one)]) for one in trajectories]
     read = read_packed(model.trigger.decoder, rows, recompute=gradient_checkpointing)
     logprobs = []
     for hidden, trajectory, consulted in zip(read, trajectories, consultations, strict=True):
@@ -255,10 +242,7 @@ def run_weaver(config: Config, *, start: Path | str) -> Prepared[MemGen]:
     Raises ValueError for one that has a trigger, and for one of other settings than the config's.
     """
     config = with_sources(config)
-    settings = config.memgen.weaver_grpo
-    model = load_start(config, start)
-    if model.trigger is not None:
-        raise ValueError(f"{start} has a trigger, which is trained last; start from a weaver (`tyler train memgen`)")
+    settings, model = config.memgen.weaver_grpo, trained_weaver(config, start)
     torch.manual_seed(settings.seed)
     model = model.with_engine(config.decoding.engine, **config.decoding.engine_args)
     return _prepared(model, model.fingerprint(), config, settings, WeaverGrpo)
@@ -290,10 +274,7 @@ def _prepared(
     origin = origin_of(start, map(Problem.content, problems), model.backbone) | origins(config.rewards)
 
     def train(run: TrainedRun) -> None:
-        with ExitStack() as stack:
-            longest = settings.max_new_tokens
-            rewards = Rewards.of(config.grpo, config.rewards, settings, longest, stack, operators=False)
-            rewards.check([*problems, *development])
-            trainer(model, problems, settings, config.decoding, rewards, development).train(run)
+        rewards = Rewards.of(config.grpo, config.rewards, settings, settings.max_new_tokens, operators=False)
+        trainer(model, problems, settings, config.decoding, rewards, development).train(run)
 
     return Prepared(model, origin, train, config)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
-from tyler.engine.request import Request
-from tyler.engine.sampling import Sampling
 from tyler.reasoners.memgen.model import MemGen, MemGenReasoner, is_memgen
 from tyler.reasoners.table import Knob, Method, Saved, check_at_least
-from tyler.tasks.prompts import Question
-
-KNOBS = (Knob("max_insertions", highest=31),)
 
 
 @dataclass(frozen=True)
@@ -25,20 +20,10 @@ class Settings:
             check_at_least(0, max_insertions=self.max_insertions)
 
 
-def reasoner(
-    model: MemGen, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> MemGenReasoner:
+def reasoner(model: MemGen, settings: Settings) -> MemGenReasoner:
     """A trained MemGen."""
     changed = {key: value for key, value in asdict(settings).items() if value is not None}
-    model = replace(model, settings=replace(model.settings, **changed))
-    return MemGenReasoner(name, model, sampling, max_new_tokens, slots)
+    return MemGenReasoner("memgen", replace(model, settings=replace(model.settings, **changed)))
 
 
-def request(model: MemGen, question: Question, sampling: Sampling, max_new_tokens: int) -> Request:
-    """A question whose trigger is sampled as its tokens are."""
-    return model.request(
-        question, sampling=sampling, max_new_tokens=max_new_tokens, trigger_temperature=sampling.temperature
-    )
-
-
-METHOD = Method(Settings, reasoner, KNOBS, Saved(is_memgen, MemGen, request))
+METHOD = Method(Settings, reasoner, (Knob("max_insertions", highest=31),), Saved(is_memgen, MemGen))

@@ -42,9 +42,8 @@ from tyler.reasoners.memgen.decoding import MemGenEngine
 from tyler.reasoners.memgen.routing import AtDelimiters
 from tyler.reasoners.memgen.trigger import Trigger
 from tyler.reasoners.memgen.weaver import INFERENCE, Weaver, kinds
-from tyler.reasoners.reasoner import AnswerSettings
+from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.reasoners.table import check_at_least
-from tyler.reasoners.tyler import EngineReasoner
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Prompt, Question, prompt_ids
@@ -249,12 +248,11 @@ class MemGen(Independent):
 
         The trigger samples where the tokens are sampled, at their temperature, and is greedy where they are.
         """
-        reasoner = MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots)
-        return reasoner.solve(problems)
+        return MemGenReasoner("memgen", self, sampling or Sampling(), max_new_tokens, slots).solve(problems)
 
 
 @dataclass(frozen=True)
-class MemGenReasoner(EngineReasoner):
+class MemGenReasoner(Servable):
     """A MemGen with everything about decoding decided.
 
     In its trajectories every block is an invocation, "prompt" or "inference": `num_latents` counts all of them, and

@@ -19,7 +19,6 @@ from tyler.reasoners.memgen.routing import training_insertions
 from tyler.training.command import (
     Prepared,
     check_inherited,
-    development_problems,
     load_backbone,
     lora_settings,
     origin_of,
@@ -29,7 +28,7 @@ from tyler.training.command import (
 from tyler.training.objectives import stage1_loss
 from tyler.training.supervised import SupervisedTrainer
 from tyler.training.teacher_forcing import Example, num_positions, synthesize, target_logprobs
-from tyler.training.traces import Trace, load_traces, traces_of
+from tyler.training.traces import Trace, load_development, load_traces
 
 
 def settings_of(config: MemGenConfig) -> Settings:
@@ -55,14 +54,6 @@ def replayed_logprobs(
     return target_logprobs(backbone, examples, latents, temperature=temperature, recompute=recompute)
 
 
-def batch_loss(
-    model: MemGen, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
-) -> Float[Tensor, ""]:
-    """Cross-entropy of some examples of a batch that has `num_targets` target tokens in all, per target token."""
-    logprobs, mask = replayed_logprobs(model, examples, gradient_checkpointing=gradient_checkpointing)
-    return stage1_loss(logprobs, mask, num_targets)
-
-
 class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
     """The weaver learns from the traces' target tokens."""
 
@@ -73,7 +64,8 @@ class WeaverTrainer(SupervisedTrainer[MemGen, Example]):
         return self.model.weaver
 
     def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
-        return batch_loss(self.model, part, num_targets, self.recomputed)
+        logprobs, mask = replayed_logprobs(self.model, part, gradient_checkpointing=self.recomputed)
+        return stage1_loss(logprobs, mask, num_targets)
 
     def num_positions(self, example: Example) -> int:
         return num_positions(example, self.model.weaver.mapping())
@@ -91,9 +83,7 @@ def run(config: Config, *, start: Path | str | None = None) -> Prepared[MemGen]:
     settings = config.memgen.weaver
     earlier = None if start is None else trained_weaver(config, start)
     backbone = load_backbone(config) if earlier is None else earlier.backbone
-    traces = load_traces(config, backbone)
-    problems = development_problems(config, settings)
-    unseen = traces_of(problems, config, backbone) if problems else []
+    traces, unseen = load_traces(config, backbone), load_development(config, backbone, settings)
     torch.manual_seed(settings.seed)
     model = earlier or new_weaver(config, backbone)
     examples, development = ([example_of(model, trace) for trace in part] for part in (traces, unseen))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tyler.engine.request import Request
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
-from tyler.reasoners.reasoner import AnswerSettings, Finished, ignore
+from tyler.reasoners.reasoner import AnswerSettings, Finished, Servable, ignore
 from tyler.reasoners.softcot.model import SoftCot, is_checkpoint
 from tyler.reasoners.table import Knob, Method, Saved, check_at_least
-from tyler.reasoners.tyler import of_its_own
 from tyler.tasks.problem import Problem
 from tyler.tasks.prompts import Question
-
-KNOBS = (Knob("thoughts", lowest=1),)
 
 
 @dataclass(frozen=True)
@@ -31,13 +28,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class SoftCotReasoner:
+class SoftCotReasoner(Servable):
     """SoftCoT with everything about decoding decided. Its thoughts count as latents, their time as synthesis."""
 
     name: str
     model: SoftCot
     thoughts: int
-    sampling: Sampling
+    sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 2048
     slots: int = 32
     memory: int | None = None
@@ -54,14 +51,11 @@ class SoftCotReasoner:
         """Raises ValueError: soft thoughts have their place in the user's turn."""
         raise ValueError(f"{self.name} puts soft thoughts into a question and continues no text; ask it in a chat")
 
-    def solve(self, problems: Sequence[Problem], finished: Finished = ignore) -> list[Trajectory]:
+    def solve(self, problems: Sequence[str | Problem], finished: Finished = ignore) -> list[Trajectory]:
         requests, spent = [], []
         for problem in problems:
             started = time.perf_counter()
-            sampling = of_its_own(self.sampling, problem)
-            requests.append(
-                self.model.request(problem, self.thoughts, sampling=sampling, max_new_tokens=self.max_new_tokens)
-            )
+            requests.append(self.problem_request(problem))
             spent.append(time.perf_counter() - started)
 
         def done(index: int, trajectory: Trajectory) -> None:
@@ -73,17 +67,9 @@ class SoftCotReasoner:
         return self.model.shared_engine.run(requests, slots=self.slots, memory=self.memory, finished=done)
 
 
-def reasoner(
-    model: SoftCot, settings: Settings, *, name: str, sampling: Sampling, max_new_tokens: int, slots: int
-) -> SoftCotReasoner:
+def reasoner(model: SoftCot, settings: Settings) -> SoftCotReasoner:
     """A trained SoftCoT."""
-    thoughts = settings.thoughts or model.wording.thoughts
-    return SoftCotReasoner(name, model, thoughts, sampling, max_new_tokens, slots)
+    return SoftCotReasoner("softcot", model, settings.thoughts or model.wording.thoughts)
 
 
-def request(model: SoftCot, question: Question, sampling: Sampling, max_new_tokens: int) -> Request:
-    """A question with as many thoughts as the checkpoint says."""
-    return model.request(question, model.wording.thoughts, sampling=sampling, max_new_tokens=max_new_tokens)
-
-
-METHOD = Method(Settings, reasoner, KNOBS, Saved(is_checkpoint, SoftCot, request))
+METHOD = Method(Settings, reasoner, (Knob("thoughts", lowest=1),), Saved(is_checkpoint, SoftCot))

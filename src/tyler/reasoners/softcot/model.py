@@ -147,10 +147,6 @@ class SoftCot(Independent):
             soft_prompt=SoftPrompt(places, self.thoughts(problem, number)),
         )
 
-    def engine(self, *, slots: int = 8, memory: int | None = None, positions: int | None = None) -> Engine:
-        """A new decoding engine over the backbone."""
-        return plain_engine(self.backbone, slots=slots, memory=memory, positions=positions)
-
     def fingerprint(self) -> str:
         """A short hash that names both models and the Linear."""
         digest = hashlib.sha256((self.backbone.fingerprint() + self.assistant.fingerprint()).encode())
@@ -211,20 +207,12 @@ def plain_engine(backbone: Backbone, *, slots: int, memory: int | None, position
 
 
 def placeholder(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token whose embedding the thoughts stand in for: the release's where the tokenizer has it.
-
-    Raises ValueError where no candidate exists.
+    """The token whose embedding the thoughts stand in for: the release's where the tokenizer has it, else what pads,
+    the unknown or the end token. Raises ValueError where it has none of them.
     """
     vocabulary = tokenizer.get_vocab()
-    for name in PLACEHOLDERS:
-        if name in vocabulary:
-            return int(vocabulary[name])
-    return padding(tokenizer)
-
-
-def padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    """What pads, else the unknown or the end token; the last choice. Raises ValueError."""
-    for id in (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id):
+    named = [vocabulary.get(name) for name in PLACEHOLDERS]
+    for id in (*named, tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id):
         if id is not None:
             return int(id)
     raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no pad, unk or eos token to hold a place with")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from tyler.config.schema import Config
@@ -23,9 +22,8 @@ from tyler.training.command import (
     origin_of,
     training_command,
 )
-from tyler.training.objectives import token_logprobs
-from tyler.training.packing import read_packed
 from tyler.training.supervised import SupervisedTrainer
+from tyler.training.teacher_forcing import embed_ids
 from tyler.training.traces import traces_of
 
 
@@ -60,23 +58,6 @@ def tokenize(model: SoftCot, problem: Problem, number: int, *, learn_header: boo
     return Example(problem, ids[:first], places, targets)
 
 
-def batch_loss(
-    model: SoftCot, examples: Sequence[Example], num_targets: int, gradient_checkpointing: bool = False
-) -> Float[Tensor, ""]:
-    """Cross-entropy of some examples' target tokens, over the batch's `num_targets`."""
-    backbone = model.backbone
-    rows = []
-    for example in examples:
-        embeds = backbone.embed(torch.tensor(example.prompt_ids + example.target_ids[:-1], device=backbone.device))
-        places = torch.tensor(example.places, device=backbone.device)
-        thoughts = model.thoughts(example.problem, len(places)).to(embeds.dtype)
-        rows.append(embeds.index_copy(0, places, thoughts))
-    hidden = read_packed(backbone.decoder, rows, recompute=gradient_checkpointing)
-    states = [row[len(one.prompt_ids) - 1 :] for row, one in zip(hidden, examples, strict=True)]
-    targets = torch.tensor([token for one in examples for token in one.target_ids], device=backbone.device)
-    return -token_logprobs(torch.cat(states), backbone.head, targets).sum() / num_targets
-
-
 class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
     """The Linear learns from the solutions' tokens."""
 
@@ -87,7 +68,12 @@ class SoftCotTrainer(SupervisedTrainer[SoftCot, Example]):
         return self.model.projection
 
     def batch_loss(self, part: Sequence[Example], num_targets: int) -> Tensor:
-        return batch_loss(self.model, part, num_targets, self.recomputed)
+        rows = []
+        for one in part:
+            embeds, places = embed_ids(self.backbone, one.prompt_ids + one.target_ids[:-1]), torch.tensor(one.places)
+            thoughts = self.model.thoughts(one.problem, len(places)).to(embeds.dtype)
+            rows.append(embeds.index_copy(0, places.to(embeds.device), thoughts))
+        return self.cross_entropy(self.backbone.decoder, rows, part, num_targets)
 
 
 def examples_of(problems: Sequence[Problem], config: Config, model: SoftCot) -> list[Example]:

@@ -213,6 +213,15 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
     return [*parts, text[at:].strip()]
 
 
+def both_signs(text: str) -> list[str]:
+    r"""The two readings of `1 \pm 2`, upper signs first; `text` itself where it has no such sign."""
+    if not re.search(r"\\(?:pm|mp)(?![A-Za-z])", text):
+        return [text]
+    upper = re.sub(r"\\mp(?![A-Za-z])", "-", re.sub(r"\\pm(?![A-Za-z])", "+", text))
+    lower = re.sub(r"\\mp(?![A-Za-z])", "+", re.sub(r"\\pm(?![A-Za-z])", "-", text))
+    return [re.sub(r"(^|= ?)\+ ?", r"\1", upper.strip()), lower]
+
+
 _PAIRS = {"(": (")", "]"), "[": (")", "]"), r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": ("}",)}
 
 

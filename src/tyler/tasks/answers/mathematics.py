@@ -40,7 +40,7 @@ import unicodedata
 
 from tyler.tasks.answers import symbolic
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError
-from tyler.tasks.answers.latex import bracketed, compact, depths, environment, matrix, split, tidy
+from tyler.tasks.answers.latex import both_signs, bracketed, compact, depths, environment, matrix, split, tidy
 from tyler.tasks.answers.numbers import MIXED, mixed, number, same_numeral, same_parts
 from tyler.tasks.answers.quantities import split_unit
 from tyler.tasks.answers.relations import (
@@ -333,15 +333,7 @@ def _items(text: str) -> list[str]:
         return [text]
     else:
         parts = [part for part in split(text, LIST) if part]
-    return [item for part in parts for item in _both_signs(part)]
-
-
-def _both_signs(text: str) -> list[str]:
-    if not re.search(r"\\(?:pm|mp)(?![A-Za-z])", text):
-        return [text]
-    upper = re.sub(r"\\mp(?![A-Za-z])", "-", re.sub(r"\\pm(?![A-Za-z])", "+", text))
-    lower = re.sub(r"\\mp(?![A-Za-z])", "+", re.sub(r"\\pm(?![A-Za-z])", "-", text))
-    return [re.sub(r"(^|= ?)\+ ?", r"\1", upper.strip()), lower]
+    return [item for part in parts for item in both_signs(part)]
 
 
 def _named(parts: list[str]) -> bool:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tyler.tasks.answers.boxed import plain
-
 _MAX_LENGTH = 256
 
 NUMERAL = re.compile(
@@ -34,11 +32,6 @@ _SCIENTIFIC = re.compile(
     r"(?P<mantissa>[^\\*×·⋅]+?) ?(?:\\(?:cdot|times)(?![A-Za-z])|[*×·⋅]) ?10 ?(?:\^|\*\*) ?"
     r"(?:\{ ?(?P<braced>-? ?[0-9]{1,3}) ?\}|(?P<bare>-?[0-9]))"
 )
-
-
-def exact_number(text: str) -> Fraction | None:
-    """The number that `text` writes, in or out of LaTeX dress, or None where it is not a single number."""
-    return number(plain(text)) if len(text) <= _MAX_LENGTH else None
 
 
 def number(text: str) -> Fraction | None:

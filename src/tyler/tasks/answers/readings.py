@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from tyler.tasks.answers.boxed import bare, plain
 from tyler.tasks.answers.expressions import value
+from tyler.tasks.answers.latex import both_signs, bracketed, split
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 
 _ROUNDED = Fraction(1, 100)
@@ -59,7 +60,7 @@ def numbers(text: str) -> list[Fraction] | None:
     *before, last = _RELATION.split(text)
     if not all(side.strip() for side in before[1:]):
         return None
-    if before and (re.search(r"\bor\b", text) or len(_split(_THOUSANDS.sub("", text))) > 1):
+    if before and (re.search(r"\bor\b", text) or len(split(_THOUSANDS.sub("", text), _SEPARATOR)) > 1):
         return None
     found = _readings(unlabelled(last))
     if found is None:
@@ -133,7 +134,6 @@ _MATRIX = re.compile(
 )
 _TRANSPOSED = re.compile(r"(?<=[\])}]) ?\^ ?\{? ?(?:T|\\top|\\mathsf ?\{? ?T ?\}?|\\intercal) ?\}?$")
 _THOUSANDS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2}(?:,[0-9]{3})+)(?![0-9,]*[0-9])")
-_BOTH_SIGNS = re.compile(r"\\pm(?![A-Za-z])")
 _SEPARATOR = re.compile(r"[,;&](?:\s*(?:\\text ?\{ ?and ?\}|and(?=[\s\\])))?|(?<=[\s}])and(?=[\s\\])")
 
 
@@ -153,10 +153,10 @@ def listed(text: str) -> list[list[Fraction]] | None:
         return None
     if re.search(r"[,;] ", inside):
         inside = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), inside)
-    items = [item.strip() for item in _split(inside)]
+    items = split(inside, _SEPARATOR)
     if items and not items[-1] and len(items) > 1:
         items.pop()
-    found = [reading for item in items for reading in _item(item)]
+    found = [reading for item in items for reading in map(numbers, both_signs(item))]
     return None if any(reading is None for reading in found) else [item for item in found if item is not None]
 
 
@@ -164,39 +164,7 @@ def _inside(text: str) -> str | None:
     """What the brackets of a list hold; the text itself without brackets; None where they do not match."""
     if matrix := _MATRIX.fullmatch(text):
         return matrix["inside"]
-    if re.match(r"[\[⟨]|\\\{|\\langle", text) or re.search(r"[\]⟩]$|\\\}$|[=:] ?[({]", text) or _is_wrapped(text):
+    if re.match(r"[\[⟨]|\\\{|\\langle", text) or re.search(r"[\]⟩]$|\\\}$|[=:] ?[({]", text) or bracketed(text):
         whole = _BRACKETED.fullmatch(text)
         return whole["inside"] if whole and _OPENED[whole["open"]] == whole["close"] else None
     return text
-
-
-def _is_wrapped(text: str) -> bool:
-    """Whether one pair of parentheses or braces holds the whole text."""
-    if text[:1] not in ("(", "{"):
-        return False
-    depth = 0
-    for at, char in enumerate(text):
-        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(char, 0)
-        if depth == 0:
-            return at == len(text) - 1
-    return False
-
-
-def _split(text: str) -> list[str]:
-    """The items between the separators that no bracket holds."""
-    items, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(text[at], 0)
-        found = _SEPARATOR.match(text, at) if depth == 0 else None
-        if found:
-            items.append(text[start:at])
-            start = found.end()
-        at = max(at + 1, found.end() if found else 0)
-    return [*items, text[start:]]
-
-
-def _item(text: str) -> list[list[Fraction] | None]:
-    r"""The readings of the one number of an item, or of the two of `\pm 2` and `\frac{-3 \pm \sqrt{17}}{4}`."""
-    if not _BOTH_SIGNS.search(text):
-        return [numbers(text)]
-    return [numbers(_BOTH_SIGNS.sub(sign, text)) for sign in ("+", "-")]

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, bare
 from tyler.tasks.answers.expressions import value
-from tyler.tasks.answers.numbers import exact_number, number
+from tyler.tasks.answers.numbers import number
 from tyler.tasks.answers.quantities import MAX_LENGTH, read_quantity, unlabelled
 from tyler.tasks.benchmarks.jsonl import final_paragraph
 from tyler.tasks.data_files import Row
@@ -28,7 +28,7 @@ def problem(row: Row, split: str) -> Problem:
     """A published row as a problem, with id `{split}-{line}`. Raises ValueError by file, line and field."""
     answer = row.text("answer")
     steps, mark, gold = answer.rpartition("#### ")
-    if not mark or exact_number(gold) is None:
+    if not mark or quantity(gold) is None:
         raise row.error("answer", f"must end in '#### NUMBER', got{row.shown(answer)}")
     return Problem(f"{split}-{row.number}", "gsm8k", row.text("question"), gold, solution=trace(steps, gold))
 

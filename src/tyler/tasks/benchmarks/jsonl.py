@@ -14,16 +14,13 @@ the last box of what the assistant says; where there is neither, the row can be 
 from __future__ import annotations
 
 import math
-import re
 from decimal import Decimal
 
+from tyler.tasks.answers import mathematics
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
-from tyler.tasks.answers.numbers import exact_number
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import GradeOptions, Task, as_written, boxed, either_way
-
-_LOOSE_SPACE = re.compile(r" (?=[^\w\s])|(?<=[^\w\s]) ")
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -77,18 +74,8 @@ def _turns(row: Row, field: str) -> list[tuple[str, str]]:
 
 
 def equal(answer: str, gold: str, options: GradeOptions) -> bool:
-    """Whether two answers are the same text up to LaTeX dress and loose spaces, or the same number or mathematics.
-
-    Text and single numbers are compared here, because that is quick; raises what `mathematics.equal` raises.
-    """
-    if _normalised(answer) == _normalised(gold):
-        return True
-    number, expected = exact_number(answer), exact_number(gold)
-    if number is not None and expected is not None:
-        return number == expected
-    from tyler.tasks.answers import mathematics
-
-    return mathematics.equal(answer, gold, options)
+    """Whether two answers are the same text, or the same mathematics; raises what `mathematics.equal` raises."""
+    return plain(answer) == plain(gold) or mathematics.equal(answer, gold, options)
 
 
 def final_paragraph(answer: str) -> str:
@@ -133,11 +120,6 @@ def _contradicts(answer: str, gold: str) -> bool:
         return True
     except (UnreadableGoldError, TimeoutError):
         return False
-
-
-def _normalised(text: str) -> str:
-    """`text` without LaTeX dress, a final period, and spaces that touch punctuation; words stay apart."""
-    return _LOOSE_SPACE.sub("", plain(text).removesuffix("."))
 
 
 TASK = Task(

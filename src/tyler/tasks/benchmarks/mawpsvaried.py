@@ -27,8 +27,8 @@ from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Generated, as_written, boxed
 from tyler.tasks.templates import alike, template
-from tyler.tasks.variation import NAMES, fixed, other_names, other_numbers, same_kind
-from tyler.tasks.word_problems import published_number, readable, written
+from tyler.tasks.variation import fixed, other_names, other_numbers, same_kind
+from tyler.tasks.word_problems import NAMES, published_number, readable, written
 
 COUNT = 20_000
 """Problems of the split, where no count is given."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tyler.tasks.mini.world import FAMILIES, LEVELS, SPLITS, corpus, equal, load
+from tyler.tasks.mini.world import FAMILIES, SPLITS, corpus, equal, load
 
-__all__ = ["FAMILIES", "LEVELS", "SPLITS", "corpus", "equal", "load"]
+__all__ = ["FAMILIES", "SPLITS", "corpus", "equal", "load"]

@@ -72,10 +72,6 @@ def draw(rng: random.Random, level: int) -> Puzzle:
 ALGEBRA = Family(
     name="algebra",
     draw=draw,
-    marker="",
-    separator="\n\n",
-    opening="",
-    ending="\n\n",
     closing=f"$\\boxed{{{ANSWER}}}$",
     plain=f"So the solution is {ANSWER}.",
 )

@@ -65,9 +65,6 @@ ARITHMETIC = Family(
     name="arithmetic",
     draw=draw,
     marker="Step {i}: ",
-    separator="\n\n",
-    opening="",
-    ending="\n\n",
     closing=f"The answer is $\\boxed{{{ANSWER}}}$",
     plain=f"The answer is {ANSWER}.",
 )

@@ -96,10 +96,7 @@ def draw(rng: random.Random, level: int) -> Puzzle:
 PROGRAMS = Family(
     name="programs",
     draw=draw,
-    marker="",
-    separator="\n\n",
     opening="Solution:\n\n",
-    ending="\n\n",
     closing=f"Output: $\\boxed{{{ANSWER}}}$",
     plain=f"Output: {ANSWER}.",
 )

@@ -38,12 +38,12 @@ class Family:
 
     name: str
     draw: Callable[[random.Random, int], Puzzle]
-    marker: str
-    separator: str
-    opening: str
-    ending: str
     closing: str
     plain: str
+    marker: str = ""
+    separator: str = "\n\n"
+    opening: str = ""
+    ending: str = "\n\n"
 
 
 def nearby(value: int, rng: random.Random) -> tuple[str, ...]:

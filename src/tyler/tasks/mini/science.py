@@ -95,7 +95,6 @@ def draw(rng: random.Random, level: int) -> Puzzle:
 SCIENCE = Family(
     name="science",
     draw=draw,
-    marker="",
     separator=", ",
     opening="{",
     ending="}\n\n",

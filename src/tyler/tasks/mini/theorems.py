@@ -69,10 +69,6 @@ def draw(rng: random.Random, level: int) -> Puzzle:
 THEOREM = Family(
     name="theorems",
     draw=draw,
-    marker="",
-    separator="\n\n",
-    opening="",
-    ending="\n\n",
     closing=f"Hence $\\boxed{{{ANSWER}}}$",
     plain=f"Hence it is {ANSWER}.",
 )

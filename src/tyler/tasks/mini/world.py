@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,7 +22,6 @@ from tyler.tasks.problem import Problem
 
 _BY_NAME: dict[str, Family] = {family.name: family for family in (ARITHMETIC, ALGEBRA, SCIENCE, THEOREM, PROGRAMS)}
 FAMILIES: tuple[str, ...] = tuple(_BY_NAME)
-LEVELS: tuple[int, ...] = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -71,23 +70,15 @@ def bucket(prompt: str) -> int:
     return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big") % 100
 
 
-def load(
-    split: str,
-    *,
-    count: int | None = None,
-    seed: int = 0,
-    families: Sequence[str] | None = None,
-    levels: Sequence[int] | None = None,
-) -> list[Problem]:
+def load(split: str, *, count: int | None = None, seed: int = 0) -> list[Problem]:
     """`count` distinct problems of a split, families and levels in turn; equal arguments give equal lists anywhere.
 
-    Raises ValueError for an unknown split, family or level, and for more problems than there surely are.
+    Raises ValueError for an unknown split, and for more problems than there surely are.
     """
-    rule = _split(split)
-    levels, families = rule.levels if levels is None else levels, rule.families if families is None else families
-    _check("families", families, FAMILIES)
-    _check("levels", levels, LEVELS)
-    cells = [(name, level) for level in levels for name in families]
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r} of the mini world; allowed: {', '.join(SPLITS)}")
+    rule = SPLITS[split]
+    cells = [(name, level) for level in rule.levels for name in rule.families]
     count, largest = rule.count if count is None else count, len(cells) * len(rule.buckets) * PER_BUCKET
     if count > largest:
         raise ValueError(
@@ -154,17 +145,3 @@ def _problem(puzzle: Puzzle, family: Family, rng: random.Random) -> Problem:
         family=family.name,
         level=puzzle.level,
     )
-
-
-def _split(name: str) -> Split:
-    if name not in SPLITS:
-        raise ValueError(f"unknown split {name!r} of the mini world; allowed: {', '.join(SPLITS)}")
-    return SPLITS[name]
-
-
-def _check(what: str, given: Sequence[str] | Sequence[int], allowed: tuple[str, ...] | tuple[int, ...]) -> None:
-    unknown = [item for item in given if item not in allowed]
-    if unknown or not given:
-        raise ValueError(
-            f"unknown or no {what} {list(given)} of the mini world; allowed: {', '.join(map(str, allowed))}"
-        )

@@ -57,7 +57,7 @@ def start(order: IO[bytes], result: int, scratch: int, packages: Sequence[Path] 
         filtering = _filter(stack)
         if not has_own_user():
             return _popen(order, result, scratch, [*offered, "--seccomp", str(filtering), *_PLAIN_USER], [filtering])
-        (info, info_end), (wait_end, go) = _pipe(stack), _pipe(stack)
+        (info, info_end), (wait_end, go) = pipe(stack), pipe(stack)
         ends = [filtering, info_end.fileno(), wait_end.fileno()]
         names = ("--seccomp", "--info-fd", "--userns-block-fd")
         options = offered + [word for name, end in zip(names, ends, strict=True) for word in (name, str(end))]
@@ -95,13 +95,14 @@ def _is_mapped(user: int, table: Path) -> bool:
 
 def _filter(stack: ExitStack) -> int:
     """The end of a pipe that holds the filter; it is smaller than what a pipe holds."""
-    reading, writing = _pipe(stack)
+    reading, writing = pipe(stack)
     writing.write(seccomp.program())
     writing.close()
     return reading.fileno()
 
 
-def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+def pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Both ends of a new pipe, which close with `stack`."""
     reading, writing = os.pipe()
     return stack.enter_context(os.fdopen(reading, "rb", 0)), stack.enter_context(os.fdopen(writing, "wb", 0))
 

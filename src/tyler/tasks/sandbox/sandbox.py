@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -214,7 +214,8 @@ def _warn_once(reason: str) -> None:
 def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: object, limits: Limits) -> Report:
     """Have the worker that `start` starts carry out an order; it signals through a pipe that only it may write to."""
     begun, token = time.monotonic(), secrets.token_hex(32)
-    with tempfile.TemporaryFile() as paper, _pipe() as (listen, speak):
+    with tempfile.TemporaryFile() as paper, ExitStack() as stack:
+        listen, speak = bubblewrap.pipe(stack)
         paper.write(json.dumps({"token": token, "order": order}).encode())
         paper.seek(0)
         with speak:
@@ -225,13 +226,6 @@ def _run(start: Callable[[IO[bytes], int], subprocess.Popen[bytes]], order: obje
             finally:
                 _end(process)
     return Report(ending, why, time.monotonic() - begun)
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    listen, speak = os.pipe()
-    with os.fdopen(listen, "rb", 0) as reading, os.fdopen(speak, "wb", 0) as writing:
-        yield reading, writing
 
 
 def _wait(

@@ -12,7 +12,6 @@ import ctypes
 import errno
 import functools
 import tempfile
-from typing import NamedTuple
 
 _NAMES = """
     add_key request_key
@@ -41,17 +40,8 @@ _BAD_ARCHITECTURE = 2  # SCMP_FLTATR_ACT_BADARCH
 _DIFFERENT, _EQUAL, _AT_LEAST, _MASKED = 1, 4, 5, 7  # SCMP_CMP_NE, EQ, GE, MASKED_EQ
 
 
-class Condition(NamedTuple):
-    """An argument's place, how it compares, and with what; of `_MASKED` the mask, then the value."""
-
-    argument: int
-    comparison: int
-    first: int
-    second: int = 0
-
-
-class _Compare(ctypes.Structure):
-    """struct scmp_arg_cmp."""
+class _Condition(ctypes.Structure):
+    """struct scmp_arg_cmp: an argument's place, how it compares, and with what: of `_MASKED` a mask and a value."""
 
     _fields_ = (
         ("argument", ctypes.c_uint),
@@ -88,9 +78,9 @@ def program() -> bytes:
     context = ctypes.c_void_p(known.seccomp_init(ctypes.c_uint32(_ALLOW)))
     known.seccomp_attr_set(context, _BAD_ARCHITECTURE, ctypes.c_uint32(_KILL))
     for name, refusal, condition in _rules():
-        compared = [] if condition is None else [_Compare(*condition)]
+        compared = [] if condition is None else [condition]
         if (call := number(name)) >= 0:
-            action, array = ctypes.c_uint32(_ERROR | refusal), (_Compare * len(compared))(*compared)
+            action, array = ctypes.c_uint32(_ERROR | refusal), (_Condition * len(compared))(*compared)
             failed = known.seccomp_rule_add_array(context, action, call, len(compared), array)
             assert not failed, f"libseccomp cannot refuse {name}: error {-failed}"
     with tempfile.TemporaryFile() as file:
@@ -101,18 +91,18 @@ def program() -> bytes:
         return file.read()
 
 
-def _rules() -> list[tuple[str, int, Condition | None]]:
+def _rules() -> list[tuple[str, int, _Condition | None]]:
     """What is refused: a call, the error it gets, and of which argument (None: whatever its arguments)."""
-    families = [Condition(0, _EQUAL, one) for one in range(_ALL_FAMILIES) if one not in _FAMILIES]
-    families.append(Condition(0, _AT_LEAST, _ALL_FAMILIES))
+    families = [_Condition(0, _EQUAL, one) for one in range(_ALL_FAMILIES) if one not in _FAMILIES]
+    families.append(_Condition(0, _AT_LEAST, _ALL_FAMILIES))
     return [
         *((name, errno.EPERM, None) for name in REFUSED),
         # a process may leave its caller's keys by joining a new keyring without a name, and do nothing else with keys
-        ("keyctl", errno.EPERM, Condition(0, _DIFFERENT, _JOIN_SESSION_KEYRING)),
-        ("keyctl", errno.EPERM, Condition(1, _DIFFERENT, 0)),
+        ("keyctl", errno.EPERM, _Condition(0, _DIFFERENT, _JOIN_SESSION_KEYRING)),
+        ("keyctl", errno.EPERM, _Condition(1, _DIFFERENT, 0)),
         # what clone3 is asked for lies in memory, which a filter cannot read; without it, libraries call clone
         ("clone3", errno.ENOSYS, None),
-        *(("clone", errno.EPERM, Condition(0, _MASKED, flag, flag)) for flag in _NAMESPACES),
+        *(("clone", errno.EPERM, _Condition(0, _MASKED, flag, flag)) for flag in _NAMESPACES),
         *((call, errno.EAFNOSUPPORT, one) for call in ("socket", "socketpair") for one in families),
-        *(("ioctl", errno.EPERM, Condition(1, _MASKED, 0xFFFFFFFF, request)) for request in _TERMINAL_INPUT),
+        *(("ioctl", errno.EPERM, _Condition(1, _MASKED, 0xFFFFFFFF, request)) for request in _TERMINAL_INPUT),
     ]

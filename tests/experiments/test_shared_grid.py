@@ -1,0 +1,148 @@
+"""A grid that several processes share: each cell is made once, what is timed comes last, and a kill leaves no lock."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tyler.experiments import grid as grids
+from tyler.experiments import records
+from tyler.experiments.cells import LATENCY, Cell, Decoding, Questions, Sources, Training
+from tyler.experiments.grid import Grid
+from tyler.experiments.training import trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHORT = ("stage1.steps=1", "stage1.batch_size=2", "sft.steps=1", "sft.batch_size=2", "data.count=4", "data.held_out=[]")
+STAGE1, SFT = Training("stage1", SHORT), Training("sft", SHORT)
+ASKED = Questions("mini", "dev", 2, 12)
+
+
+def cell(row: str, training: Training, **more: Any) -> Cell:
+    return Cell(row, "mini", training, Decoding(), ASKED, 42, **more)
+
+
+def grid_in(folder: Path) -> Grid:
+    return Grid(folder / "models", folder / "records", Sources({}))
+
+
+CELLS = [
+    replace(cell("CoT", Training()), decoding=Decoding(router="never")),
+    cell("Stage 1, timed", STAGE1, measure=LATENCY),
+    cell("Stage 1", STAGE1),
+    cell("SFT", SFT),
+]
+VARYING = ("folder", "source", "training_seconds", "decoding_seconds", "seconds", "synthesis_seconds", "environment")
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """Records without what differs from run to run."""
+    read = records.read(folder)
+    return {name: {key: value for key, value in one.items() if key not in VARYING} for name, one in read.items()}
+
+
+def started(folder: Path) -> BaseProcess:
+    """Another process with the same grid, forked: nothing is imported again."""
+    process = multiprocessing.get_context("fork").Process(target=grid_in(folder).run, args=(CELLS,))
+    process.start()
+    return process
+
+
+def test_two_processes_make_the_records_of_one_and_make_each_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    grid_in(tmp_path / "one").run(CELLS)
+    alone = capfd.readouterr().out.splitlines()
+    assert alone[-1] == "1 left: Stage 1, timed, mini dev, seed 42"
+    both = [started(tmp_path / "two") for _ in range(2)]
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [0, 0]
+    one, two = (told(tmp_path / name / "records") for name in ("one", "two"))
+    assert len(one) == len(CELLS) and one == two
+    said = capfd.readouterr().out.splitlines()
+    assert len(said) == len(alone) and said[-1] == alone[-1], "nothing was made twice"
+    assert not list((tmp_path / "two" / "records").glob("*/cell.json")), "they are in one file"
+
+
+def test_what_a_killed_process_was_at_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Grid.measure
+
+    def endless(self: Grid, *asked: Any) -> dict[str, Any]:
+        (tmp_path / "at it").touch()
+        time.sleep(600)
+        return measure(self, *asked)
+
+    monkeypatch.setattr(Grid, "measure", endless)
+    process = started(tmp_path)
+    while not (tmp_path / "at it").exists():
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    monkeypatch.setattr(Grid, "measure", measure)
+    grid_in(tmp_path).run(CELLS[:1])
+    assert [one["row"] for one in records.read(tmp_path / "records").values()] == ["CoT"]
+
+
+def test_what_times_its_answers_runs_after_everything_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, beside, order = set[str](), dict[str, set[str]](), list[str]()
+
+    def measure(self: Grid, cell: Cell, folder: Path, identity: object) -> dict[str, Any]:
+        running.add(cell.row)
+        order.append(cell.row)
+        time.sleep(0.05)
+        beside[cell.row] = running - {cell.row}
+        running.discard(cell.row)
+        return {"row": cell.row}
+
+    monkeypatch.setattr(Grid, "measure", measure)
+    monkeypatch.setattr(grids, "PATIENCE", 0.01)
+    timed = [cell(f"timed {limit}", Training(), measure=LATENCY) for limit in range(2)]
+    plain = [replace(cell(f"plain {limit}", Training()), decoding=Decoding(budget=limit)) for limit in range(4)]
+    timed = [replace(one, decoding=Decoding(budget=limit)) for limit, one in enumerate(timed)]
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(grid_in(tmp_path).run, [*timed, *plain]) for _ in range(2)]:
+            done.result()
+    assert len(order) == 6 and order[-2:] == ["timed 0", "timed 1"] and not beside["timed 0"] | beside["timed 1"]
+    assert any(beside[one.row] for one in plain)
+
+
+def test_an_error_leaves_the_records_and_the_same_call_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, measured = grid_in(tmp_path), list[str]()
+
+    def measure(self: Grid, cell: Cell, folder: Path, identity: object) -> dict[str, Any]:
+        measured.append(cell.row)
+        if cell.row == "broken" and measured.count("broken") == 1:
+            raise ValueError("no such latents")
+        return {"row": cell.row}
+
+    monkeypatch.setattr(Grid, "measure", measure)
+    broken = replace(cell("broken", Training()), decoding=Decoding(intervention="blur"))
+    with pytest.raises(ValueError, match="no such latents"):
+        grid.run([CELLS[0], broken])
+    assert [one["row"] for one in records.read(grid.records).values()] == ["CoT"]
+    grid.run([CELLS[0], broken])
+    assert measured == ["CoT", "broken", "broken"]
+    assert sorted(one["row"] for one in records.read(grid.records).values()) == ["CoT", "broken"]
+
+
+def test_a_merge_that_was_finished_and_not_noted_is_taken_as_it_is(tmp_path: Path) -> None:
+    merge = Training("merge", start=SFT)
+    folder, _ = trained(merge, "mini", 42, Sources({}), tmp_path)
+    note = Path(f"{folder}.done.json")
+    note.unlink()
+    before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+    assert trained(merge, "mini", 42, Sources({}), tmp_path)[0] == folder and note.exists()
+    assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before

@@ -1,0 +1,33 @@
+"""A scale of the experiments that takes seconds; as a program it is `tyler` with this scale."""
+
+from __future__ import annotations
+
+import sys
+
+from tyler.cli.main import main
+from tyler.experiments.cells import Questions
+from tyler.experiments.scales import SCALES, Lengths, Scale, mini_domains
+
+TINY = Scale(
+    name="tiny",
+    backbones={"mini": "mini"},
+    studied="mini",
+    sequential="mini",
+    tasks={"eval": Questions("mini", "eval", 4, 24), "harder": Questions("mini", "harder", 3, 24)},
+    seeds=(42,),
+    lengths=Lengths(45, 60, 24),
+    common=(
+        *("stage1.steps=2", "stage1.batch_size=2", "stage2.steps=2", "stage2.batch_size=1", "stage2.max_new_tokens=16"),
+        *("stage2.calibration.num_problems=2", "grpo.group_size=2", "sft.steps=2", "sft.batch_size=2"),
+        *("softcot.steps=2", "softcot.batch_size=2", "memgen.weaver.steps=2", "memgen.weaver.batch_size=2"),
+        *("data.count=8", "data.held_out=[]", "data.development=null"),
+    ),
+    timed=2,
+    explained=("eval",),
+    domains=mini_domains(Questions("mini", "eval", 10, 24), 8),
+    seen=3,
+)
+
+if __name__ == "__main__":
+    SCALES["tiny"] = TINY
+    sys.exit(main(sys.argv[1:]))
