@@ -319,7 +319,7 @@ def test_gradient_checkpointing_reaches_the_replay_and_changes_nothing(monkeypat
     monkeypatch.setattr(packing, "checkpoint", lambda *given, **how: calls.append(1) or checkpoint(*given, **how))
     config = with_settings(CONFIG, gradient_checkpointing=True, micro_batch_size=2)
     terms, gradients = learned(model, rollout, reference_psi, config)
-    assert len(calls) == len(rollout.trajectories) // 2 * model.backbone.num_layers
+    assert len(calls) == len(rollout.trajectories) // 2 * model.backbone.model.config.num_hidden_layers
     assert terms == pytest.approx(plain_terms, abs=1e-5)
     for name, gradient in plain.items():
         torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-3)

@@ -117,10 +117,6 @@ class Backbone:
         return self.model.config.hidden_size
 
     @property
-    def num_layers(self) -> int:
-        return self.model.config.num_hidden_layers
-
-    @property
     def vocab_size(self) -> int:
         """|V|: rows of the LM head (at least the tokenizer's length; some models pad it)."""
         return self.model.config.vocab_size
