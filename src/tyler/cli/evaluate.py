@@ -60,10 +60,8 @@ def evaluate(
         asked.check()
         from tyler.evaluation import command
 
-        if server.endpoint:
-            command.run_endpoint(asked, output=output)
-            return
-        logger.info("loading %s ...", model)
+        if model:
+            logger.info("loading %s ...", model)
         command.run(model, asked, output=output)
 
 
