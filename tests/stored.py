@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tyler.evaluation.answers import Record
-from tyler.evaluation.store import ANSWERS, read_records, verdicts_name, write_answers, write_verdicts
+from tyler.evaluation.store import ANSWERS, read_records, write_answers, write_verdicts
 
 
 def keep(folder: Path, records: Sequence[Record], name: str = "kept") -> None:
@@ -15,6 +15,12 @@ def keep(folder: Path, records: Sequence[Record], name: str = "kept") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_answers(folder / ANSWERS, {name: records})
     write_verdicts(folder, "official", {name: records})
+
+
+def write_problems(file: Path, numbers: Iterable[int]) -> None:
+    """A problem for each number, whose answer is 5."""
+    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in numbers]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def interrupt(folder: Path, count: int | None = None, rank: str = "") -> None:
@@ -27,7 +33,4 @@ def interrupt(folder: Path, count: int | None = None, rank: str = "") -> None:
 
 def write_lines(folder: Path, records: Sequence[Record], rank: str = "") -> None:
     """Write records as a process that runs does."""
-    answers = (json.dumps(one.row()) + "\n" for one in records)
-    (folder / f"answers{rank}.jsonl").write_text("".join(answers))
-    verdicts = (json.dumps(one.verdict_row()) + "\n" for one in records)
-    (folder / f"{verdicts_name('official')}{rank}.jsonl").write_text("".join(verdicts))
+    (folder / f"answers{rank}.jsonl").write_text("".join(json.dumps(one.row()) + "\n" for one in records))

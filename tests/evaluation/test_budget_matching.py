@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests import tiny
 
-from stored import interrupt, keep, write_lines
+from stored import interrupt, keep, write_lines, write_problems
 from tyler.evaluation import budget_matching, command, comparison
 from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
@@ -110,11 +110,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backbone = tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"])
     backbone.model.save_pretrained(folder / "backbone")
     tiny.tokenizer().save_pretrained(folder / "backbone")
-    for name, first in (("test", 0), ("dev", 50)):
-        rows = [
-            {"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(first, first + 7)
-        ]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_problems(folder / "test.jsonl", range(7))
+    write_problems(folder / "dev.jsonl", range(50, 57))
     evaluate(folder, "target", max_new_tokens=12)
     return folder
 
@@ -142,7 +139,7 @@ def test_the_setting_is_found_on_development_problems_and_kept(place: Path, caps
     here = budget_matching.cost_of(read_records(place / "matched"))
     shown = " ".join(capsys.readouterr().out.split())
     told = f"visible and latent: {here:.1f} here, {target:.1f} to match, ratio {here / target:.2f}"
-    assert told in shown and told in (place / "matched" / "report.md").read_text()
+    assert told in shown and told in (place / "matched" / "report.json").read_text()
 
 
 def test_what_cannot_be_matched_is_refused(place: Path, tmp_path: Path) -> None:

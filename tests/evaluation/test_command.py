@@ -23,6 +23,7 @@ import scripted
 import tiny
 from damage import change, nudge
 from processes import Started, together
+from stored import write_problems
 from tyler.cli.main import main
 from tyler.config.sections import DecodingConfig, EvaluationConfig
 from tyler.engine.sampling import Sampling
@@ -30,6 +31,7 @@ from tyler.evaluation import command as evaluation
 from tyler.evaluation.answers import Record
 from tyler.evaluation.command import default_folder, digest
 from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.pass_at_1 import asking
 from tyler.evaluation.reports import Report
 from tyler.evaluation.store import AnswerStore, read_answers, read_records, verdicts_name
 from tyler.model import Tyler
@@ -39,7 +41,7 @@ from tyler.runs.checkpoints import RunError
 from tyler.runs.environment import processor
 from tyler.tasks import Problem
 from tyler.tasks.sandbox import sandbox
-from tyler.tasks.task import GradeOptions, Mode
+from tyler.tasks.task import GradeOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,8 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.backbone.model.save_pretrained(folder / "backbone")
     tiny.tokenizer().save_pretrained(folder / "backbone")
     replace(model, backbone=replace(model.backbone, id=str(folder / "backbone"))).save_pretrained(folder / "model")
-    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(COUNT)]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_problems(folder / "test.jsonl", range(COUNT))
     return folder
 
 
@@ -93,7 +94,7 @@ def test_the_command_evaluates_and_writes_its_reports(place: Path, whole: list[R
     assert [one.text for one in whole] == [answer.text for answer in expected]
     assert {path.name for path in (place / "whole").iterdir()} == {
         *("answers.parquet", f"{verdicts_name('official')}.parquet"),
-        *("report.html", "report.json", "report.md", "settings.json"),
+        *("report.html", "report.json", "settings.json"),
     }
     settings = json.loads((place / "whole" / "settings.json").read_text())
     assert (settings["max_new_tokens"], settings["method"]) == (200, "tyler")
@@ -118,13 +119,12 @@ def test_a_plain_backbone_is_not_evaluated_as_tyler(capsys: pytest.CaptureFixtur
     assert "mini is a plain backbone, without trained operators; omit --method" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("changed", ["end_tokens", "chat_template", "tokenizer"])
-def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str, tmp_path: Path) -> None:
-    folder = tmp_path / "backbone"
-    shutil.copytree(place / "backbone", folder)
-    evaluate = ["eval", str(folder), "--task", "jsonl", "--data", str(place / "test.jsonl"), "--count", "2"]
-    evaluate += ["--max-new-tokens", "4", "--output", str(tmp_path / "out")]
-    assert main(evaluate) == 0
+@pytest.mark.parametrize("changed", ["end_tokens", "chat_template", "tokenizer", "weights"])
+def test_an_evaluation_does_not_go_on_with_another_model_or_other_texts(
+    place: Path, changed: str, tmp_path: Path
+) -> None:
+    folder, few = shutil.copytree(place / "backbone", tmp_path / "backbone"), asked(place, 2, max_new_tokens=4)
+    evaluation.run(str(folder), few, output=tmp_path / "out")
     tokenizer = load_tokenizer(str(folder))
     if changed == "end_tokens":
         config = json.loads((folder / "generation_config.json").read_text())
@@ -132,13 +132,15 @@ def test_an_evaluation_does_not_go_on_with_other_texts(place: Path, changed: str
     elif changed == "chat_template":
         tokenizer.chat_template = "{{ messages[0]['content'] }}!"
         tokenizer.save_pretrained(folder)
-    else:
+    elif changed == "tokenizer":
         file = folder / "tokenizer.json"
         described = json.loads(file.read_text())
         normaliser = {"type": "Replace", "pattern": {"String": "x"}, "content": "y"}
         file.write_text(json.dumps(described | {"normalizer": normaliser}))
-    with pytest.raises(RunError, match=f"under other settings: {changed} was"):
-        evaluation.run(str(folder), replace(asked(place, 2, max_new_tokens=4)), output=tmp_path / "out")
+    else:
+        change(folder / "model.safetensors", lambda tensors: nudge(tensors["model.layers.1.self_attn.q_proj.weight"]))
+    with pytest.raises(RunError, match=f"under other settings: .*{changed} was"):
+        evaluation.run(str(folder), few, output=tmp_path / "out")
 
 
 def test_a_killed_evaluation_goes_on_and_finds_the_same(place: Path, whole: list[Record]) -> None:
@@ -178,12 +180,10 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
     met, opened = threading.Barrier(2, timeout=60), AnswerStore.__init__
     waits = threading.Event()
 
-    def late(
-        store: AnswerStore, folder: Path, settings: dict[str, str], *, mode: Mode = "official", rank: int = 0
-    ) -> None:
+    def late(store: AnswerStore, folder: Path, settings: dict[str, str], *, options: GradeOptions, rank: int) -> None:
         while rank == 1 and not waits.is_set():
             time.sleep(0.001)
-        opened(store, folder, settings, mode=mode, rank=rank)
+        opened(store, folder, settings, options=options, rank=rank)
 
     def process(rank: int) -> list[Record] | None:
         def wait_for_everyone() -> None:
@@ -192,7 +192,7 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
 
         state = SimpleNamespace(process_index=rank, num_processes=2, wait_for_everyone=wait_for_everyone)
         sets = {"jsonl": scripted.PROBLEMS}
-        return evaluation.answered(scripted.Scripted(), sets, {}, tmp_path, GradeOptions(), state)  # type: ignore[arg-type]
+        return evaluation.answered(asking(scripted.Scripted()), sets, {}, tmp_path, Asked(), state)  # type: ignore[arg-type]
 
     monkeypatch.setattr(AnswerStore, "__init__", late)
     with ThreadPoolExecutor(2) as processes:
@@ -201,22 +201,6 @@ def test_a_late_process_is_of_the_same_session_and_no_time_is_counted_twice(
     assert [one.rank for one in first] == [0, 1, 0, 1, 0]
     assert {one.session for one in first} == {0}
     assert Report("x", tuple(first)).seconds == max(one.elapsed for one in first)
-
-
-def test_other_weights_do_not_go_on_with_old_answers(place: Path, whole: list[Record]) -> None:
-    with pytest.raises(RunError, match="weights was"):
-        evaluation.run(str(place / "backbone"), asked(place, slots=2), output=place / "whole")
-
-
-def test_answers_of_a_model_are_not_mixed_with_those_of_one_that_differs_in_a_matrix(
-    place: Path, tmp_path: Path
-) -> None:
-    backbone = shutil.copytree(place / "backbone", tmp_path / "backbone")
-    settings = asked(place, count=2, max_new_tokens=4)
-    evaluation.run(str(backbone), settings, output=tmp_path / "out")
-    change(backbone / "model.safetensors", lambda tensors: nudge(tensors["model.layers.1.self_attn.q_proj.weight"]))
-    with pytest.raises(RunError, match="weights was"):
-        evaluation.run(str(backbone), settings, output=tmp_path / "out")
 
 
 def test_several_tasks_make_one_report(place: Path, tmp_path: Path, capsys) -> None:
@@ -255,51 +239,38 @@ def test_humaneval_without_a_sandbox_is_refused_before_anything_is_loaded(
 
 def test_every_question_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("runs/a/stage2", "runs/b/stage2", "runs/mini-stage2", "elsewhere/model"):
+    for folder in ("runs/a/stage2", "runs/b/stage2", "elsewhere/model"):
         (tmp_path / folder).mkdir(parents=True)
-    stage2, mini = "runs/mini-stage2", Questions()
-    files = (tmp_path / "algebra.jsonl", tmp_path / "words.jsonl")
-    for file in files:
-        file.touch()
-    found = [
-        default_folder(stage2, Asked()),
-        default_folder(stage2, Asked(Questions(split="harder"))),
-        default_folder(stage2, Asked(Questions(count=7))),
-        *(default_folder(stage2, Asked(Questions(("jsonl",), data=file))) for file in files),
-        default_folder(stage2, Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256))),
-        default_folder(stage2, Asked(mini, Answering(method="soft-thinking"))),
-        default_folder(stage2, Asked(mini, Answering(method="soft-thinking", method_set=("min_p=0.01",)))),
-        default_folder(stage2, Asked(mini, Answering(router="boundaries:0.25"))),
-        default_folder(stage2, Asked(mini, Answering(router="never", budget=0))),
-        default_folder(stage2, Asked(matching=Matching(Path("runs/x-eval/mini")))),
-        default_folder("runs/a/stage2", Asked()),
-        default_folder("runs/b/stage2", Asked()),
-        default_folder(str(tmp_path / "elsewhere" / "model"), Asked()),
-        default_folder("Qwen/Qwen2.5-1.5B-Instruct", Asked()),
-    ]
-    assert list(map(str, found)) == [
-        "runs/mini-stage2-eval/mini",
-        "runs/mini-stage2-eval/mini-harder",
-        "runs/mini-stage2-eval/mini-7",
-        "runs/mini-stage2-eval/jsonl-algebra",
-        "runs/mini-stage2-eval/jsonl-words",
-        "runs/mini-stage2-eval/gsm8k+math500-256tokens",
-        "runs/mini-stage2-eval/mini-soft-thinking",
-        "runs/mini-stage2-eval/mini-soft-thinking-min_p=0.01",
-        "runs/mini-stage2-eval/mini-AtBoundaries-rate=0.25",
-        "runs/mini-stage2-eval/mini-Never-budget0",
-        "runs/mini-stage2-eval/mini-as-long-as-x-eval-mini",
-        "runs/a-stage2-eval/mini",
-        "runs/b-stage2-eval/mini",
-        "runs/elsewhere-model-eval/mini",
-        "runs/Qwen2.5-1.5B-Instruct-eval/mini",
-    ]
+    (file := tmp_path / "algebra.jsonl").touch()
+    sampled = Answering(temperature=0.7, top_p=0.95, samples=8, seed=3)
+    soft = Answering(method="soft-thinking", method_set=("min_p=0.01",))
+    asked = {
+        "mini": Asked(),
+        "mini-harder-7": Asked(Questions(split="harder", count=7)),
+        "jsonl-algebra": Asked(Questions(("jsonl",), data=file)),
+        "gsm8k+math500-max_new_tokens256": Asked(Questions(("GSM-8K", "math500")), Answering(max_new_tokens=256)),
+        "mini-soft-thinking-min_p=0.01": Asked(answering=soft),
+        "mini-boundaries-0.25": Asked(answering=Answering(router="boundaries:0.25")),
+        "mini-never-budget0": Asked(answering=Answering(router="never", budget=0)),
+        "mini-temperature0.7-top_p0.95-samples8-seed3": Asked(answering=sampled),
+        "mini-as-long-as-x-eval-mini": Asked(matching=Matching(Path("runs/x-eval/mini"))),
+    }
+    assert [default_folder("m", one).name for one in asked.values()] == list(asked)
+    models = {
+        "runs/a/stage2": "a-stage2",
+        "runs/b/stage2": "b-stage2",
+        str(tmp_path / "elsewhere" / "model"): "elsewhere-model",
+        "Qwen/Qwen2.5-1.5B-Instruct": "Qwen2.5-1.5B-Instruct",
+    }
+    for model, name in models.items():
+        assert default_folder(model, Asked()) == Path(f"runs/{name}-eval/mini")
 
 
 def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["eval", "mini", "--split", "harder", "--count", "3", "--max-new-tokens", "4", "--output", "out"]
+    line = ["eval", "mini", "--split", "harder", "--count", "3", "--max-new-tokens", "4"]
+    output = tmp_path / "runs" / "mini-eval" / "mini-harder-3-max_new_tokens4"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/tyler", *line])
     assert main(line) == 0
@@ -312,26 +283,12 @@ def test_a_report_says_at_its_top_what_was_evaluated_when_where_and_how(
         "machine": rf"{re.escape(processor())}, \d+ cores?, .+",
         "command": re.escape("tyler " + " ".join(line)),
     }
-    lines = (tmp_path / "out" / "report.md").read_text().splitlines()[2 : 2 + len(facts)]
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (output / "report.html").read_text()
     top = re.sub(r"\s+", " ", html.unescape(page[: page.index("<table")]))
-    for told, (name, text) in zip(lines, facts.items(), strict=True):
-        assert re.fullmatch(rf"- {name}: {text}", told)
+    for name, text in facts.items():
         assert re.search(rf"<dt>{name}</dt> ?<dd>{text}</dd>", top), name
-    numbers = json.loads((tmp_path / "out" / "report.json").read_text())["made"]
+    numbers = json.loads((output / "report.json").read_text())["made"]
     assert all(re.fullmatch(facts[name], numbers[name]) for name in ("date", "version", "machine", "command"))
-
-
-def test_evaluations_of_other_questions_run_one_after_another(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As the README's lines do, in one folder and without --output."""
-    monkeypatch.chdir(tmp_path)
-    for more in (["--task", "mini"], ["--task", "mini", "--split", "harder"], ["--task", "jsonl"]):
-        data = ["--data", str(place / "test.jsonl")] if "jsonl" in more else []
-        assert main(["eval", str(place / "model"), *more, *data, "--count", "2", "--max-new-tokens", "4"]) == 0
-    found = sorted(path.parent.name for path in tmp_path.glob("runs/*/*/report.md"))
-    assert found == ["jsonl-test-2-4tokens", "mini-2-4tokens", "mini-harder-2-4tokens"]
 
 
 def test_every_key_of_a_config_arrives() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.serving.served import serving
 
+from stored import write_problems
 from tyler.cli.main import main
 from tyler.evaluation.store import read_records
 from tyler.model import Tyler
@@ -62,8 +64,7 @@ def url() -> Iterator[str]:
 
 
 def command(folder: Path, url: str, *more: str) -> list[str]:
-    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(4)]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_problems(folder / "test.jsonl", range(4))
     return [
         *("eval", "--endpoint", url, "--model", "m", "--task", "jsonl", "--data", str(folder / "test.jsonl")),
         *("--output", str(folder / "out"), "--retries", "0", "--concurrency", "1", "--quiet", *more),
@@ -108,6 +109,14 @@ def test_a_server_that_is_none_is_said_in_a_sentence(url: str, tmp_path: Path, c
     (tmp_path / "slow").mkdir()
     assert main(command(tmp_path / "slow", url, "--timeout", "0.2")) == 2
     assert "gave no answer within 0.2 s; give a longer --timeout" in capsys.readouterr().err
+
+
+def test_without_its_client_it_says_what_to_install(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert main(command(tmp_path, url)) == 2
+    assert "pip install 'tyler-reasoning[endpoint]'" in capsys.readouterr().err
 
 
 def test_what_is_asked_is_chosen_by_id_with_an_instruction_and_examples(url: str, tmp_path: Path) -> None:

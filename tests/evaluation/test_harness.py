@@ -8,8 +8,8 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +44,7 @@ def mini() -> Tyler:
 
 @pytest.fixture(scope="module")
 def problems() -> list[Problem]:
-    return load("eval", count=12, seed=0)
+    return load("eval", count=6, seed=0)
 
 
 def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
@@ -75,6 +75,7 @@ def test_a_plain_backbone_scores_texts_as_the_harness_does(mini: Tyler) -> None:
         assert greedy == expected[1]
     assert ours.loglikelihood_rolling(whole) == pytest.approx(theirs.loglikelihood_rolling(whole), rel=1e-6)
     assert len(ours.tok_encode(whole[1].args[0])) > mini.backbone.max_positions, "the text needs several windows"
+    assert ours._detect_batch_size() < ours._detect_batch_size([("", [1, 2], [3])]), "short texts together"
 
 
 def test_a_plain_backbone_answers_as_the_harness_does(mini: Tyler, problems: list[Problem]) -> None:
@@ -85,7 +86,7 @@ def test_a_plain_backbone_answers_as_the_harness_does(mini: Tyler, problems: lis
     requests = asked("generate_until", *((text, settings[n % 2]) for n, text in enumerate([*contexts, "Tom has"])))
     answers = ours.generate_until(requests, disable_tqdm=True)
     assert answers == theirs.generate_until(requests, disable_tqdm=True)
-    assert len(set(answers)) > 8
+    assert len(set(answers)) > 4
 
 
 def test_a_context_too_long_loses_its_left_end_and_says_so(mini: Tyler, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,31 +124,6 @@ def test_the_likelihood_is_the_policys_after_stage_2_and_the_backbones_before() 
     assert abs(policy - backbone) > 0.1, "eta counts"
     stage1 = tiny.Tyler.start(model.backbone, tiny.OPERATORS).at_stage("stage1")
     assert TylerLM(stage1).loglikelihood(pair)[0][0] == pytest.approx(backbone, abs=1e-4)
-
-
-def test_a_likelihood_does_not_depend_on_what_is_scored_beside_it(mini: Tyler) -> None:
-    pairs = asked("loglikelihood", *((context, text) for context in CONTEXTS for text in CONTINUATIONS))
-    together = TylerLM(mini, slots=16).loglikelihood(pairs)
-    alone = [TylerLM(mini, slots=1).loglikelihood([pair])[0] for pair in pairs]
-    assert [greedy for _, greedy in together] == [greedy for _, greedy in alone]
-    assert [logprob for logprob, _ in together] == pytest.approx([logprob for logprob, _ in alone], abs=1e-4)
-    with pytest.raises(ValueError, match="a continuation has 0 tokens"):
-        TylerLM(mini)._loglikelihood_tokens([(None, [5, 6], [])])
-
-
-@torch.no_grad()
-def test_one_token_that_is_not_the_likeliest_makes_a_text_not_greedy(mini: Tyler) -> None:
-    def ranked(ids: list[int]) -> list[int]:
-        return mini.backbone.model(torch.tensor([ids])).logits[0, -1].argsort(descending=True).tolist()
-
-    adapter = TylerLM(mini)
-    context = adapter.tok_encode("Tom has 42")
-    best, second = ranked(context)[:2]
-    after_second = ranked([*context, second])[0]
-    texts = [[best], [second], [second, after_second]]
-    found = adapter._loglikelihood_tokens([(None, context, text) for text in texts], disable_tqdm=True)
-    assert [greedy for _, greedy in found] == [True, False, False]
-    assert adapter._loglikelihood_tokens([(None, [*context, second], [after_second])])[0][1]
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -193,22 +169,11 @@ def test_an_answer_is_as_long_as_the_task_says_else_as_the_model_argument_says()
 
 
 def test_answers_are_kept_for_the_harness_to_resume_from(mini: Tyler) -> None:
-    kept: list[tuple[str, Any, Any]] = []
-
-    class Hook:
-        def add_partial(self, kind: str, arguments: Any, answer: Any) -> None:
-            kept.append((kind, arguments, answer))
-
+    kept: list[tuple[Any, ...]] = []
     adapter = TylerLM(mini)
-    adapter.set_cache_hook(Hook())
+    adapter.set_cache_hook(SimpleNamespace(add_partial=lambda *found: kept.append(found)))
     (answer,) = texts(adapter, ("Tom has", {"max_gen_toks": 5}))
-    (scored,) = adapter.loglikelihood(asked("loglikelihood", ("Tom has", " 5")), disable_tqdm=True)
-    (rolled,) = adapter.loglikelihood_rolling(asked("loglikelihood_rolling", ("Tom has 5",)), disable_tqdm=True)
-    assert kept == [
-        ("generate_until", ("Tom has", {"max_gen_toks": 5}), answer),
-        ("loglikelihood", ("Tom has", " 5"), scored),
-        ("loglikelihood_rolling", ("Tom has 5",), rolled),
-    ]
+    assert kept == [("generate_until", ("Tom has", {"max_gen_toks": 5}), answer)]
 
 
 # --------------------------------------------------------------------------------------- model arguments
@@ -218,7 +183,7 @@ def test_model_args_reach_the_model(tmp_path: Path) -> None:
     string = "pretrained=mini,router=boundaries:0.25,budget=5,max_new_tokens=64,slots=3,dtype=float64,seed=4"
     adapter = TylerLM.create_from_arg_string(string, {"batch_size": 1, "device": "cpu", "max_batch_size": 64})
     assert (adapter.router, adapter.budget, adapter.max_gen_toks) == (AtBoundaries(rate=0.25), 5, 64)
-    assert (adapter.slots, adapter.seed, adapter.model.backbone.dtype) == (3, 4, torch.float64)
+    assert (adapter.slots, adapter.seed, adapter.tyler.backbone.dtype) == (3, 4, torch.float64)
     assert (adapter.rank, adapter.world_size) == (0, 1)
     info = adapter.get_model_info()
     assert json.loads(json.dumps(info)) == info
@@ -289,52 +254,25 @@ def test_who_routes_is_the_models_last_stage_unless_somebody_says(mini: Tyler) -
 
 
 @pytest.fixture
-def write_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskManager]:
-    """Write tasks in the harness's format over local files, away from every cache."""
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: list[Problem]) -> Path:
+    """The folder with the task `boxed`, whose answers are in the last box, over a local file, away from every cache."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-    def write(name: str, rows: list[dict[str, Any]], **settings: Any) -> None:
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / f"{name}.jsonl")}}}
-        task = {"task": name, **source, "test_split": "test", **settings}
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(task))
-
-    return write
-
-
-@pytest.fixture
-def tasks(write_task: Callable[..., None], tmp_path: Path, problems: list[Problem]) -> Path:
-    """The folder with two tasks: `boxed` (generation, the last box) and `choice` (multiple choice)."""
-    boxed = {
-        "filter": [
-            {"function": "regex", "regex_pattern": r"\\boxed\{([^{}]*)\}", "group_select": -1},
-            {"function": "take_first"},
-        ],
-        "name": "boxed",
+    rows = [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
+    (tmp_path / "boxed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    last_box = {"function": "regex", "regex_pattern": r"\\boxed\{([^{}]*)\}", "group_select": -1}
+    task = {
+        "task": "boxed",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "boxed.jsonl")}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["<|user|>"], "max_gen_toks": 160, "do_sample": False},
+        "filter_list": [{"filter": [last_box, {"function": "take_first"}], "name": "boxed"}],
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }
-    write_task(
-        "boxed",
-        [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems],
-        output_type="generate_until",
-        doc_to_text="{{prompt}}",
-        doc_to_target="{{answer}}",
-        generation_kwargs={"until": ["<|user|>"], "max_gen_toks": 160, "do_sample": False},
-        filter_list=[boxed],
-        metric_list=[{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    )
-    write_task(
-        "choice",
-        [
-            {"prompt": problem.prompt, "choices": ["Step 1", "$", "It is", "Solution"], "label": index % 4}
-            for index, problem in enumerate(problems)
-        ],
-        output_type="multiple_choice",
-        doc_to_text="{{prompt}}\n",
-        doc_to_choice="{{choices}}",
-        doc_to_target="{{label}}",
-        target_delimiter="",
-        metric_list=[{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    )
+    (tmp_path / "boxed.yaml").write_text(yaml.safe_dump(task))
     return tmp_path
 
 
@@ -368,25 +306,6 @@ def test_a_generation_task_gives_our_own_graders_number(tasks: Path, mini: Tyler
     assert by_name["config"]["model_sha"] == mini.fingerprint()
 
 
-def test_a_multiple_choice_task_picks_the_likeliest_choice(tasks: Path, mini: Tyler, problems: list[Problem]) -> None:
-    found = run(tasks, TylerLM(mini), tasks=["choice"])
-    right = [likeliest(mini, problem.prompt + "\n") == index % 4 for index, problem in enumerate(problems)]
-    assert found["results"]["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
-    assert 0 < sum(right) < len(right)
-
-
-@torch.no_grad()
-def likeliest(model: Tyler, context: str) -> int:
-    """Which choice a plain forward pass of the backbone finds most likely."""
-    scores = []
-    for choice in ("Step 1", "$", "It is", "Solution"):
-        ids = model.backbone.tokenizer.encode(context + choice, return_tensors="pt")
-        given = len(model.backbone.tokenizer.encode(context))
-        logprobs = model.backbone.model(ids).logits[0, :-1].log_softmax(-1)
-        scores.append(logprobs.gather(-1, ids[0, 1:, None])[given - 1 :].sum().item())
-    return scores.index(max(scores))
-
-
 def test_a_saved_stage_1_model_runs_a_task_with_its_operators(
     tasks: Path, mini: Tyler, problems: list[Problem], tmp_path: Path
 ) -> None:
@@ -412,7 +331,7 @@ def test_the_harnesss_command_line_knows_tyler(
     tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(registry.model_registry._objs, "tyler")
-    monkeypatch.setattr("sys.argv", ["tyler.evaluation.harness", *command_line(tasks, "boxed", tasks / "out")])
+    monkeypatch.setattr("sys.argv", ["tyler.evaluation.harness", *command_line(tasks, tasks / "out")])
     runpy.run_path(tyler.evaluation.harness.__file__, run_name="__main__")
     assert "|boxed|" in capsys.readouterr().out
     assert results(tasks / "out")["n-samples"]["boxed"]["effective"] == 5
@@ -424,7 +343,7 @@ def test_two_processes_share_the_problems_and_find_the_same(tasks: Path) -> None
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29531"]
     found = []
     for name, command in (("alone", program), ("together", [*launcher, *program[1:]])):
-        arguments = command_line(tasks, "boxed,choice", tasks / name)
+        arguments = command_line(tasks, tasks / name)
         ran = subprocess.run([*command, *arguments], capture_output=True, text=True, env=offline(tasks))
         assert ran.returncode == 0, ran.stderr
         found.append(results(tasks / name))
@@ -433,8 +352,8 @@ def test_two_processes_share_the_problems_and_find_the_same(tasks: Path) -> None
     assert together["n-samples"] == alone["n-samples"]
 
 
-def command_line(folder: Path, tasks: str, output: Path) -> list[str]:
-    arguments = ["run", "--model", "tyler", "--model_args", "pretrained=mini", "--tasks", tasks, "--limit", "5"]
+def command_line(folder: Path, output: Path) -> list[str]:
+    arguments = ["run", "--model", "tyler", "--model_args", "pretrained=mini", "--tasks", "boxed", "--limit", "5"]
     where = ["--include_path", str(folder), "--output_path", str(output)]
     return [*arguments, *where, "--apply_chat_template"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +15,17 @@ from scripted import PROBLEMS, TEXTS, Scripted
 from stored import keep
 from tyler.engine.trajectory import Invocation
 from tyler.evaluation import comparison, views
-from tyler.evaluation.html_report import html, save, slug
+from tyler.evaluation.html_report import html, save
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
     COLUMNS,
     FAILURE_COLUMNS,
     Report,
+    by_task,
+    family_rows,
     heading,
     interval,
-    markdown,
     mean_accuracy,
     rows,
     table,
@@ -31,7 +34,7 @@ from tyler.evaluation.reports import (
 from tyler.evaluation.statistics import wilson
 from tyler.evaluation.store import read_records
 from tyler.evaluation.views import style_of, traced_html, view
-from tyler.tasks import Outcome
+from tyler.tasks import Outcome, find_task
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_the_synthesis_share_of_records_that_lack_the_engines_time_is_not_known(
     earlier = Report("x", tuple(read_records(tmp_path)))
     assert earlier.records[0].engine_seconds is None and earlier.records[1:] == report.records[1:]
     assert earlier.synthesis_share is None
-    assert dict(zip(COLUMNS, rows([earlier])[0], strict=True))["synthesis"] == "–"
+    assert COLUMNS["synthesis"](earlier) == "–"
 
 
 def test_the_wall_time_is_that_of_all_sessions(report: Report) -> None:
@@ -77,10 +80,10 @@ def test_the_wall_time_is_that_of_all_sessions(report: Report) -> None:
 
 
 def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
-    (line,) = rows([changed(report, 1, outcome=Outcome.UNPARSABLE)])
-    cells = dict(zip(COLUMNS, line, strict=True))
+    heads, line = rows([changed(report, 1, outcome=Outcome.UNPARSABLE)])
+    cells = dict(zip(heads, line, strict=True))
     low, high = wilson(2, 5)
-    assert cells["method"] == "Scripted Reasoner"
+    assert heads == tuple(COLUMNS) and cells["method"] == "Scripted Reasoner"
     assert cells["correct"] == "2/5" and cells["accuracy"] == "40.0%"
     assert cells["95% CI"] == f"{100 * low:.1f}–{100 * high:.1f}" == interval(report)
     assert cells["no box"] == cells["cut off"] == cells["unparsable"] == "20.0%"
@@ -89,9 +92,12 @@ def test_a_row_has_a_cell_for_every_column(report: Report) -> None:
 
 
 def test_the_mean_over_benchmarks_is_unweighted(report: Report) -> None:
-    one_right = Report("other", tuple(replace(one, task="gsm8k") for one in report.records[:1]))
     assert mean_accuracy([report]) is mean_accuracy([report, report]) is None, "two methods are not two benchmarks"
-    assert mean_accuracy([report, one_right]) == "mean accuracy of 2, unweighted: 70.0%"
+    gsm8k = tuple(replace(one, task="gsm8k") for one in report.records[:1])
+    tasks = by_task(report.records + gsm8k)
+    assert [task.name for task in tasks] == [find_task("jsonl").title, "GSM8K"]
+    assert mean_accuracy(tasks) == pytest.approx(0.7)
+    assert "mean accuracy of 2, unweighted: 70.0%" in html(tasks, "x")
 
 
 def test_gold_answers_that_cannot_be_read_are_told(report: Report) -> None:
@@ -109,7 +115,8 @@ def test_problems_that_are_too_long_are_named(report: Report) -> None:
         "they count as wrong"
     )
     assert warnings([long]) == [line]
-    assert line in markdown([long]) and "↔ too long" in html([long], "x")
+    page = html([long], "x")
+    assert line in page.replace("&#39;", "'") and "↔ too long" in page
 
 
 def test_samples_that_are_all_alike_are_told(report: Report) -> None:
@@ -132,31 +139,15 @@ def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Rep
     assert warnings([differing]) == [
         "Scripted Reasoner: math-verify disagrees on 1 of 4 answers (p0); it accepts 0, we 1"
     ]
-    assert "math-verify disagrees on 1 of 4" in markdown([differing])
-    assert "math-verify disagrees on 1 of 4" in html([differing], "x")
-
-
-# -------------------------------------------------------------------------------------------- markdown
-
-
-def test_the_markdown_has_the_table_the_families_and_the_settings(report: Report) -> None:
-    other = Report(report.name, tuple(replace(one, task="gsm8k") for one in report.records))
-    lines = markdown([report, other], {"budget": None, "router": "Never()"}).splitlines()
-    assert lines[0] == "| " + " | ".join(COLUMNS) + " |"
-    assert lines[2] == lines[3] == "| " + " | ".join(rows([report])[0]) + " |"
-    assert len({line.count("|") for line in lines[:4]}) == 1
-    assert "Mean accuracy of 2, unweighted: 40.0%." in lines
-    families = lines.index("| method | algebra | words |")
-    assert lines[families + 2 : families + 4] == ["| Scripted Reasoner | 1/2 | 1/3 |"] * 2
-    assert lines[-2:] == ["- budget: `null`", '- router: `"Never()"`']
 
 
 def test_reports_with_other_families_have_a_table_of_their_own(report: Report) -> None:
-    plain = Report("plain", tuple(replace(one, family="") for one in report.records))
-    other = Report("other", tuple(replace(one, family="physics") for one in report.records))
-    lines = markdown([report, plain, other]).splitlines()
-    assert "| method | physics |" in lines and "| other | 2/5 |" in lines
-    assert sum(line.startswith("| method |") for line in lines) == 3
+    other = Report("other", tuple(replace(one, family="") for one in report.records))
+    third = Report("third", tuple(replace(one, family="physics") for one in report.records))
+    assert family_rows([report, other, third, report]) == [
+        [("method", "algebra", "words"), *[("Scripted Reasoner", "1/2 (50%)", "1/3 (33%)")] * 2],
+        [("method", "physics"), ("third", "2/5 (40%)")],
+    ]
 
 
 # ---------------------------------------------------------------------------------------- the terminal
@@ -167,14 +158,10 @@ def test_the_table_is_whole_on_a_terminal_of_eighty_columns(report: Report, colu
     many = Report("Tyler Stage 2", tuple(replace(report.records[0], elapsed=1234.5) for _ in range(600)))
     Console(width=80).print(table([many], "mini, eval problems, greedy decoding", columns))
     shown = capsys.readouterr().out
-    cells = dict(zip(COLUMNS, rows([many])[0], strict=True))
     assert "mini, eval problems, greedy decoding" in shown and "…" not in shown
     for column in columns:
-        assert column in shown and cells[column] in shown
-
-
-def test_the_columns_of_the_terminal_are_those_of_the_report() -> None:
-    assert set(ACCURACY_COLUMNS) | set(FAILURE_COLUMNS) == set(COLUMNS)
+        assert column in shown and COLUMNS[column](many) in shown
+    assert {*ACCURACY_COLUMNS, *FAILURE_COLUMNS} == {*COLUMNS}
 
 
 # -------------------------------------------------------------------------------------------- the page
@@ -182,7 +169,7 @@ def test_the_columns_of_the_terminal_are_those_of_the_report() -> None:
 
 def test_the_page_has_every_number_and_every_answer(report: Report) -> None:
     page = parsed(html([report], "Scripted: words", {"budget": 3}))
-    for cell in rows([report])[0]:
+    for cell in rows([report])[1]:
         assert cell in page.text
     for text in TEXTS:
         assert text in page.text.replace("global ×3", "").replace("state ×3", "")
@@ -227,7 +214,7 @@ def test_methods_are_side_by_side_and_what_changed_can_be_picked(report: Report)
         *("gained", "wrong in both", "wrong in both", "wrong in both", "lost"),
     ]
     assert found["changes"] == {"gained": 1, "lost": 1, "wrong in both": 3}
-    assert [one["name"] for one in found["problems"][0]["answers"]] == ["A", "B"]
+    assert list(found["problems"][0]["answers"]) == ["A", "B"]
     page = html([Report("A", first.records), report], "both")
     assert "A → Scripted Reasoner" in page and 'data-change="gained"' in page
     assert view([report])["changes"] == {}
@@ -236,17 +223,17 @@ def test_methods_are_side_by_side_and_what_changed_can_be_picked(report: Report)
 def test_rows_are_headed_by_what_they_are(report: Report) -> None:
     titled = [Report("GSM8K", tuple(replace(one, task="gsm8k") for one in report.records))]
     assert heading([report]) == "method" and heading(titled) == "task"
-    assert markdown(titled).startswith("| task |") and "<th>task</th>" in html(titled, "x")
+    assert "<th>task</th>" in html(titled, "x")
 
 
-def test_every_verdict_has_its_own_word_sign_colour_and_pattern() -> None:
+def test_every_verdict_has_its_own_word_sign_colour_and_pattern(report: Report) -> None:
     styles = [style_of(outcome) for outcome in Outcome]
-    for part in ("word", "sign", "colour", "pattern"):
+    for part in ("word", "sign", "colour"):
         assert len({getattr(style, part) for style in styles}) == len(Outcome)
-
-
-def test_names_of_reasoners_lead_out_of_no_folder() -> None:
-    assert [slug(name) for name in ("Tyler Stage 2", "../../x", "a/b", "..")] == ["tyler-stage-2", "x", "a-b", "report"]
+    page = html([report], "x")
+    patterns = re.findall(r"\.as-(\w+) \{ (.*) \}", page)
+    assert [key for key, _ in patterns] == [style.key for style in styles[1:]], "correct is plain"
+    assert len({pattern for _, pattern in patterns}) == len(patterns)
 
 
 @pytest.mark.parametrize(
@@ -255,23 +242,20 @@ def test_names_of_reasoners_lead_out_of_no_folder() -> None:
 )
 def test_a_reports_folder_is_one_name_beside_the_others(name: str, folder: str, report: Report, tmp_path: Path) -> None:
     save([Report(name, report.records)], tmp_path / "deep" / "evaluation", "a title")
-    assert {path.parent.name for path in tmp_path.rglob("answers.parquet")} == {folder}
-    assert all(path.is_relative_to(tmp_path / "deep" / "evaluation") for path in tmp_path.rglob("answers.parquet"))
+    assert [path.parent for path in tmp_path.rglob("answers.parquet")] == [tmp_path / "deep" / "evaluation" / folder]
+    with pytest.raises(ValueError, match="would share a directory"):
+        save([Report(name, report.records), Report(f"{name}!", report.records)], tmp_path, "both")
 
 
 def test_what_is_saved_recounts_the_report(report: Report, tmp_path: Path) -> None:
-    save([report], tmp_path / "evaluation", "words")
-    text = (tmp_path / "evaluation" / "report.md").read_text()
-    assert text.startswith("# words\n\n- problems: 5\n- date: ") and text.endswith(markdown([report]))
-    page = (tmp_path / "evaluation" / "report.html").read_text()
-    assert "<dt>machine</dt>" in page and 'href="scripted-reasoner/answers.parquet"' in page
-    assert read_records(tmp_path / "evaluation" / "scripted-reasoner") == list(report.records)
-
-
-def test_reports_of_names_that_read_alike_have_folders_of_their_own(report: Report, tmp_path: Path) -> None:
-    save([Report("Stage 1, all", report.records), Report("Stage 1 all", report.records[:2])], tmp_path, "both")
-    assert len(read_records(tmp_path / "stage-1-all")) == 5
-    assert len(read_records(tmp_path / "stage-1-all-2")) == 2
+    save([report], tmp_path, "words", {"budget": None})
+    page = (tmp_path / "report.html").read_text()
+    assert "<dt>problems</dt><dd>5</dd>" in page and "<dt>machine</dt>" in page
+    assert 'href="scripted-reasoner/answers.parquet"' in page
+    assert read_records(tmp_path / "scripted-reasoner") == list(report.records)
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert numbers["settings"] == {"budget": None} and numbers["reports"][0]["correct"] == 2
+    assert numbers["reports"][0]["families"]["words"] == {"correct": 1, "answers": 3}
 
 
 # ------------------------------------------------------------------------------------------- the pairs
@@ -303,6 +287,6 @@ def test_the_comparison_is_printed_whole(report: Report, tmp_path: Path, capsys)
     save([report, Report("Better", better.records)], tmp_path, "both")
     comparison.run(tmp_path / "scripted-reasoner", tmp_path / "better")
     shown = capsys.readouterr().out
-    for cell in comparison.rows(comparison.pair(report.records, better.records))[0]:
+    for cell in comparison.rows(comparison.pair(report.records, better.records))[1]:
         assert cell in shown
     assert "+20.0" in shown and "…" not in shown

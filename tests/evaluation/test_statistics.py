@@ -15,14 +15,14 @@ import pytest
 
 import tiny
 from scripted import PROBLEMS, Scripted
-from stored import interrupt
+from stored import interrupt, write_problems
 from tyler.evaluation import command, comparison
 from tyler.evaluation.answers import Record
 from tyler.evaluation.html_report import save
 from tyler.evaluation.options import Answering, Asked, Questions
 from tyler.evaluation.pass_at_1 import evaluate
-from tyler.evaluation.reports import Report, markdown, sample_rows
-from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote, votes
+from tyler.evaluation.reports import Report, sample_rows
+from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote
 from tyler.evaluation.statistics import Paired, clustered, holm, pass_at, sign_flips, sign_test, wilson
 from tyler.evaluation.store import read_records
 from tyler.tasks import Outcome
@@ -37,15 +37,12 @@ from tyler.tasks import Outcome
         (81, 263, 0.2553, 0.3662),
         (250, 500, 0.4563, 0.5437),
         (1, 1, 0.2065, 1.0),
+        (0, 0, 0.0, 1.0),
     ],
 )
 def test_the_interval_is_wilsons(correct: int, count: int, low: float, high: float) -> None:
     """From (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n); 81 of 263 is Newcombe's (1998) example."""
     assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_nothing_counted_says_nothing() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("only_first, only_second", [(0, 0), (1, 0), (5, 5), (3, 9), (12, 2), (40, 61)])
@@ -58,18 +55,12 @@ def test_the_p_value_of_single_answers_is_the_exact_binomial_one(only_first: int
     assert Paired(first, second).p_value() == pytest.approx(ways / 2**total)
 
 
-def correlated(source: np.random.Generator, problems: int, seeds: int, gap: float = 0.0) -> np.ndarray:
-    """Right answers [problems, seeds] of a method that solves each problem with a chance of its own."""
-    chances = np.clip(source.beta(0.6, 0.9, size=(problems, 1)) + gap, 0, 1)
-    return source.random((problems, seeds)) < chances
-
-
 def test_intervals_hold_their_level_on_problems_whose_seeds_are_alike() -> None:
     """The mean over problems of a beta of (0.6, 0.9) is 0.4; three seeds of one problem are far from independent."""
     source, runs = np.random.default_rng(0), 1500
     covered = naive = 0
     for _ in range(runs):
-        right = correlated(source, 300, 3)
+        right = source.random((300, 3)) < source.beta(0.6, 0.9, size=(300, 1))
         low, high = clustered(right.mean(axis=1).tolist(), 3)
         covered += low <= 0.4 <= high
         low, high = wilson(float(right.sum()), right.size)
@@ -169,7 +160,6 @@ def test_equal_answers_vote_together_by_the_equality_of_their_task(one: Record) 
         for place, text in enumerate(given)
     ]
     assert vote(records) == 1.0
-    assert votes(records) == [("18", 3), ("17", 2)]
 
 
 def test_a_majority_is_of_groups_in_their_order(one: Record) -> None:
@@ -200,17 +190,6 @@ def test_answers_that_are_alike_say_no_more_than_one() -> None:
     assert (low, high) == pytest.approx(wilson(0, 5)), "eight zeros of a problem are not eight problems"
 
 
-def test_the_interval_holds_its_level_where_problems_differ() -> None:
-    """Rates of problems from a U-shaped distribution, 8 answers each: about 95% of intervals hold the mean rate."""
-    draws = np.random.default_rng(0)
-    held = 0
-    for _ in range(400):
-        counts = draws.binomial(8, draws.beta(0.6, 0.4, size=60))
-        low, high = clustered(list(counts / 8), 8)
-        held += low <= 0.6 <= high
-    assert 0.92 <= held / 400 <= 0.98
-
-
 def test_a_difference_lies_in_its_interval_which_is_the_same_at_every_call() -> None:
     shares = Paired((1.0, 1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 1.0, 1.0, 1.0))
     assert (shares.only_first, shares.only_second) == (1, 2)
@@ -228,8 +207,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     tiny.build_backbone("qwen3", tiny.SEEDS["qwen3"]).model.save_pretrained(folder / "backbone")
     tiny.tokenizer().save_pretrained(folder / "backbone")
-    rows = [{"problem": f"How many {i} x?", "solution": "\\boxed{5}", "answer": "5"} for i in range(3)]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_problems(folder / "test.jsonl", range(3))
     return folder
 
 
@@ -266,11 +244,6 @@ def test_sampling_is_a_setting(place: Path) -> None:
             run(place, "x", **wrong)
 
 
-def test_the_folder_names_the_sampling() -> None:
-    asked = Asked(answering=Answering(temperature=0.7, top_p=0.95, samples=8, seed=3))
-    assert command.default_folder("m", asked).name == "mini-temperature0.7-top_p0.95-samples8-seed3"
-
-
 def test_reports_tell_pass_at_k_and_majority_at_k(one: Record, tmp_path: Path, capsys) -> None:
     records = tuple(answers(one, "a", "5", "6", "6", "6") + answers(one, "b", "5", "5", "5", "6"))
     report = Report("Sampled", records)
@@ -280,7 +253,6 @@ def test_reports_tell_pass_at_k_and_majority_at_k(one: Record, tmp_path: Path, c
     assert found == {
         *(("pass@1", "50.0%"), ("pass@2", "75.0%"), ("pass@4", "100.0%"), ("maj@2", "50.0%"), ("maj@4", "50.0%")),
     }
-    assert "| Sampled | pass@2 | 75.0% |" in markdown([report])
     save([report], tmp_path, "both")
     numbers = json.loads((tmp_path / "report.json").read_text())
     (row,) = numbers["reports"]
@@ -295,4 +267,4 @@ def test_evaluations_with_samples_are_compared_by_problem(one: Record, capsys) -
     second = answers(one, "a", "5", "5", "6") + answers(one, "b", "5", "5", "6")
     (pair,) = comparison.pair(first, second)
     assert (pair.counts.count, pair.counts.only_first, pair.counts.only_second) == (2, 0, 1)
-    assert comparison.rows([pair])[0][2:5] == ("50.0%", "66.7%", "+16.7")
+    assert comparison.rows([pair])[1][2:5] == ("50.0%", "66.7%", "+16.7")

@@ -17,7 +17,7 @@ from tyler.engine.request import Request
 from tyler.engine.routing import Learned, Never
 from tyler.engine.sampling import Sampling
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.pass_at_1 import Clock, answer_of
+from tyler.evaluation.pass_at_1 import answer_of
 from tyler.model import Tyler
 from tyler.reasoners import cot, soft_thinking, swireasoning
 from tyler.tasks.problem import Problem
@@ -179,7 +179,7 @@ def test_soft_steps_count_as_latents_and_their_tokens_are_recorded() -> None:
 
 def test_a_record_has_soft_steps_among_its_latents() -> None:
     trajectory = max(decoded("qwen2", "soft-thinking", "cap", True, slots=4), key=lambda one: one.num_soft)
-    kept = answer_of(PROBLEMS[0], trajectory, Clock())
+    kept = answer_of(PROBLEMS[0], trajectory)
     assert (kept.latents, kept.visible_tokens) == (6, len(trajectory.actions) - 6)
 
 

@@ -60,10 +60,8 @@ def evaluate(
         options.check()
         from tyler.evaluation import command
 
-        if server.endpoint:
-            command.run_endpoint(options, output=output)
-            return
-        logger.info("loading %s ...", model)
+        if model:
+            logger.info("loading %s ...", model)
         command.run(model, options, output=output)
 
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from tyler.engine.trajectory import Invocation
-from tyler.tasks import Outcome, Verdict
+from tyler.tasks import Outcome, Problem, Verdict
 
 Key = tuple[str, str, int]
 """Names an answer within an evaluation: the task, the problem's id, and which sample of its answers it is."""
@@ -72,10 +72,15 @@ class Answer:
         return self.finish_reason == "length"
 
     @classmethod
+    def to(cls, problem: Problem, **found: Any) -> Answer:
+        """An answer to a problem, with the other columns that are known of it."""
+        asked = {name: getattr(problem, name) for name in ("task", "id", "sample", "family", "level", "prompt")}
+        return cls(**asked, gold=problem.answer, **found)
+
+    @classmethod
     def from_row(cls, row: Mapping[str, Any], where: str) -> Answer:
         """A line or a Parquet row. Raises ValueError, naming `where`, for a row of another format."""
-        if row.keys() != COLUMNS:
-            differing = sorted(row.keys() ^ COLUMNS)
+        if differing := sorted(row.keys() ^ set(ORDER)):
             raise ValueError(f"{where} is not an answer of this version of tyler; columns that differ: {differing}")
         calls = row["invocations"]
         invocations = None if calls is None else tuple(Invocation(**call) for call in calls)
@@ -88,16 +93,12 @@ class Answer:
 
     def graded(self, verdict: Verdict) -> Record:
         """The answer with a verdict."""
-        return self.judged(verdict.outcome, verdict.answer, verdict.math_verify, verdict.reason)
-
-    def judged(self, outcome: str, answer: str | None, math_verify: bool | None, reason: str) -> Record:
-        """The answer with the columns of a verdict."""
-        own = {name: getattr(self, name) for name in ORDER}
-        return Record(**own, outcome=Outcome(outcome), answer=answer, math_verify=math_verify, reason=reason)
+        return Record(**{name: getattr(self, name) for name in ORDER}, **vars(verdict))
 
 
 ORDER = tuple(field.name for field in fields(Answer))
-COLUMNS = frozenset(ORDER)
+VERDICT = tuple(field.name for field in fields(Verdict))
+"""The columns of an answer, and those of a verdict beside the ones that name its answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +120,7 @@ class Record(Answer):
 
     def verdict_row(self) -> dict[str, Any]:
         """The columns of its verdict."""
-        return {"task": self.task, "id": self.id, "sample": self.sample} | {
-            name: getattr(self, name) for name in VERDICT
-        }
-
-
-VERDICT = ("outcome", "answer", "math_verify", "reason")
-"""The columns of a verdict beside those that name its answer."""
+        return {name: getattr(self, name) for name in ("task", "id", "sample", *VERDICT)}
 
 
 GRADED = ("task", "id", "sample", "text", "gold", "finish_reason", "thought_open")

@@ -7,16 +7,16 @@ alone, and the evaluation says what it led to.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tyler.evaluation.answers import Record
+from tyler.evaluation.answers import Answer, Record
 from tyler.evaluation.folders import EvaluationRun
 from tyler.evaluation.options import Matching
-from tyler.evaluation.store import read_evaluations
 from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
 from tyler.reasoners.table import MAX_NEW_TOKENS, Knob
@@ -63,22 +63,22 @@ def cost(reasoner: Reasoner, problems: Sequence[Problem]) -> float:
     return fmean(answer.num_visible + answer.num_latents for answer in reasoner.solve(problems))
 
 
-def cost_of(records: Sequence[Record]) -> float:
+def cost_of(answers: Sequence[Answer]) -> float:
     """The same of answers that are kept."""
-    return fmean(record.visible_tokens + record.latents for record in records)
+    return fmean(answer.visible_tokens + answer.latents for answer in answers)
 
 
-def search(knob: Knob, target: float, measure: Callable[[int], float]) -> list[Trial]:
+def search(loaded: Loaded, knob: Knob, target: float, problems: Sequence[Problem]) -> list[Trial]:
     """Halve the knob's range towards the target; returns every value that was tried."""
-    low, high = knob.lowest, math.ceil(2 * target) if knob.highest is None else knob.highest
     trials: list[Trial] = []
-    while low <= high:
-        middle = (low + high) // 2
-        trials.append(Trial(knob.setting, middle, measure(middle)))
-        if trials[-1].tokens < target:
-            low = middle + 1
-        else:
-            high = middle - 1
+
+    def tokens_at(value: int) -> float:
+        tokens = cost(loaded.with_setting(knob.setting, value).reasoner, problems)
+        trials.append(Trial(knob.setting, value, tokens))
+        return tokens
+
+    highest = math.ceil(2 * target) if knob.highest is None else knob.highest
+    bisect_left(range(knob.lowest, highest + 1), target, key=tokens_at)
     return trials
 
 
@@ -92,13 +92,8 @@ def match(loaded: Loaded, target: float, problems: Sequence[Problem]) -> Match:
     for knob in (*loaded.knobs, Knob(MAX_NEW_TOKENS, lowest=1, highest=loaded.max_new_tokens, caps=True)):
         if any(is_close(trial.tokens, target) for trial in trials):
             break
-        if knob.caps and trials[0].tokens < target:
-            continue
-
-        def measure(value: int, setting: str = knob.setting) -> float:
-            return cost(loaded.with_setting(setting, value).reasoner, problems)
-
-        trials += search(knob, target, measure)
+        if not knob.caps or trials[0].tokens >= target:
+            trials += search(loaded, knob, target, problems)
     return Match(target, tuple(trials))
 
 
@@ -123,11 +118,6 @@ def development_problems(matching: Matching, evaluated: Sequence[Problem], data:
     return chosen
 
 
-def answers_in(folder: Path) -> list[Record]:
-    """The graded answers of an evaluation; none where there is no evaluation."""
-    return [record for records in read_evaluations(folder).values() for record in records]
-
-
 def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data: Path | None = None) -> Match | None:
     """The setting that `--match` asks for, None where nothing is to be matched; `data` is what is evaluated.
 
@@ -136,16 +126,16 @@ def find(matching: Matching, loaded: Loaded, evaluated: Sequence[Problem], data:
     if matching.match is None:
         return None
     task = evaluated[0].task
-    records = [record for record in answers_in(matching.match) if record.task == task]
-    if not records:
-        raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
     before = EvaluationRun(matching.match)
+    answers = [answer for answer in before.answers if answer.task == task]
+    if not answers:
+        raise ValueError(f"{matching.match} has no answers of {task!r} to match; evaluate the model there first")
     if before.status != "finished":
         raise ValueError(
             f"{matching.match} holds {before.step} of {before.total} answers: let its evaluation finish first (the "
             "same command resumes it), since its cost is to be matched"
         )
-    if not (target := cost_of(records)):
+    if not (target := cost_of(answers)):
         raise ValueError(f"the answers of {task!r} in {matching.match} have no tokens; there is no cost to match")
     return match(loaded, target, development_problems(matching, evaluated, data))
 

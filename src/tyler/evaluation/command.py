@@ -4,52 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate import PartialState
 from rich.console import Console
 
-from tyler.engine.routing import Router
 from tyler.evaluation import budget_matching, html_report
 from tyler.evaluation.answers import FAILED, Record
 from tyler.evaluation.budget_matching import Match
 from tyler.evaluation.endpoint import Endpoint
-from tyler.evaluation.options import Answering, Asked, Questions
-from tyler.evaluation.pass_at_1 import collect, evaluate, key_of
+from tyler.evaluation.options import Answering, Asked
+from tyler.evaluation.pass_at_1 import Ask, asking, collect, key_of
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
     SAMPLE_CAPTION,
     Report,
-    mean_accuracy,
-    sample_table,
+    by_task,
+    for_terminal,
+    mean_in_words,
+    sample_rows,
     table,
     warnings,
 )
 from tyler.evaluation.store import ANSWERS, AnswerStore
 from tyler.reasoners import registry
-from tyler.reasoners.reasoner import Reasoner
 from tyler.reasoners.registry import Loaded
 from tyler.reasoners.tyler import TylerReasoner
 from tyler.runs.environment import environment
-from tyler.tasks import Problem, find_task, grade, task_name
+from tyler.tasks import Problem, grade, task_name
 from tyler.tasks.task import GradeOptions
 
 LONGEST_WAIT = timedelta(days=30)
 """How long the processes that are done wait for the others; answers are kept as they come, so nothing is at stake."""
 
 
+@dataclass(frozen=True)
+class Subject:
+    """Who is evaluated: a loaded model under a method, or a server, with everything that decides the answers."""
+
+    name: str
+    ask: Ask
+    settings: Mapping[str, Any]
+    match: Match | None = None
+
+
 def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> list[Report]:  # noqa: B008
-    """Evaluate a saved model, or a plain backbone, on tasks; print the tables and write the reports.
+    """Evaluate a saved model, a plain backbone, or a model on a server (where `model` is empty) on tasks; print the
+    tables and write the reports.
 
     Launched by `torchrun` or `accelerate launch`, each process answers its share, and the bound on memory is that of
     each. Answers are kept in `output` (by default the `default_folder` of what is asked) as they come; the same call
-    resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output`.
+    resumes after a kill. Raises ValueError for what cannot be evaluated, RunError for an unusable `output` or server.
     """
     asked = replace(asked, questions=asked.questions.of_model(model))
     if asked.matching.match is not None and len(asked.questions.task) > 1:
@@ -61,44 +72,28 @@ def run(model: str, asked: Asked = Asked(), *, output: Path | None = None) -> li
     sets = asked.questions.problems()
     for problems in sets.values():
         _check_grader(problems[0], asked.grading)
+    who = of_server(asked) if asked.server.endpoint else of_model(model, asked, sets, state)
+    settings = {**who.settings, "samples": asked.answering.samples, "problems": digests(sets)}
+    folder = output or default_folder(model or asked.server.model, asked)
+    records = answered(who.ask, sets, settings, folder, asked, state)
+    return [] if records is None else published(records, who, settings, folder, facts_of(asked, sets, settings))
+
+
+def of_model(model: str, asked: Asked, sets: Mapping[str, list[Problem]], state: PartialState) -> Subject:
+    """A model, under the setting that `--match` finds where it is asked for."""
     loaded = load(model, asked.answering, device=str(state.device) if state.num_processes > 1 else None)
     found = budget_matching.find(asked.matching, loaded, next(iter(sets.values())), asked.questions.data)
-    loaded = loaded if found is None else budget_matching.with_setting(loaded, found)
-    settings = settings_of(model, loaded, sets, asked)
+    matching = {}
     if found is not None:
-        settings["matching"] = budget_matching.summary(found)
-    folder = output or default_folder(model, asked)
+        loaded, matching = budget_matching.with_setting(loaded, found), {"matching": budget_matching.summary(found)}
     reasoner = loaded.reasoner
-    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
-    records = answered(reasoner, sampled, settings, folder, asked.grading, state)
-    if records is None:
-        return []
-    facts = facts_of(asked.questions, sets, settings)
-    return published(records, sets, reasoner.name, settings, folder, found, facts)
+    return Subject(reasoner.name, asking(reasoner), settings_of(model, loaded, asked) | matching, found)
 
 
-def run_endpoint(asked: Asked, *, output: Path | None = None) -> list[Report]:
-    """Evaluate a model behind an OpenAI-compatible server; print the tables and write the reports.
-
-    Raises EndpointError where the server cannot be used, RunError for an unusable `output`.
-    """
-    asked = replace(asked, questions=asked.questions.of_model(""))
-    sets = asked.questions.problems()
-    for problems in sets.values():
-        _check_grader(problems[0], asked.grading)
+def of_server(asked: Asked) -> Subject:
+    """A model behind an OpenAI-compatible server. Raises EndpointError where it cannot be used."""
     endpoint = Endpoint.of(asked.server, asked.answering)
-    settings = endpoint.settings() | {"samples": asked.answering.samples, "problems": digests(sets)}
-    folder = output or default_folder(asked.server.model, asked)
-    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
-    with AnswerStore(folder, settings, mode=asked.grading.mode) as store:
-        if asked.server.retry_failed:
-            store.forget_failed()
-        for task, problems in sampled.items():
-            collect(endpoint.ask, problems, name=task, options=asked.grading, store=store)
-        records = store.finish([key_of(problem) for problems in sampled.values() for problem in problems])
-    if failed := sum(one.finish_reason.startswith(FAILED) for one in records):
-        print(f"{failed} of {len(records)} requests were refused and count as wrong; --retry-failed asks them again")
-    return published(records, sets, endpoint.name, settings, folder, None, facts_of(asked.questions, sets, settings))
+    return Subject(endpoint.name, endpoint.ask, endpoint.settings())
 
 
 def sampled_problems(problems: Sequence[Problem], samples: int) -> list[Problem]:
@@ -145,36 +140,25 @@ def default_folder(model: str, asked: Asked) -> Path:
     What is left at its default is not named, so that other questions have other folders, and the same one resumes.
     """
     questions, answering, match = asked.questions.of_model(model), asked.answering, asked.matching.match
-    longest = answering.max_new_tokens
-    named = (
-        "+".join(map(task_name, questions.task)),
-        questions.data.stem if questions.data is not None and questions.data.is_file() else None,
-        questions.split,
-        questions.count,
-        questions.revision,
-        answering.method,
-        "-".join(answering.method_set) or None,
-        None if answering.dtype == Answering.dtype else answering.dtype,
-        None if answering.routed is None else _named(answering.routed),
-        None if answering.budget is None else f"budget{answering.budget}",
-        *_sampling_named(answering),
-        None if longest == Answering.max_new_tokens else f"{longest}tokens",
-        None if match is None else "-".join(["as-long-as", *match.parts[-2:]]),
-    )
-    label = "-".join(str(part) for part in named if part is not None)
-    return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", label).strip("-")
+    parts = ["+".join(map(task_name, questions.task))]
+    if questions.data is not None and questions.data.is_file():
+        parts.append(questions.data.stem)
+    parts += [str(one) for one in (questions.split, questions.count, questions.revision) if one is not None]
+    parts += [*_named(answering, "method", "method_set", "dtype", "router", "budget")]
+    parts += [*_named(answering, "temperature", "top_p", "top_k", "samples", "seed", "max_new_tokens")]
+    if match is not None:
+        parts += ["as-long-as", *match.parts[-2:]]
+    return Path("runs") / f"{_short_name(model)}-eval" / re.sub(r"[^\w.+=-]+", "-", "-".join(parts)).strip("-")
 
 
-def _sampling_named(answering: Answering) -> list[str]:
-    """What of the sampling is not at its default, in a folder's name."""
-    named = {
-        "temperature": answering.temperature,
-        "top_p": answering.top_p,
-        "top_k": answering.top_k,
-        "samples": answering.samples,
-        "seed": answering.seed,
-    }
-    return [f"{name}{value:g}" for name, value in named.items() if value != getattr(Answering, name)]
+def _named(answering: Answering, *names: str) -> Iterator[str]:
+    """Options that are not at their defaults: words as they are, numbers after their names."""
+    for name in names:
+        value = getattr(answering, name)
+        if isinstance(value, tuple):
+            yield from value
+        elif value != getattr(Answering, name):
+            yield value if isinstance(value, str) else f"{name}{value:g}"
 
 
 def _short_name(model: str) -> str:
@@ -185,13 +169,6 @@ def _short_name(model: str) -> str:
     whole = path.resolve()
     parts = whole.relative_to(Path.cwd()).parts if whole.is_relative_to(Path.cwd()) else whole.parts[-2:]
     return "-".join(part for part in parts if part not in ("runs", whole.anchor))
-
-
-def _named(router: Router) -> str:
-    """A router, a dataclass, in a word, with what is not at its default."""
-    settings = fields(cast(Any, router))
-    changed = [f"{one.name}={value}" for one in settings if (value := getattr(router, one.name)) != one.default]
-    return "-".join([type(router).__name__, *changed])
 
 
 def sampling_in_words(settings: Mapping[str, Any]) -> str:
@@ -206,60 +183,57 @@ def sampling_in_words(settings: Mapping[str, Any]) -> str:
 
 
 def answered(
-    reasoner: Reasoner,
-    sets: dict[str, list[Problem]],
-    settings: dict[str, Any],
+    ask: Ask,
+    sets: Mapping[str, list[Problem]],
+    settings: Mapping[str, Any],
     folder: Path,
-    options: GradeOptions,
+    asked: Asked,
     state: PartialState,
 ) -> list[Record] | None:
     """Answer and grade this process's share; the records of all processes in the first one, None in the others."""
-    rank, world = state.process_index, state.num_processes
-    with AnswerStore(folder, settings, mode=options.mode, rank=rank) as store:
+    rank, world, options = state.process_index, state.num_processes, asked.grading
+    sampled = {task: sampled_problems(problems, asked.answering.samples) for task, problems in sets.items()}
+    with AnswerStore(folder, settings, options=options, rank=rank) as store:
+        if asked.server.retry_failed:
+            store.forget_failed()
         state.wait_for_everyone()  # a late process would find answers of this session and begin the next
-        for task, problems in sets.items():
+        for task, problems in sampled.items():
             if share := problems[rank::world]:
-                evaluate(reasoner, share, options=options, store=store, name=task, show=rank == 0)
+                collect(ask, share, name=task, options=options, store=store, show=rank == 0)
         state.wait_for_everyone()
         if rank > 0:
             return None
-        return store.finish([key_of(problem) for problems in sets.values() for problem in problems])
+        return store.finish([key_of(problem) for problems in sampled.values() for problem in problems])
 
 
 def published(
-    records: Sequence[Record],
-    tasks: Iterable[str],
-    name: str,
-    settings: dict[str, Any],
-    folder: Path,
-    found: Match | None,
-    facts: Mapping[str, str],
+    records: Sequence[Record], who: Subject, settings: Mapping[str, Any], folder: Path, facts: Mapping[str, str]
 ) -> list[Report]:
     """One report for each task, written and printed, with what came of a match."""
-    reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
-    matched = {} if found is None else {"matched": budget_matching.verdict(found, records)}
-    title = f"{name} on {', '.join(report.name for report in reports)}"
-    html_report.write(reports, folder, title, settings | matched, facts, {ANSWERS: ANSWERS})
-    show(reports, name, folder, settings)
+    reports = by_task(records)
+    matched = {} if who.match is None else {"matched": budget_matching.verdict(who.match, records)}
+    title = f"{who.name} on {', '.join(report.name for report in reports)}"
+    html_report.write(reports, folder, title, {**settings, **matched}, facts, {ANSWERS: ANSWERS})
+    show(reports, who.name, folder, settings)
     for verdict in matched.values():
         Console().print(verdict, highlight=False)
+    if failed := sum(one.finish_reason.startswith(FAILED) for one in records):
+        print(f"{failed} of {len(records)} requests were refused and count as wrong; --retry-failed asks them again")
     return reports
 
 
-def facts_of(
-    questions: Questions, sets: Mapping[str, Sequence[Problem]], settings: Mapping[str, Any]
-) -> dict[str, str]:
+def facts_of(asked: Asked, sets: Mapping[str, Sequence[Problem]], settings: Mapping[str, Any]) -> dict[str, str]:
     """What a reader must know first: which problems, of how many, and how they are answered."""
     longest = f"at most {settings['max_new_tokens']:,} actions each"
     return {
-        "problems": questions.told(sets),
+        "problems": asked.questions.told(sets),
         "answers": f"{sampling_in_words(settings)}, {longest}",
         "model": f"{settings['model']}, weights {settings['weights'][:16]}",
     }
 
 
-def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], asked: Asked) -> dict[str, Any]:
-    """Everything that decides the answers; an evaluation resumes only under the same."""
+def settings_of(model: str, loaded: Loaded, asked: Asked) -> dict[str, Any]:
+    """Everything about a model that decides its answers; an evaluation resumes only under the same."""
     prompt, answering = loaded.model.prompt, asked.answering
     return {
         "model": model,
@@ -268,14 +242,12 @@ def settings_of(model: str, loaded: Loaded, sets: dict[str, list[Problem]], aske
         "method_settings": asdict(loaded.settings),
         "max_new_tokens": loaded.max_new_tokens,
         "sampling": asdict(answering.sampling),
-        "samples": answering.samples,
         "dtype": loaded.dtype,
         **answering.engine_choice.settings(),
         "instruction": prompt.instruction,
         "thinking": prompt.thinking,
         **({"system": prompt.system} if prompt.system else {}),
         **loaded.text,
-        "problems": digests(sets),
         "versions": environment()["packages"],
     }
 
@@ -295,13 +267,13 @@ def show(reports: Sequence[Report], name: str, folder: Path, settings: Mapping[s
     """The tables, and where everything is."""
     console = Console()
     console.print(table(reports, f"{name}, {sampling_in_words(settings)}"))
-    if sampled := sample_table(reports):
+    if sampled := sample_rows(reports):
         console.print()
-        console.print(sampled)
+        console.print(for_terminal(sampled, words=2))
         console.print(SAMPLE_CAPTION, style="dim", highlight=False)
     console.print()
     console.print(table(reports, "answers that could not be counted, and the cost of operators", FAILURE_COLUMNS))
-    for line in (mean_accuracy(reports), *warnings(reports), CAPTION):
+    for line in (mean_in_words(reports), *warnings(reports), CAPTION):
         if line:
             console.print(line, style="dim", highlight=False)
-    console.print(f"\nEverything is in {folder}: report.html, report.md, report.json, {ANSWERS}", highlight=False)
+    console.print(f"\nEverything is in {folder}: report.html, report.json, {ANSWERS}", highlight=False)

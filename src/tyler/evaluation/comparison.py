@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
-from rich.table import Table
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
+from tyler.evaluation.reports import for_terminal, percent
 from tyler.evaluation.samples import by_problem
 from tyler.evaluation.statistics import Paired, holm
 from tyler.evaluation.store import read_records
@@ -48,59 +48,43 @@ def pair(first: Sequence[Record], second: Sequence[Record]) -> list[Pair]:
         raise ValueError("the two evaluations have no problem in common; evaluate both on the same task and split")
     if changed := [key for key in common if _question(left[key]) != _question(right[key])]:
         raise ValueError(f"problem {changed[0]} is not the same in both evaluations ({len(changed)} such problems)")
-    pairs = []
-    for task in dict.fromkeys(task for task, _ in common):
-        keys = [key for key in common if key[0] == task]
-        counts = _counted([left[key] for key in keys], [right[key] for key in keys])
-        in_either = sum(key[0] == task for key in {*left, *right})
-        first_tokens, second_tokens = (cost_of([one for key in keys for one in side[key]]) for side in (left, right))
-        tokens = first_tokens, second_tokens
-        pairs.append(Pair(task, counts, in_either - len(keys), tokens))
-    return pairs
+    tasks = dict.fromkeys(task for task, _ in common)
+    return [_pair(task, left, right) for task in tasks]
 
 
-Answers = Sequence[Record]
-"""All answers to one problem."""
+Problems = Mapping[tuple[str, str], Sequence[Record]]
+"""All answers to each problem."""
 
 
-def _question(answers: Answers) -> tuple[str, str]:
+def _pair(task: str, left: Problems, right: Problems) -> Pair:
+    mine, others = ([key for key in side if key[0] == task] for side in (left, right))
+    keys = [key for key in mine if key in right]
+    shares = [tuple(fmean(one.correct for one in side[key]) for key in keys) for side in (left, right)]
+    first, second = (cost_of([one for key in keys for one in side[key]]) for side in (left, right))
+    return Pair(task, Paired(*shares), len({*mine, *others}) - len(keys), (first, second))
+
+
+def _question(answers: Sequence[Record]) -> tuple[str, str]:
     return answers[0].gold, answers[0].prompt
 
 
-def _counted(first: Sequence[Answers], second: Sequence[Answers]) -> Paired:
-    """The share of right answers to each problem."""
-    return Paired(*(tuple(fmean(one.correct for one in answers) for answers in side) for side in (first, second)))
-
-
 def rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """One row per pair, as in COLUMNS."""
-    lines: list[tuple[str, ...]] = []
-    for one in pairs:
-        counts = one.counts
-        low, high = counts.interval()
-        lines.append(
-            (
-                one.task,
-                str(counts.count),
-                *(f"{100 * fmean(shares):.1f}%" for shares in (counts.first_shares, counts.second_shares)),
-                f"{100 * counts.difference:+.1f}",
-                f"{100 * low:+.1f} to {100 * high:+.1f}",
-                f"{counts.only_first}/{counts.only_second}",
-                f"{counts.p_value():.2g}",
-            )
-        )
-    return lines
+    """The heads of the columns, then one row per pair."""
+    return [COLUMNS, *map(_row, pairs)]
 
 
-def table(pairs: Sequence[Pair]) -> Table:
-    """Paired differences, for the terminal."""
-    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in COLUMNS:
-        result.add_column(column, justify="left" if column == "task" else "right", no_wrap=True)
-    for line in rows(pairs):
-        result.add_row(*line)
-    result.caption, result.caption_justify = CAPTION, "left"
-    return result
+def _row(pair: Pair) -> tuple[str, ...]:
+    counts = pair.counts
+    low, high = counts.interval()
+    return (
+        pair.task,
+        str(counts.count),
+        *(percent(fmean(shares)) for shares in (counts.first_shares, counts.second_shares)),
+        f"{100 * counts.difference:+.1f}",
+        f"{100 * low:+.1f} to {100 * high:+.1f}",
+        f"{counts.only_first}/{counts.only_second}",
+        f"{counts.p_value():.2g}",
+    )
 
 
 def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
@@ -113,7 +97,7 @@ def run(first: Path, *others: Path, mode: Mode = "official") -> list[Pair]:
     for other in others:
         pairs = pair(base, read_records(other, mode))
         console.print(f"1st: {first}\n2nd: {other}\n", highlight=False, soft_wrap=True)
-        console.print(table(pairs))
+        console.print(for_terminal(rows(pairs), caption=CAPTION, caption_justify="left"))
         for one in pairs:
             console.print(cost_in_words(one), highlight=False)
         if unmatched := sum(one.unmatched for one in pairs):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tyler.engine.sampling import Sampling, seed_of
 from tyler.evaluation.answers import FAILED, Answer
 from tyler.evaluation.options import Answering, EndpointOptions
-from tyler.evaluation.pass_at_1 import Clock
 from tyler.runs.checkpoints import RunError
 from tyler.tasks import Problem
 from tyler.tasks.data_files import read_rows
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 KEY = "OPENAI_API_KEY"
+BY_ITSELF, OF_ALL = (400, 413, 422), (401, 403, 429, 502, 503, 504)
+"""The statuses with which a server refuses one request and not its like, and those with which it refuses any."""
 
 
 class EndpointError(RunError):
@@ -81,14 +82,14 @@ class Endpoint:
         """The conversation that asks a problem."""
         return [*self.examples, *self.prompt.turns(problem)]
 
-    def ask(self, problems: Sequence[Problem], clock: Clock, answered: Callable[[Answer], None]) -> None:
+    def ask(self, problems: Sequence[Problem], answered: Callable[[Answer], None]) -> None:
         """Ask every problem, several at once; `answered` is called with each answer as soon as it is there.
 
-        A request that the server refuses by itself (400, 413, 422) becomes an answer that failed. Raises EndpointError
+        A request that the server refuses by itself becomes an answer that failed. Raises EndpointError
         where the server is not there, not ready after all retries, or not an API; then no further request is sent.
         """
         with client_of(self.options) as client, ThreadPoolExecutor(self.options.concurrency) as threads:
-            waiting = {threads.submit(self.answer, client, problem, clock) for problem in problems}
+            waiting = {threads.submit(self.answer, client, problem) for problem in problems}
             try:
                 for request in as_completed(tuple(waiting)):
                     waiting.remove(request)
@@ -100,7 +101,7 @@ class Endpoint:
                         answered(request.result())
                 raise
 
-    def answer(self, client: OpenAI, problem: Problem, clock: Clock) -> Answer:
+    def answer(self, client: OpenAI, problem: Problem) -> Answer:
         """One request."""
         import openai
 
@@ -114,30 +115,17 @@ class Endpoint:
                 **sampling_arguments(self.sampling, seed),
             )
             text, ended, usage = read_completion(found, self.options.endpoint)
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            text, ended, usage = "", f"{FAILED}: {error}", (0, 0)
-        except openai.APIStatusError as error:
-            if error.status_code != 413:
-                raise refused(self.options, error) from error
-            text, ended, usage = "", f"{FAILED}: {error}", (0, 0)
         except openai.APIError as error:
-            raise unreachable(self.options, error) from error
-        return Answer(
-            task=problem.task,
-            id=problem.id,
-            sample=problem.sample,
+            if getattr(error, "status_code", None) not in BY_ITSELF:
+                raise stopped(self.options, error) from error
+            text, ended, usage = "", f"{FAILED}: {error}", (0, 0)
+        return Answer.to(
+            problem,
             seed=seed,
-            family=problem.family,
-            level=problem.level,
-            prompt=problem.prompt,
-            gold=problem.answer,
             text=text,
             finish_reason=ended,
             invocations=None,
             seconds=time.perf_counter() - started,
-            elapsed=clock.read(),
-            session=clock.session,
-            rank=clock.rank,
             visible_tokens=usage[0],
             latents=usage[1],
         )
@@ -157,19 +145,15 @@ def client_of(options: EndpointOptions) -> OpenAI:
 
 def described(options: EndpointOptions) -> dict[str, Any]:
     """What `tyler serve` says of its model; nothing of another server."""
-    import openai
+    with client_of(options) as client:
+        import openai
 
-    try:
-        with client_of(options) as client:
+        try:
             found = client.models.retrieve(options.model)
-    except openai.APIStatusError as error:
-        if error.status_code in (401, 403, 429, 502, 503, 504):
-            raise refused(options, error) from error
-        return {}
-    except openai.APIConnectionError as error:
-        raise unreachable(options, error) from error
-    except openai.APIError:  # no JSON; the first question says what to do
-        return {}
+        except openai.APIError as error:
+            if isinstance(error, openai.APIConnectionError) or getattr(error, "status_code", None) in OF_ALL:
+                raise stopped(options, error) from error
+            return {}  # of another server; where it has no such model, the first question says what to do
     about = getattr(found, "tyler", None)
     return about if isinstance(about, dict) else {}
 
@@ -202,24 +186,23 @@ def read_completion(found: ChatCompletion, endpoint: str) -> tuple[str, str, tup
     return choice.message.content or "", str(ended), tokens
 
 
-def refused(options: EndpointOptions, error: Any) -> EndpointError:
-    """What to do where the server answers with an error's status."""
-    status = error.status_code
-    what = {
-        401: f"refuses the key; set {KEY}",
-        403: f"refuses the key; set {KEY}",
-        404: f"has no model {options.model!r} or is not the API; check --model, and that the address ends in /v1",
-        429: f"still answers 429 (too many requests) after {options.retries} retries; lower --concurrency "
-        f"{options.concurrency} or wait",
-    }.get(status, f"answers with status {status} after {options.retries} retries: {str(error)[:200]}")
-    return EndpointError(f"{options.endpoint} {what}; answers so far are kept, and the same command asks the others")
-
-
-def unreachable(options: EndpointOptions, error: Exception) -> EndpointError:
-    """What to do where the server does not answer."""
+def stopped(options: EndpointOptions, error: Exception) -> EndpointError:
+    """What to do where the server does not answer, or with an error."""
     import openai
 
-    if isinstance(error, openai.APITimeoutError):
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
+        what = f"refuses the key; set {KEY}"
+    elif status == 404:
+        what = f"has no model {options.model!r} or is not the API; check --model, and that the address ends in /v1"
+    elif status == 429:
+        what = (
+            f"still answers 429 (too many requests) after {options.retries} retries; lower --concurrency "
+            f"{options.concurrency} or wait"
+        )
+    elif status is not None:
+        what = f"answers with status {status} after {options.retries} retries: {str(error)[:200]}"
+    elif isinstance(error, openai.APITimeoutError):
         what = f"gave no answer within {options.timeout:g} s; give a longer --timeout or a lower --concurrency"
     elif isinstance(error, openai.APIConnectionError):
         what = f"cannot be reached ({error.__cause__ or error}); start the server or check the address"

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tyler.evaluation.store import ANSWERS, SETTINGS
+from tyler.evaluation.answers import Answer
+from tyler.evaluation.store import ANSWERS, SETTINGS, line_files, read_answers, read_evaluations
 from tyler.runs.catalogue import Status, TrainingRun, is_locked
 from tyler.runs.checkpoints import CHECKPOINTS
-from tyler.runs.json_lines import read_jsonl
 from tyler.runs.run import CONFIG, METRICS
-
-LINES, VERDICTS = "answers*.jsonl", "verdicts-*"
-
-NAMES = ("task", "id", "sample")
-Key = tuple[str, str, int]
-"""Names an answer."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +30,15 @@ class EvaluationRun:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
     @cached_property
-    def answers(self) -> set[Key]:
-        """The names of its answers, of all processes: task, problem and sample."""
-        rows = _columns(self.path / ANSWERS, [*NAMES]) if (self.path / ANSWERS).exists() else []
-        return {_key(row) for row in [*rows, *_lines(self.path, LINES)]}
-
-    @cached_property
-    def outcomes(self) -> dict[Key, str]:
-        """The newest verdict on each answer that has one."""
-        files = sorted(self.path.glob(f"{VERDICTS}.parquet"), key=lambda file: file.stat().st_mtime)
-        rows = [row for file in files for row in _columns(file, [*NAMES, "outcome"])]
-        return {_key(row): row["outcome"] for row in [*rows, *_lines(self.path, f"{VERDICTS}.jsonl")]}
+    def answers(self) -> list[Answer]:
+        """Those that are there, of all processes."""
+        every = (answer for some in read_answers(self.path).values() for answer in some)
+        return list({answer.key: answer for answer in every}.values())
 
     @property
     def what(self) -> str:
         """The tasks, as in "eval gsm8k"."""
-        return f"eval {', '.join(dict.fromkeys(sorted(task for task, _, _ in self.answers)))}".strip()
+        return f"eval {', '.join(sorted({answer.task for answer in self.answers}))}".strip()
 
     @property
     def step(self) -> int:
@@ -70,33 +56,15 @@ class EvaluationRun:
     @property
     def status(self) -> Status:
         """Whether a process is writing it; else whether every answer is there."""
-        if any(is_locked(file) for file in self.path.glob(LINES)):
+        if any(is_locked(file) for file in line_files(self.path)):
             return "running"
         return "finished" if self.step and (self.total is None or self.step >= self.total) else "interrupted"
 
     @property
     def accuracy(self) -> float | None:
         """The share of right answers; None before the first verdict."""
-        outcomes = self.outcomes.values()
-        return sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    return row["task"], row["id"], row["sample"]
-
-
-def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
-    return [line for file in sorted(folder.glob(pattern)) for line in read_jsonl(file)]
-
-
-def _columns(file: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Some columns of a Parquet file. Raises ValueError, naming the file, where it is damaged."""
-    import pyarrow.parquet as pq
-
-    try:
-        return list(pq.read_table(file, columns=names).to_pylist())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is damaged ({error}); restore it") from error
+        right = [record.correct for some in read_evaluations(self.path).values() for record in some]
+        return sum(right) / len(right) if right else None
 
 
 AnyRun = TrainingRun | EvaluationRun
@@ -110,6 +78,6 @@ def runs_below(folder: Path) -> Iterator[AnyRun]:
         if CONFIG in files and (METRICS in files or CHECKPOINTS in names):
             names.clear()
             yield TrainingRun(path)
-        elif any(file == ANSWERS or fnmatch(file, LINES) for file in files):
+        elif ANSWERS in files or line_files(path):
             yield EvaluationRun(path)
         names[:] = [name for name in names if not name.startswith(".")]

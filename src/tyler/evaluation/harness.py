@@ -6,21 +6,20 @@ engine, with operators; every likelihood is of visible tokens alone, without the
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather, gather_object
-from jaxtyping import Float
+from accelerate import Accelerator, PartialState
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from tyler.config.sizes import bytes_of
+from tyler.config.sizes import bytes_of, positions_at_once
 from tyler.engine.request import FinishEvent, Request
 from tyler.engine.routing import Never, Router
 from tyler.engine.sampling import Sampling, seed_of
@@ -31,10 +30,10 @@ from tyler.tasks.prompts import written_turns
 
 try:
     from lm_eval.api.instance import Instance
-    from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
     from lm_eval.models.utils import normalize_gen_kwargs
-    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
+    from lm_eval.utils import simple_parse_args_string
 except ImportError as error:
     raise ImportError(
         f"tyler.evaluation.harness needs lm-evaluation-harness ({error}); pip install 'path/to/tyler[lm-eval]'"
@@ -43,20 +42,14 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 SLOTS = Answering.slots
-"""Answers decoded, or texts scored, at once by default."""
-
-CHUNK = 1024
-"""Positions whose logits exist at the same time."""
+"""Answers decoded at once by default."""
 
 GENERATION_SETTINGS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
 
-Scored = tuple[tuple[str, str] | None, list[int], list[int]]
-"""A text as the harness asks for it (None for a window of a long one), and the ids of its context and continuation."""
-
 
 @register_model("tyler")
-class TylerLM(TemplateLM):
-    """A Tyler model as the harness sees one: it generates with operators and is scored without.
+class TylerLM(HFLM):
+    """A Tyler model as the harness sees one: our engine answers, with operators; the harness's code scores, without.
 
     `generate_until` decodes all its contexts with continuous batching. A context is read unmodified: with
     `apply_chat_template` it holds the chat template's tokens, else it is plain text. Greedy unless the task samples;
@@ -66,8 +59,7 @@ class TylerLM(TemplateLM):
     `loglikelihood(x, y)` is the sum over the tokens of y of log p(y_t | x, y_<t), where p is the policy's distribution
     over V: its logits (the backbone's, with eta after Stage 2) with every operator masked, softmaxed in float32, over a
     context without latents. That is decoding with budget 0, or under the router Never; before Stage 2 it is the
-    backbone's own likelihood. No router or budget changes it. `is_greedy` says whether every token of y is the most
-    probable one. `loglikelihood_rolling` sums it over windows of a long text, each token scored once.
+    backbone's own likelihood. No router or budget changes it.
     """
 
     def __init__(
@@ -93,21 +85,28 @@ class TylerLM(TemplateLM):
         "auto" is 32) changes speed and memory, not results. `seed` is for tasks that sample. `memory` bounds the
         bytes of context and caches of what is generated, as 4GB.
         """
-        super().__init__()
         check_whole_numbers(budget=budget, max_new_tokens=max_new_tokens, slots=slots, seed=seed)
-        self.state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
-        self._rank, self._world_size = self.state.process_index, self.state.num_processes
+        self.slots = slots or slots_of(batch_size)
+        state = PartialState(cpu=not torch.cuda.is_available(), timeout=LONGEST_WAIT)
         if isinstance(pretrained, str):
-            own = str(self.state.device) if self.world_size > 1 else device
+            own = str(state.device) if state.num_processes > 1 else device
             pretrained = Tyler.from_pretrained(pretrained, backbone=backbone, dtype=dtype, device=own)
+        found = pretrained.backbone
+        super().__init__(
+            found.model,
+            backend="causal",
+            tokenizer=copy.deepcopy(found.tokenizer),  # which gets a token for padding
+            max_length=found.max_positions,
+            batch_size="auto",
+        )
+        self._rank, self._world_size = state.process_index, state.num_processes
+        if state.num_processes > 1:
+            self.accelerator = Accelerator(cpu=not torch.cuda.is_available())
         self.router = pretrained.routed(router)
         self.budget, self.max_new_tokens, self.seed = budget, max_new_tokens, seed
-        self.slots = slots or slots_of(batch_size)
         self.memory = None if memory is None else bound_of(memory)
         calls = budget != 0 and not isinstance(self.router, Never)
-        self.model = pretrained if calls else pretrained.with_heads({})  # what is never called needs no room
-        self.tokenizer = pretrained.backbone.tokenizer
-        self._device = pretrained.backbone.device
+        self.tyler = pretrained if calls else pretrained.with_heads({})  # what is never called needs no room
 
     @classmethod
     def create_from_arg_obj(
@@ -135,60 +134,24 @@ class TylerLM(TemplateLM):
     # -- what the harness asks about a model -----------------------------------------------------------------------
 
     @property
-    def max_length(self) -> int:
-        return self.model.backbone.max_positions
-
-    @property
     def max_gen_toks(self) -> int:
         return self.max_new_tokens
 
-    @property
-    def eot_token_id(self) -> int:
-        return int(self.tokenizer.eos_token_id)
-
-    @property
-    def prefix_token_id(self) -> int:
-        """What stands before a text without context."""
-        bos = self.tokenizer.bos_token_id
-        return self.eot_token_id if bos is None else int(bos)
-
-    @property
-    def tokenizer_name(self) -> str:
-        return str(self.tokenizer.name_or_path).replace("/", "__")
-
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
-        """Token ids; the tokenizer's own first token is added unless the text already starts with it."""
-        if add_special_tokens is None:
-            add_special_tokens = not string.startswith(str(self.tokenizer.decode([self.prefix_token_id])))
-        return list(self.tokenizer.encode(string, add_special_tokens=add_special_tokens))
-
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The turns in the tokenizer's chat template, thinking as the model's own prompt has it."""
-        thinking = self.model.prompt.thinking
+        thinking = self.tyler.prompt.thinking
         return written_turns(self.tokenizer, chat_history, thinking, answered=not add_generation_prompt)
 
     def get_model_info(self) -> dict[str, Any]:
         """What the harness writes beside its results: which weights answered, and under which setting."""
         return {
-            "model_num_parameters": self.model.backbone.model.num_parameters(),
-            "model_dtype": str(self.model.backbone.dtype),
-            "model_sha": self.model.fingerprint(),
-            "stage": self.model.stage,
+            "model_num_parameters": self.tyler.backbone.model.num_parameters(),
+            "model_dtype": str(self.tyler.backbone.dtype),
+            "model_sha": self.tyler.fingerprint(),
+            "stage": self.tyler.stage,
             "router": repr(self.router),
             "budget": self.budget,
         }
-
-    # -- several processes -----------------------------------------------------------------------------------------
-
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        return gather(tensor)
-
-    def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
-        gathered = gather_object([obj])
-        return gathered if self.rank == dst else None
-
-    def barrier(self) -> None:
-        self.state.wait_for_everyone()
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -203,8 +166,9 @@ class TylerLM(TemplateLM):
             asked.append(self.request(context, settings, repeat=seen[context]))
             seen[context] += 1
         texts: dict[int, str] = {}
-        events = self.model.shared_engine.events(asked, slots=self.slots, memory=self.memory, streamed=False)
-        with self._bar(len(asked), "generate_until", disable_tqdm) as bar:
+        events = self.tyler.shared_engine.events(asked, slots=self.slots, memory=self.memory, streamed=False)
+        hidden = disable_tqdm or self.rank != 0
+        with tqdm(total=len(asked), desc="Running generate_until requests", disable=hidden) as bar:
             for event in events:
                 if isinstance(event, FinishEvent):
                     texts[event.index] = event.trajectory.text
@@ -236,7 +200,7 @@ class TylerLM(TemplateLM):
 
     def _fit(self, ids: list[int], max_gen_toks: int) -> list[int]:
         """The end of a context that leaves room for an answer, or all of it."""
-        longest = max((head.num_latents for head in self.model.heads.values()), default=1)
+        longest = max((head.num_latents for head in self.tyler.heads.values()), default=1)
         room = self.max_length - max_gen_toks - (longest - 1)  # the engine keeps room for one whole operator call
         if room < 1:
             raise ValueError(
@@ -249,77 +213,19 @@ class TylerLM(TemplateLM):
 
     # -- likelihoods -----------------------------------------------------------------------------------------------
 
-    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of each whole text: every token once, with as much of the text before it as the model can hold."""
-        windows: list[Scored] = []
-        owners: list[int] = []
-        for index, instance in enumerate(requests):
-            ids = self.tok_encode(instance.args[0])
-            rolling = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
-            found = [(None, *make_disjoint_window(window)) for window in rolling]
-            windows += found
-            owners += [index] * len(found)
-        totals = [0.0] * len(requests)
-        for index, (logprob, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
-            totals[index] += logprob
-        for instance, total in zip(requests, totals, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", instance.args, total)
-        return totals
-
     @torch.no_grad()
-    def _loglikelihood_tokens(
-        self, requests: Sequence[Scored], disable_tqdm: bool = False, **unused: Any
-    ) -> list[tuple[float, bool]]:
-        """log p and is_greedy of each continuation; continuations of one context that differ in their end share it."""
-        sharing: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for index, (_, context, continuation) in enumerate(requests):
-            sharing[self._read_ids(context, continuation)].append(index)
-        inputs = sorted(sharing, key=len, reverse=True)
-        answers: dict[int, tuple[float, bool]] = {}
-        with self._bar(len(requests), "loglikelihood", disable_tqdm) as bar:
-            for ids, hidden in self._hidden(inputs):
-                for index in sharing[ids]:
-                    strings, _, continuation = requests[index]
-                    answers[index] = self._score(hidden[-len(continuation) :], continuation)
-                    if strings is not None:
-                        self.cache_hook.add_partial("loglikelihood", strings, answers[index])
-                    bar.update()
-        return [answers[index] for index in range(len(requests))]
+    def _model_call(
+        self, inps: Int[Tensor, "batch seq"], attn_mask: None = None, labels: None = None
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """The policy's logits over V; padding is on the right, where nothing sees it."""
+        embeds = self.tyler.backbone.embed(inps)
+        hidden = self.tyler.policy.decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
+        return self.tyler.policy.token_logits(hidden)
 
-    def _read_ids(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
-        """What is read to score a continuation: all but its last token, without what does not fit on the left."""
-        if not 0 < len(continuation) <= self.max_length:
-            raise ValueError(
-                f"a continuation has {len(continuation)} tokens; 1 to {self.max_length} can be scored by this model"
-            )
-        length = len(context) + len(continuation) - 1
-        if length > self.max_length:
-            logger.warning("a text of %d tokens is cut to its last %d to fit the model", length, self.max_length)
-        return tuple((context + continuation)[-(self.max_length + 1) : -1])
-
-    def _hidden(self, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Float[Tensor, "seq dim"]]]:
-        """Each input with the policy's last hidden states of it; padding is on the right, where nothing sees it."""
-        decoder = self.model.policy.decoder
-        for start in range(0, len(inputs), self.slots):
-            batch = inputs[start : start + self.slots]
-            padded = pad_sequence([torch.tensor(ids) for ids in batch], batch_first=True).to(self.device)
-            embeds = self.model.backbone.embed(padded)
-            hidden = decoder(inputs_embeds=embeds, use_cache=False).last_hidden_state
-            for ids, row in zip(batch, hidden, strict=True):
-                yield ids, row[: len(ids)]
-
-    def _score(self, hidden: Float[Tensor, "seq dim"], continuation: list[int]) -> tuple[float, bool]:
-        """Sum of log p over V of the tokens that these states predict, and whether each is the most probable."""
-        logprob, greedy = 0.0, True
-        targets = torch.tensor(continuation, device=self.device)
-        for states, ids in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
-            logprobs = self.model.policy.logits(states)[:, : self.model.backbone.vocab_size].log_softmax(dim=-1)
-            logprob += float(logprobs.gather(-1, ids[:, None]).sum())
-            greedy &= bool((logprobs.argmax(dim=-1) == ids).all())
-        return logprob, greedy
-
-    def _bar(self, total: int, name: str, disable: bool) -> tqdm:
-        return tqdm(total=total, desc=f"Running {name} requests", disable=disable or self.rank != 0)
+    def _detect_batch_size(self, requests: Sequence[Any] | None = None, pos: int = 0) -> int:
+        """Texts scored at once: as many as have logits of a bounded size, by the longest of them, which comes first."""
+        longest = sum(map(len, requests[pos][1:])) if requests else self.max_length
+        return max(1, positions_at_once(self.tyler.backbone.vocab_size) // min(longest, self.max_length))
 
 
 def bound_of(memory: int | str) -> int:

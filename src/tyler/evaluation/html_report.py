@@ -8,12 +8,10 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain, count
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from tyler.evaluation.reports import Report, is_over_tasks, markdown, warnings
+from tyler.evaluation.reports import Report, mean_accuracy, warnings
 from tyler.evaluation.samples import Estimate, majority_at_k, pass_at_k
 from tyler.evaluation.store import ANSWERS, shown, write_answers, write_verdicts
 from tyler.evaluation.views import render, view
@@ -50,14 +48,11 @@ def write(
     facts: Facts | None = None,
     links: Mapping[str, str] | None = None,
 ) -> None:
-    """Write report.md, report.html and report.json. `facts` come before the date, the version and the machine."""
+    """Write report.html and report.json. `facts` come before the date, the version and the machine."""
     folder.mkdir(parents=True, exist_ok=True)
     here = made()
-    every = {**(facts or {}), **here}
-    lines = "".join(f"- {name}: {text}\n" for name, text in every.items())
     numbers = summary(reports, title, settings, here)
-    atomic_write(folder / "report.md", f"# {title}\n\n{lines}\n{markdown(reports, settings)}")
-    atomic_write(folder / "report.html", html(reports, title, settings, every, links))
+    atomic_write(folder / "report.html", html(reports, title, settings, {**(facts or {}), **here}, links))
     atomic_write(folder / "report.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -68,28 +63,23 @@ def save(
     settings: Mapping[str, Any] | None = None,
     facts: Facts | None = None,
 ) -> None:
-    """Write the comparison, and each report's records to a directory of its own: `tyler eval --compare` reads those."""
+    """Write the comparison, and each report's records to a directory of its own: `tyler eval --compare` reads those.
+
+    Raises ValueError for two names that would be one directory.
+    """
     folder = Path(folder)
-    places = slugs([report.name for report in reports])
-    links = {name: f"{place}/{ANSWERS}" for name, place in places.items()}
+    places = {report.name: folder / slug(report.name) for report in reports}
+    if len(set(places.values())) < len(reports):
+        raise ValueError(f"reports named {', '.join(places)} would share a directory; give them other names")
+    links = {name: f"{place.name}/{ANSWERS}" for name, place in places.items()}
     facts = facts or {"problems": f"{len({key for report in reports for key in report.problems})}"}
     write(reports, folder, title, settings, facts, links)
     for report in reports:
-        place = folder / places[report.name]
+        place = places[report.name]
         place.mkdir(parents=True, exist_ok=True)
-        records = {slug(report.name): [shown(record) for record in report.records]}
+        records = {place.name: [shown(record) for record in report.records]}
         write_answers(place / ANSWERS, records)
         write_verdicts(place, "official", records)
-
-
-def slugs(names: Sequence[str]) -> dict[str, str]:
-    """A folder's name for each report; no two are the same."""
-    taken: dict[str, str] = {}
-    for name in names:
-        plain = slug(name)
-        candidates = chain([plain], (f"{plain}-{number}" for number in count(2)))
-        taken[name] = next(one for one in candidates if one not in taken.values())
-    return taken
 
 
 def slug(name: str) -> str:
@@ -129,14 +119,13 @@ def summary(
     reports: Sequence[Report], title: str, settings: Mapping[str, Any] | None, made: Mapping[str, str]
 ) -> dict[str, Any]:
     """What report.json holds."""
-    over_tasks = is_over_tasks(reports)
     return {
         "format": FORMAT,
         "title": title,
         "made": dict(made),
         "settings": dict(settings or {}),
         "reports": [_numbers(report) for report in reports],
-        "mean_accuracy": fmean(report.accuracy for report in reports) if over_tasks else None,
+        "mean_accuracy": mean_accuracy(reports),
         "warnings": warnings(reports),
     }
 

@@ -113,22 +113,9 @@ class Questions:
         from tyler.tasks import find_task
 
         return "; ".join(
-            f"{find_task(task).title}, {self.split_of(task)}: {len(problems):,} of {self.total(task, len(problems)):,}"
+            f"{find_task(task).title}, {self.split_of(task)}: {len(problems):,} of {len(self.load(task)):,}"
             for task, problems in sets.items()
         )
-
-    def total(self, task: str, found: int) -> int:
-        """How many problems the split of a task has, of which `found` are asked."""
-        if self.count is None:
-            return found
-        from tyler.tasks import find_task
-        from tyler.tasks.task import Generated
-
-        chosen = find_task(task)
-        published = None if isinstance(chosen, Generated) else chosen.sources.get(self.split_of(task))
-        if published is not None and published.num_rows is not None:
-            return published.num_rows
-        return len(self.load(task))
 
 
 def config_of_run(model: Path) -> Config | None:

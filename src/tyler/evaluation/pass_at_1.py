@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 
 from tyler.engine.request import PromptTooLong
 from tyler.engine.trajectory import Trajectory
 from tyler.evaluation.answers import Answer, Key, Record
 from tyler.evaluation.reports import Report
-from tyler.evaluation.store import AnswerStore, verdict_on
+from tyler.evaluation.store import GRADERS, AnswerStore, verdict_on
 from tyler.reasoners.reasoner import Reasoner
 from tyler.runs.progress import NoBar, bar
 from tyler.runs.signals import Interrupted
 from tyler.tasks import Outcome, Problem
 from tyler.tasks.task import GradeOptions
 
-GRADERS = min(4, os.cpu_count() or 1)
-"""Threads that grade while the engine decodes."""
+Ask = Callable[[Sequence[Problem], Callable[[Answer], None]], None]
+"""Gets answers to problems, and calls with each as soon as it is there."""
 
 
-@dataclass
-class Clock:
-    """Which session this is of an evaluation, in which process, and since when."""
-
-    session: int = 0
-    rank: int = 0
-    started: float = field(default_factory=time.perf_counter)
-
-    def read(self) -> float:
-        return time.perf_counter() - self.started
-
-
-def answer_of(problem: Problem, trajectory: Trajectory, clock: Clock) -> Answer:
+def answer_of(problem: Problem, trajectory: Trajectory) -> Answer:
     """The row of one trajectory."""
-    return Answer(
-        task=problem.task,
-        id=problem.id,
-        sample=problem.sample,
+    return Answer.to(
+        problem,
         seed=trajectory.sampling.seed,
-        family=problem.family,
-        level=problem.level,
-        prompt=problem.prompt,
-        gold=problem.answer,
         text=trajectory.text,
         finish_reason=trajectory.finish_reason,
         thought_open=trajectory.thought_open,
@@ -59,16 +39,29 @@ def answer_of(problem: Problem, trajectory: Trajectory, clock: Clock) -> Answer:
         seconds=trajectory.seconds,
         synthesis_seconds=trajectory.synthesis_seconds,
         engine_seconds=trajectory.engine_seconds,
-        elapsed=clock.read(),
-        session=clock.session,
-        rank=clock.rank,
     )
 
 
-def unasked(problem: Problem, clock: Clock) -> Answer:
-    """The row of a problem that is too long for the model to be asked."""
-    nothing = Trajectory([], [], [], [], (), [], "", Outcome.TOO_LONG.value, vocab_size=0, offered=())
-    return answer_of(problem, nothing, clock)
+def asking(reasoner: Reasoner) -> Ask:
+    """A reasoner asked. What is too long for the model is answered with nothing."""
+
+    def ask(problems: Sequence[Problem], answered: Callable[[Answer], None]) -> None:
+        def finished(index: int, trajectory: Trajectory) -> None:
+            trajectory.latents = []  # no row holds them, and they would stay on the device to the end
+            answered(answer_of(problems[index], trajectory))
+
+        if not problems:
+            return
+        try:
+            reasoner.solve(problems, finished)
+            return
+        except PromptTooLong as error:  # before anything is decoded
+            too_long = error.places
+        for place in too_long:
+            answered(Answer.to(problems[place], text="", finish_reason=Outcome.TOO_LONG.value, engine_seconds=0.0))
+        ask([problem for place, problem in enumerate(problems) if place not in too_long], answered)
+
+    return ask
 
 
 def evaluate(
@@ -85,12 +78,7 @@ def evaluate(
     With a `store`, answers it holds are taken from it and new ones are kept in it at once, so that a killed evaluation
     resumes where it was. Raises ValueError when there are no problems, and Interrupted where Ctrl-C stopped it.
     """
-    ask = partial(_answer, reasoner)
-    return collect(ask, problems, name=name or reasoner.name, options=options, store=store, show=show)
-
-
-Ask = Callable[[Sequence[Problem], Clock, Callable[[Answer], None]], None]
-"""Gets answers to problems, and calls with each as soon as it is there."""
+    return collect(asking(reasoner), problems, name=name or reasoner.name, options=options, store=store, show=show)
 
 
 def collect(
@@ -105,7 +93,6 @@ def collect(
     """The same of whatever answers: a reasoner, or a server."""
     if not problems:
         raise ValueError("there is nothing to evaluate: the set of problems is empty")
-    options = options or GradeOptions()
     order = [key_of(problem) for problem in problems]
     done = {} if store is None else {key: store.records[key] for key in order if key in store.records}
     waiting = [] if store is None else [store.answers[k] for k in order if k in store.answers and k not in done]
@@ -113,11 +100,11 @@ def collect(
     pending = [problem for problem in problems if key_of(problem) not in answered]
     where = None if store is None else store.folder
     shown = bar(name, len(problems), len(done), unit="answer", where=where) if show else nullcontext(NoBar())
-    with shown as progress, Grading(options, store, done, progress.advance) as grading:
+    with shown as progress, Grading(options or GradeOptions(), store, done, progress.advance) as grading:
         try:
             for answer in waiting:
                 grading.grade(answer)
-            ask(pending, _clock(store), grading.answered)
+            ask(pending, grading.answered)
         except KeyboardInterrupt as interrupt:
             if store is None:
                 raise
@@ -129,7 +116,7 @@ def collect(
 class Grading:
     """Grades answers in other threads while the engine decodes; a context that ends when all are graded.
 
-    Answers and verdicts go into the store, where there is one, each as soon as it is there, and records into `done`.
+    An answer goes into the store, where there is one, as soon as it is there, and its record into `done`.
     """
 
     def __init__(
@@ -140,13 +127,16 @@ class Grading:
         advance: Callable[..., None],
     ) -> None:
         self.options, self.store, self.done, self.advance = options, store, done, advance
+        self._started = time.perf_counter()
         self._one_by_one = threading.Lock()
         self._threads = ThreadPoolExecutor(GRADERS)
         self._verdicts: list[Future[None]] = []
 
     def answered(self, answer: Answer) -> None:
-        """Keep an answer and grade it. Raises what a grader raised before."""
+        """Keep an answer, with when it came, and grade it. Raises what a grader raised before."""
+        answer = replace(answer, elapsed=time.perf_counter() - self._started)
         if self.store is not None:
+            answer = replace(answer, session=self.store.session, rank=self.store.rank)
             self.store.add_answer(answer)
         self.grade(answer)
 
@@ -161,7 +151,7 @@ class Grading:
         with self._one_by_one:
             self.done[record.key] = record
             if self.store is not None:
-                self.store.add_verdict(record)
+                self.store.records[record.key] = record
             self.advance(note=f"{sum(one.correct for one in self.done.values())}/{len(self.done)} correct")
 
     def __enter__(self) -> Grading:
@@ -172,31 +162,6 @@ class Grading:
         if kind is None:
             for verdict in self._verdicts:
                 verdict.result()
-
-
-def _answer(reasoner: Reasoner, problems: Sequence[Problem], clock: Clock, answered: Callable[[Answer], None]) -> None:
-    """Answer the problems; `answered` is called with each as soon as it is there."""
-    if not problems:
-        return
-    too_long: tuple[int, ...] = ()
-
-    def finished(index: int, trajectory: Trajectory) -> None:
-        trajectory.latents = []  # no row holds them, and they would stay on the device to the end
-        answered(answer_of(problems[index], trajectory, clock))
-
-    try:
-        reasoner.solve(problems, finished)
-    except PromptTooLong as error:  # before anything is decoded
-        too_long = error.places
-    if too_long:
-        for place in too_long:
-            answered(unasked(problems[place], clock))
-        fitting = [problem for place, problem in enumerate(problems) if place not in too_long]
-        _answer(reasoner, fitting, clock, answered)
-
-
-def _clock(store: AnswerStore | None) -> Clock:
-    return Clock() if store is None else Clock(store.session, store.rank)
 
 
 def key_of(problem: Problem) -> Key:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,25 @@ def run(
         raise RunError(f"{output} is the file of the questions; choose another --answers")
     mark = _mark(answerer, sampling, settings)
     wanted = {(line.number, sample): line for line in lines for sample in range(num_samples)}
-    file = LineFile(output, '{"line": ')
-    try:
+    with closing(LineFile(output, '{"line": ')) as file:
         known = _known(output, wanted, mark)
         with bar(output.name, len(wanted), len(known), unit="answer", where=output.parent) as progress:
 
             def keep(key: Key, answer: Mapping[str, Any]) -> None:
-                known[key] = _told_line(wanted[key], key[1], mark, answer)
+                line = wanted[key]
+                asked = {"problem" if isinstance(line.question, str) else "messages": line.question}
+                known[key] = {"line": key[0], "id": line.id, "sample": key[1], **asked, **answer, "settings": mark}
                 file.add(json.dumps(known[key], ensure_ascii=False))
                 progress.advance()
 
             requests: dict[Key, Request] = {}
             for key in (key for key in wanted if key not in known):
-                stream = seed_of(sampling.seed, *key)
                 try:
-                    requests[key] = _checked(answerer, wanted[key].question, replace(sampling, seed=stream))
+                    stream = replace(sampling, seed=seed_of(sampling.seed, *key))
+                    requests[key] = answerer.request(wanted[key].question, stream)
+                    answerer.check(requests[key])
                 except ValueError as error:
+                    requests.pop(key, None)
                     keep(key, {"error": str(error)})
             keys = list(requests)
             try:
@@ -120,20 +124,6 @@ def run(
         ordered = [known[key] for key in wanted]
         atomic_write(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in ordered))
         return ordered
-    finally:
-        file.close()
-
-
-def _checked(answerer: Answerer, question: Question, sampling: Sampling) -> Request:
-    """The request, which the engine will take. Raises ValueError where it will not."""
-    request = answerer.request(question, sampling)
-    answerer.check(request)
-    return request
-
-
-def _told_line(line: Line, sample: int, mark: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    asked = {"problem": line.question} if isinstance(line.question, str) else {"messages": line.question}
-    return {"line": line.number, "id": line.id, "sample": sample, **asked, **answer, "settings": mark}
 
 
 def _mark(answerer: Answerer, sampling: Sampling, settings: Mapping[str, Any]) -> str:
@@ -156,12 +146,11 @@ def _known(output: Path, wanted: Mapping[Key, Line], mark: str) -> dict[Key, dic
                 f"{where} was answered by another model or under other settings; choose another --answers, or remove it"
             )
         key = (found["line"], found["sample"])
-        if key not in wanted and (found["line"], 0) in wanted:
-            raise RunError(
-                f"{where} is answer {key[1] + 1} to its question; ask for as many (-n), or choose another --answers"
-            )
         if key not in wanted or found.get("problem", found.get("messages")) != wanted[key].question:
-            raise RunError(f"{where} answers a question that the input does not have; choose another --answers")
+            raise RunError(
+                f"{where} answers a question that the input does not have, or more often than is asked now (-n); "
+                "choose another --answers"
+            )
         if "error" not in found:
             known[key] = found
     return known

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from tyler.evaluation import html_report
-from tyler.evaluation.answers import Answer, Record
-from tyler.evaluation.pass_at_1 import GRADERS
-from tyler.evaluation.reports import Report, table
+from tyler.evaluation.answers import Record
+from tyler.evaluation.reports import by_task, table
 from tyler.evaluation.store import (
     ANSWERS,
+    graded,
     line_files,
-    newest_verdicts,
     read_answers,
-    verdict_on,
+    read_evaluations,
+    verdict_files,
     write_verdicts,
 )
 from tyler.runs.checkpoints import RunError
-from tyler.tasks import find_task, grader_version
+from tyler.tasks import grader_version
 from tyler.tasks.task import GradeOptions
 
 SHOWN = 20
@@ -58,8 +57,8 @@ class Regraded:
     records: Mapping[str, Sequence[Record]]
     changes: Sequence[Change]
     without_text: int
-    graders: Sequence[Mapping[str, str]]
-    """The graders of the verdicts before."""
+    grader: Mapping[str, str]
+    """That of the newest verdicts before; empty where there was no verdict."""
 
 
 def regrade(folder: Path, options: GradeOptions) -> Regraded:
@@ -75,28 +74,17 @@ def regrade(folder: Path, options: GradeOptions) -> Regraded:
     if not (folder / ANSWERS).exists():
         raise FileNotFoundError(f"{folder} holds no answers (no {ANSWERS}); give a directory that tyler eval wrote")
     answers = read_answers(folder)
-    before, graders = newest_verdicts(folder, answers)
-    texts = {name: [one for one in some if one.text is not None] for name, some in answers.items()}
-    texts = {name: some for name, some in texts.items() if some}
+    texts = {name: kept for name, some in answers.items() if (kept := [one for one in some if one.text is not None])}
     if not texts:
         raise ValueError(f"{folder} holds verdicts without texts: nothing there can be graded again")
+    before = {(name, one.key): one for name, some in read_evaluations(folder, None).items() for one in some}
+    graders = [file.about["grader"] for file in verdict_files(folder)]
     records = {name: graded(some, options) for name, some in texts.items()}
-    write_verdicts(folder, options.mode, records)
-    changes = [
-        Change(before[name][one.key], one)
-        for name, some in records.items()
-        for one in some
-        if one.key in before[name] and before[name][one.key].outcome is not one.outcome
-    ]
-    num_answers = sum(map(len, answers.values()))
-    return Regraded(records, changes, num_answers - sum(map(len, texts.values())), graders)
-
-
-def graded(answers: Sequence[Answer], options: GradeOptions) -> list[Record]:
-    """The answers with verdicts, in their order."""
-    with ThreadPoolExecutor(GRADERS) as graders:
-        verdicts = graders.map(lambda answer: verdict_on(answer, options), answers)
-        return [answer.graded(verdict) for answer, verdict in zip(answers, verdicts, strict=True)]
+    write_verdicts(folder, options.mode, records, answers)
+    pairs = [(before.get((name, one.key)), one) for name, some in records.items() for one in some]
+    changes = [Change(old, new) for old, new in pairs if old is not None and old.outcome is not new.outcome]
+    without_text = sum(map(len, answers.values())) - len(pairs)
+    return Regraded(records, changes, without_text, graders[-1] if graders else {})
 
 
 def run(folder: Path, options: GradeOptions) -> Regraded:
@@ -104,8 +92,11 @@ def run(folder: Path, options: GradeOptions) -> Regraded:
     found, console = regrade(folder, options), Console(highlight=False, soft_wrap=True)
     count = sum(map(len, found.records.values()))
     console.print(f"graded {count} answers of {folder}: {len(found.changes)} verdicts changed")
-    for line in differences(found.graders, grader_version(options.mode)):
-        console.print(f"the grader differs: {line}")
+    now = grader_version(options.mode)
+    for part in {**found.grader, **now} if found.grader else ():
+        earlier, today = (grader.get(part, "not noted") for grader in (found.grader, now))
+        if earlier != today:
+            console.print(f"the grader differs: {part} was {earlier}, is {today}")
     for change in found.changes[:SHOWN]:
         console.print(f"  {change}", markup=False)
     if len(found.changes) > SHOWN:
@@ -117,24 +108,12 @@ def run(folder: Path, options: GradeOptions) -> Regraded:
     return found
 
 
-def differences(before: Sequence[Mapping[str, str]], now: Mapping[str, str]) -> list[str]:
-    """In which parts the graders of earlier verdicts differ from today's."""
-    lines = [
-        f"{part} was {grader.get(part, 'not noted')}, is {now.get(part, 'not noted')}"
-        for grader in before
-        for part in {**grader, **now}
-        if grader.get(part) != now.get(part)
-    ]
-    return list(dict.fromkeys(lines))
-
-
 def rewrite_reports(folder: Path, records: Sequence[Record]) -> None:
     """Write the reports of one evaluation from its new verdicts, where it has reports."""
     file = folder / "report.json"
     if not file.exists():
         return
     there = json.loads(file.read_text(encoding="utf-8"))
-    tasks = dict.fromkeys(record.task for record in records)
-    reports = [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]
+    reports = by_task(records)
     html_report.write(reports, folder, there["title"], there["settings"], links={ANSWERS: ANSWERS})
     Console().print(table(reports, there["title"]))

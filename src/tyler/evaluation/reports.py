@@ -1,9 +1,8 @@
-"""What an evaluation found, for people: tables for the terminal and Markdown."""
+"""What an evaluation found: its numbers, and tables of them."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from tyler.evaluation.answers import Record
-from tyler.evaluation.samples import Estimate, by_problem, majority_at_k, pass_at_k
+from tyler.evaluation.samples import by_problem, majority_at_k, pass_at_k
 from tyler.evaluation.statistics import clustered
 from tyler.tasks import Outcome, find_task
 
@@ -77,31 +76,28 @@ class Report:
 
     def by_family(self) -> dict[str, tuple[int, int]]:
         """k and n of each family."""
-        families = sorted({record.family for record in self.records})
-        return {
-            family: (
-                sum(record.correct for record in self.records if record.family == family),
-                sum(record.family == family for record in self.records),
-            )
-            for family in families
-        }
+        found: defaultdict[str, list[bool]] = defaultdict(list)
+        for record in self.records:
+            found[record.family].append(record.correct)
+        return {family: (sum(right), len(right)) for family, right in sorted(found.items())}
 
 
-COLUMNS = (
-    "method",
-    "correct",
-    "accuracy",
-    "95% CI",
-    "no box",
-    "cut off",
-    "unparsable",
-    "timeout",
-    "visible",
-    "latents",
-    "calls",
-    "seconds",
-    "synthesis",
-)
+COLUMNS: Mapping[str, Callable[[Report], str]] = {
+    "method": lambda report: report.name,
+    "correct": lambda report: f"{report.num_correct}/{len(report.records)}",
+    "accuracy": lambda report: percent(report.accuracy),
+    "95% CI": lambda report: interval(report),
+    "no box": lambda report: percent(report.share(Outcome.NO_BOX)),
+    "cut off": lambda report: percent(report.share(Outcome.TRUNCATED)),
+    "unparsable": lambda report: percent(report.share(Outcome.UNPARSABLE)),
+    "timeout": lambda report: percent(report.share(Outcome.TIMEOUT)),
+    "visible": lambda report: f"{report.mean(lambda record: record.visible_tokens):.1f}",
+    "latents": lambda report: f"{report.mean(lambda record: record.latents):.1f}",
+    "calls": lambda report: f"{report.mean(lambda record: len(record.calls)):.2f}",
+    "seconds": lambda report: f"{report.seconds:.1f}",
+    "synthesis": lambda report: percent(report.synthesis_share),
+}
+"""What a table tells of a report, by the heads of its columns."""
 ACCURACY_COLUMNS = ("method", "correct", "accuracy", "95% CI", "visible", "latents", "calls", "seconds")
 FAILURE_COLUMNS = ("method", "no box", "cut off", "unparsable", "timeout", "synthesis")
 
@@ -109,8 +105,6 @@ CAPTION = (
     "An answer without a finished box is wrong. Tokens and calls are means per answer; seconds are of all answers, "
     "batched; synthesis is the operators' share of the engine's time, each pass split over the rows it served."
 )
-
-
 SAMPLE_CAPTION = (
     "pass@k: the chance that one of k answers is right, without bias. maj@k: how often the answer that most of k gave "
     "is right; a tie counts in part. Intervals are over problems: answers to one problem are alike."
@@ -122,32 +116,20 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}%"
 
 
-def interval(report: Report) -> str:
-    """The 95% interval of a report's accuracy, in percent."""
-    low, high = report.interval
+def spread(low: float, high: float) -> str:
+    """An interval in percent."""
     return f"{100 * low:.1f}–{100 * high:.1f}"
 
 
-def rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """One row per report, as in COLUMNS."""
-    return [
-        (
-            report.name,
-            f"{report.num_correct}/{len(report.records)}",
-            percent(report.accuracy),
-            interval(report),
-            percent(report.share(Outcome.NO_BOX)),
-            percent(report.share(Outcome.TRUNCATED)),
-            percent(report.share(Outcome.UNPARSABLE)),
-            percent(report.share(Outcome.TIMEOUT)),
-            f"{report.mean(lambda record: record.visible_tokens):.1f}",
-            f"{report.mean(lambda record: record.latents):.1f}",
-            f"{report.mean(lambda record: len(record.calls)):.2f}",
-            f"{report.seconds:.1f}",
-            percent(report.synthesis_share),
-        )
-        for report in reports
-    ]
+def interval(report: Report) -> str:
+    """The 95% interval of a report's accuracy, in percent."""
+    return spread(*report.interval)
+
+
+def rows(reports: Sequence[Report], columns: Sequence[str] = tuple(COLUMNS)) -> list[tuple[str, ...]]:
+    """The heads of some columns, then one row per report."""
+    lines = [tuple(COLUMNS[column](report) for column in columns) for report in reports]
+    return [(heading(reports), *columns[1:]), *lines]
 
 
 def heading(reports: Sequence[Report]) -> str:
@@ -168,26 +150,20 @@ def sample_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
         found = [(f"pass@{k}", one) for k, one in pass_at_k(report.records).items()]
         if any(record.answer is not None for record in report.records):
             found += [(f"maj@{k}", one) for k, one in majority_at_k(report.records).items() if k > 1]
-        lines += [(report.name, name, percent(one.value), spread(one)) for name, one in found]
+        lines += [(report.name, name, percent(one.value), spread(one.low, one.high)) for name, one in found]
     return [(heading(several), "measure", "share", "95% CI"), *lines] if lines else []
 
 
-def spread(estimate: Estimate) -> str:
-    """An interval in percent."""
-    return f"{100 * estimate.low:.1f}–{100 * estimate.high:.1f}"
-
-
-def is_over_tasks(reports: Sequence[Report]) -> bool:
-    """Whether reports are of several tasks, and not of several methods."""
-    tasks = {record.task for report in reports for record in report.records}
-    return len(reports) > 1 and len(tasks) >= len(reports)
-
-
-def mean_accuracy(reports: Sequence[Report]) -> str | None:
+def mean_accuracy(reports: Sequence[Report]) -> float | None:
     """The unweighted mean over benchmarks, as the paper averages; None where the reports are not of several tasks."""
-    if not is_over_tasks(reports):
-        return None
-    return f"mean accuracy of {len(reports)}, unweighted: {percent(fmean(report.accuracy for report in reports))}"
+    several = len(reports) > 1 and heading(reports) == "task"
+    return fmean(report.accuracy for report in reports) if several else None
+
+
+def mean_in_words(reports: Sequence[Report]) -> str | None:
+    """The same as text."""
+    mean = mean_accuracy(reports)
+    return None if mean is None else f"mean accuracy of {len(reports)}, unweighted: {percent(mean)}"
 
 
 UNSOLVABLE = {
@@ -211,14 +187,12 @@ def warnings(reports: Sequence[Report]) -> list[str]:
 
 def repeated(report: Report) -> str | None:
     """On how many problems all samples are one answer; None where that is rare."""
-    texts: dict[str, set[str | None]] = {}
-    for record in report.records:
-        texts.setdefault(record.id, set()).add(record.text)
-    alike = [found for found in texts.values() if len(found) == 1 and None not in found]
-    if report.samples == 1 or 2 * len(alike) <= len(texts):
+    texts = [{one.text for one in answers} for answers in report.problems.values()]
+    alike = sum(len(found) == 1 and None not in found for found in texts)
+    if report.samples == 1 or 2 * alike <= len(texts):
         return None
     return (
-        f"{report.name}: the {report.samples} answers to {len(alike)} of {len(texts)} problems are one text each, so "
+        f"{report.name}: the {report.samples} answers to {alike} of {len(texts)} problems are one text each, so "
         f"pass@{report.samples} is nearly pass@1; raise --temperature (soft-thinking: --method-set gumbel=true)"
     )
 
@@ -238,46 +212,21 @@ def second_opinion(report: Report) -> str | None:
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:
     """Some columns of the comparison, for a terminal of 80."""
-    result = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
-    lines = [dict(zip(COLUMNS, line, strict=True)) for line in rows(reports)]
-    result.add_column(heading(reports), overflow="fold")  # a long name gives way, numbers never do
-    for column in columns[1:]:
-        result.add_column(column, justify="right", min_width=max(len(line[column]) for line in lines), no_wrap=True)
-    for line in lines:
-        result.add_row(*(line[column] for column in columns))
-    return result
+    return for_terminal(rows(reports, columns), title=title)
 
 
-def sample_table(reports: Sequence[Report]) -> Table | None:
-    """pass@k and maj@k for the terminal; None where every problem has one answer."""
-    if not (lines := sample_rows(reports)):
-        return None
-    result = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for place, column in enumerate(lines[0]):
-        result.add_column(column, justify="right" if place > 1 else "left", no_wrap=place > 0, overflow="fold")
+def for_terminal(lines: Sequence[Sequence[str]], *, words: int = 1, **settings: Any) -> Table:
+    """Rows below their heads. The first columns are words, which give way where a terminal is narrow; numbers never
+    do."""
+    result = Table(**settings, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for place, (head, *cells) in enumerate(zip(*lines, strict=True)):
+        if place < words:
+            result.add_column(head, overflow="fold")
+        else:
+            result.add_column(head, justify="right", min_width=max(map(len, cells)), no_wrap=True)
     for line in lines[1:]:
         result.add_row(*line)
     return result
-
-
-def markdown(reports: Sequence[Report], settings: Mapping[str, Any] | None = None) -> str:
-    """The comparison, accuracy by family, what was asked for, and how to read it, as Markdown."""
-    columns = (heading(reports), *COLUMNS[1:])
-    lines = [markdown_row(columns), markdown_row(["---"] * len(columns)), *map(markdown_row, rows(reports))]
-    if mean := mean_accuracy(reports):
-        lines += ["", mean[0].upper() + mean[1:] + "."]
-    lines += ["", CAPTION, *warnings(reports)]
-    if sampled := sample_rows(reports):
-        first, *others = sampled
-        lines += ["", markdown_row(first), markdown_row(["---"] * 4), *map(markdown_row, others), "", SAMPLE_CAPTION]
-    for families, members in groups(reports):
-        lines += ["", markdown_row([heading(reports), *families]), markdown_row(["---"] * (len(families) + 1))]
-        lines += [
-            markdown_row([report.name, *(f"{k}/{n}" for k, n in report.by_family().values())]) for report in members
-        ]
-    if settings:
-        lines += ["", *(f"- {key}: `{json.dumps(value, ensure_ascii=False)}`" for key, value in settings.items())]
-    return "\n".join(lines) + "\n"
 
 
 def markdown_row(cells: Sequence[str]) -> str:
@@ -285,9 +234,22 @@ def markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def groups(reports: Sequence[Report]) -> list[tuple[tuple[str, ...], list[Report]]]:
-    """Reports whose problems have the same families, with those; reports without families are left out."""
+def family_rows(reports: Sequence[Report]) -> list[list[tuple[str, ...]]]:
+    """Accuracy by family, in a table for all reports whose problems have the same; reports without are left out."""
     found: dict[tuple[str, ...], list[Report]] = {}
     for report in reports:
         found.setdefault(tuple(report.by_family()), []).append(report)
-    return [(families, members) for families, members in found.items() if families != ("",)]
+    return [
+        [
+            (heading(members), *(family or "other" for family in families)),
+            *((one.name, *(f"{k}/{n} ({k / n:.0%})" for k, n in one.by_family().values())) for one in members),
+        ]
+        for families, members in found.items()
+        if families != ("",)
+    ]
+
+
+def by_task(records: Sequence[Record]) -> list[Report]:
+    """A report for each task, under its title."""
+    tasks = dict.fromkeys(record.task for record in records)
+    return [Report(find_task(task).title, tuple(one for one in records if one.task == task)) for task in tasks]

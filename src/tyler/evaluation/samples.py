@@ -65,19 +65,8 @@ def vote(answers: Sequence[Record]) -> float:
 
     Answers are the same where their task's grader says so (`tyler.tasks.grading`); the gold answer has no say in that.
     """
-    cast = _ballots(answers)
-    most = max(map(len, cast), default=0)
-    return fmean(fmean(one.correct for one in ballot) for ballot in cast if len(ballot) == most) if cast else 0.0
-
-
-def votes(answers: Sequence[Record]) -> list[tuple[str, int]]:
-    """What was answered how often, most frequent first; equal answers as the first of them is written."""
-    counted = [(ballot[0].answer or "", len(ballot)) for ballot in _ballots(answers)]
-    return sorted(counted, key=lambda pair: -pair[1])
-
-
-def _ballots(answers: Sequence[Record]) -> list[list[Record]]:
-    """Equal answers together; without those that have none."""
     given = [one for one in answers if one.answer is not None]
-    task = given[0].task if given else ""
-    return [[given[index] for index in ballot] for ballot in ballots(task, [one.answer or "" for one in given])]
+    cast = ballots(given[0].task, [one.answer or "" for one in given]) if given else []
+    most = max(map(len, cast), default=0)
+    shares = [fmean(given[place].correct for place in ballot) for ballot in cast if len(ballot) == most]
+    return fmean(shares) if shares else 0.0

@@ -1,27 +1,28 @@
 """The store: answers, and verdicts beside them that can be made again.
 
 evaluation/
-  settings.json             what decides the answers; an evaluation resumes only under the same
-  answers.jsonl             while it runs: one line an answer, in the order of finishing
-  answers-1.jsonl           those of process 1, while several processes share the work, and so on
-  answers.parquet           once it is finished: all answers, in the order of the problems
-  verdicts-MODE-HASH.jsonl  while it runs; HASH names the grader's version
-  verdicts-MODE-HASH.parquet
-  report.md, report.html, report.json
+  settings.json                what decides the answers; an evaluation resumes only under the same
+  answers.jsonl                while it runs: one line an answer, in the order of finishing
+  answers-1.jsonl              those of process 1, while several processes share the work, and so on
+  answers.parquet              once it is finished: all answers, in the order of the problems
+  verdicts-MODE-HASH.parquet   the verdicts of one grader on all of them; HASH names its version
+  report.html, report.json
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tyler.evaluation import parquet
 from tyler.evaluation.answers import FAILED, VERDICT, Answer, Key, Record, digest
@@ -34,6 +35,8 @@ from tyler.tasks.task import GradeOptions, Mode
 
 SETTINGS, ANSWERS = "settings.json", "answers.parquet"
 LINES = re.compile(r"answers(-\d+)?\.jsonl")
+GRADERS = min(4, os.cpu_count() or 1)
+"""Threads that grade, beside an engine that decodes."""
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
@@ -64,24 +67,23 @@ def verdict_on(answer: Answer, options: GradeOptions) -> Verdict:
     )
 
 
+def graded(answers: Sequence[Answer], options: GradeOptions) -> list[Record]:
+    """Answers whose texts were kept, with verdicts, in their order."""
+    with ThreadPoolExecutor(GRADERS) as graders:
+        verdicts = graders.map(lambda answer: verdict_on(answer, options), answers)
+        return [answer.graded(verdict) for answer, verdict in zip(answers, verdicts, strict=True)]
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """One file of verdicts: those of each evaluation by the names of its answers, and which grader made them."""
+    """One file of verdicts: those of each evaluation by the names of its answers, and which grader made them when."""
 
     path: Path
     of: Mapping[str, Mapping[Key, Mapping[str, Any]]]
     about: Mapping[str, Any]
-
-    @property
-    def grader(self) -> Mapping[str, str]:
-        return dict(self.about["grader"])
-
-    def made(self) -> str:
-        """When, so that later ones sort behind earlier ones."""
-        return str(self.about["made"])
 
     @classmethod
     def read(cls, path: Path) -> Verdicts:
@@ -101,10 +103,16 @@ class Verdicts:
             )
 
 
-def verdict_files(folder: Path, mode: Mode) -> list[Verdicts]:
-    """The finished verdict files of a folder in a mode, from the oldest to the newest."""
-    found = [Verdicts.read(path) for path in folder.glob(f"verdicts-{mode}-*.parquet")]
-    return sorted(found, key=Verdicts.made)
+def verdict_files(folder: Path, mode: Mode | None = None) -> list[Verdicts]:
+    """The verdict files of a folder in a mode, or in any, from the oldest to the newest."""
+    found = [Verdicts.read(path) for path in folder.glob(f"verdicts-{mode or '*'}-*.parquet")]
+    return sorted(found, key=lambda file: str(file.about["made"]))
+
+
+def line_files(folder: Path) -> list[Path]:
+    """The answers of a running evaluation; those of process 0 first."""
+    found = (path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name))
+    return sorted(found, key=lambda path: int(path.stem.partition("-")[2] or 0))
 
 
 def read_answers(folder: Path) -> dict[str, list[Answer]]:
@@ -112,9 +120,11 @@ def read_answers(folder: Path) -> dict[str, list[Answer]]:
     found: defaultdict[str, dict[Key, Answer]] = defaultdict(dict)
     if (path := folder / ANSWERS).exists():
         for number, row in enumerate(parquet.read(path)[0], start=1):
-            answer = Answer.from_row({k: v for k, v in row.items() if k != "evaluation"}, f"{path}, row {number}")
-            found[row["evaluation"]][answer.key] = answer
-    own = name_in(folder)
+            name = row.pop("evaluation")
+            answer = Answer.from_row(row, f"{path}, row {number}")
+            found[name][answer.key] = answer
+    settings = folder / SETTINGS
+    own = name_of(json.loads(settings.read_text(encoding="utf-8"))) if settings.exists() else ""
     for path in line_files(folder):
         for number, line in enumerate(read_jsonl(path), start=1):
             answer = Answer.from_row(line, f"{path}, line {number}")
@@ -122,76 +132,36 @@ def read_answers(folder: Path) -> dict[str, list[Answer]]:
     return {name: list(answers.values()) for name, answers in found.items()}
 
 
-def name_in(folder: Path) -> str:
-    """The name of the evaluation of a folder, from its settings."""
-    path = folder / SETTINGS
-    return name_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ""
-
-
-def answered_in_lines(folder: Path) -> set[Key]:
-    """The answers that are lines still: a finished verdict on one of them is on an earlier answer."""
-    return {(line["task"], line["id"], line["sample"]) for path in line_files(folder) for line in read_jsonl(path)}
-
-
-def line_files(folder: Path) -> list[Path]:
-    """The answers of a running evaluation; those of process 0 first."""
-    return sorted((path for path in folder.glob("answers*.jsonl") if LINES.fullmatch(path.name)), key=_rank)
-
-
-def _rank(path: Path) -> int:
-    return int((path.stem.partition("-")[2]) or 0)
-
-
-def read_evaluations(folder: Path, mode: Mode = "official") -> dict[str, list[Record]]:
-    """The graded answers in a folder by their evaluations; each with the newest verdict on it in this mode.
+def read_evaluations(folder: Path, mode: Mode | None = "official") -> dict[str, list[Record]]:
+    """The answers in a folder with the newest verdict on each in a mode, or in any (None), by their evaluations.
 
     Answers that wait for their verdict are left out. Raises RunError for damaged files, and for verdicts on other
     answers.
     """
-    answers, verdicts = read_answers(folder), verdict_files(folder, mode)
-    lines = {key: row for path in sorted(folder.glob(f"verdicts-{mode}-*.jsonl")) for key, row in _verdict_lines(path)}
-    found: dict[str, list[Record]] = {}
-    again = answered_in_lines(folder)
-    for name, some in answers.items():
-        rows: dict[Key, Mapping[str, Any]] = {}
-        for one in verdicts:
-            if name in one.of:
-                if not again:
-                    one.check(name, digest(some))
-                rows |= {key: row for key, row in one.of[name].items() if key not in again}
-        if name == name_in(folder):
-            rows |= lines
-        found[name] = [_joined(answer, rows[answer.key]) for answer in some if answer.key in rows]
-    return found
+    answers, files, finished = read_answers(folder), verdict_files(folder, mode), not line_files(folder)
+    return {name: judged(name, some, files, finished) for name, some in answers.items()}
 
 
-def newest_verdicts(
-    folder: Path, answers: Mapping[str, Sequence[Answer]]
-) -> tuple[dict[str, dict[Key, Record]], list[Mapping[str, str]]]:
-    """The newest verdict on each answer in whatever mode, and the graders of those, the newest last.
-
-    Raises RunError for verdicts on other answers.
-    """
-    rows: dict[str, dict[Key, Mapping[str, Any]]] = {name: {} for name in answers}
-    files = sorted((file for mode in get_args(Mode) for file in verdict_files(folder, mode)), key=Verdicts.made)
-    for file in files:
-        for name, some in answers.items():
-            if name in file.of:
-                file.check(name, digest(some))
-                rows[name] |= file.of[name]
-    found = {
-        name: {one.key: _joined(one, rows[name][one.key]) for one in some if one.key in rows[name]}
-        for name, some in answers.items()
-    }
-    return found, [file.grader for file in files[-1:]]
+def judged(name: str, answers: Sequence[Answer], files: Sequence[Verdicts], finished: bool) -> list[Record]:
+    """The answers of an evaluation that have a verdict, with the last. While it is not finished, verdicts are on those
+    answers that it had before."""
+    rows: dict[Key, Mapping[str, Any]] = {}
+    for file in (file for file in files if name in file.of):
+        if finished:
+            file.check(name, digest(answers))
+        rows |= file.of[name]
+    found = [(answer, rows[answer.key]) for answer in answers if answer.key in rows]
+    return [answer.graded(verdict_in(row)) for answer, row in found if is_on(row, answer)]
 
 
-def _verdict_lines(path: Path) -> list[tuple[Key, dict[str, Any]]]:
-    return [((line["task"], line["id"], line["sample"]), line) for line in read_jsonl(path)]
+def verdict_in(row: Mapping[str, Any]) -> Verdict:
+    """The verdict of a row."""
+    return Verdict(**{name: row[name] for name in VERDICT} | {"outcome": Outcome(row["outcome"])})
 
 
-def _joined(answer: Answer, row: Mapping[str, Any]) -> Record:
-    return answer.judged(*(row[name] for name in VERDICT))
+def is_on(row: Mapping[str, Any], answer: Answer) -> bool:
+    """Whether a verdict is on this answer, and not on a refusal in the place of which it came."""
+    return not str(row["reason"]).startswith(FAILED) or row["reason"] == answer.finish_reason
 
 
 def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
@@ -216,49 +186,43 @@ def read_records(path: str | Path, mode: Mode = "official") -> list[Record]:
 
 
 class AnswerStore:
-    """One evaluation's answers and verdicts, open for adding; one process writes one file of each.
+    """One evaluation's answers, open for adding, and the verdicts on them; one process writes one file.
 
     Threads may add at the same time.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, mode: Mode = "official", rank: int = 0) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, options: GradeOptions | None = None, rank: int = 0
+    ) -> None:
         """Open a directory, or make it. Raises RunError when it cannot be written, another process is writing it, or
         it holds an evaluation under other settings."""
-        self.folder, self.rank, self.mode = folder, rank, mode
+        self.folder, self.rank, self.options = folder, rank, options or GradeOptions()
         self._adding = threading.Lock()
-        part = "" if rank == 0 else f"-{rank}"
-        self._answers = LineFile(folder / f"answers{part}.jsonl", '{"task": ')
+        self._lines = LineFile(folder / f"answers{f'-{rank}' if rank else ''}.jsonl", '{"task": ')
         try:
             check_settings(folder / SETTINGS, settings, write=rank == 0)
-            self.name = name_in(folder)
-            self._verdicts = LineFile(folder / f"{verdicts_name(mode)}{part}.jsonl", '{"task": ')
+            self.name = name_of(settings)
+            self.answers: dict[Key, Answer] = {}
+            self.records: dict[Key, Record] = {}
+            self._read()
         except BaseException:
-            self._answers.close()
+            self._lines.close()
             raise
-        self.answers: dict[Key, Answer] = {}
-        self.records: dict[Key, Record] = {}
-        self._read()
         self.session = 1 + max((answer.session for answer in self.answers.values()), default=-1)
 
     def _read(self) -> None:
-        """All answers of all processes, and this grader's verdicts on them."""
-        self.answers |= {one.key: one for some in read_answers(self.folder).values() for one in some}
-        name = verdicts_name(self.mode)
-        rows: dict[Key, Mapping[str, Any]] = {}
-        if (path := self.folder / f"{name}.parquet").exists():
-            finished, again = Verdicts.read(path), answered_in_lines(self.folder)
-            if not again:
-                finished.check(self.name, digest(self.answers.values()))
-            rows |= {key: row for key, row in finished.of.get(self.name, {}).items() if key not in again}
-        for path in self.folder.glob(f"{name}*.jsonl"):
-            rows |= dict(_verdict_lines(path))
-        for one in verdict_files(self.folder, self.mode):  # what has no text keeps the last verdict on it
-            older = one.of.get(self.name, {}).items()
-            rows |= {key: row for key, row in older if key not in rows and self._is_final(key)}
-        self.records |= {key: _joined(self.answers[key], row) for key, row in rows.items() if key in self.answers}
+        """All answers of all processes, and the verdicts of today's grader on them; of those whose texts were not kept,
+        the last verdict of any grader."""
+        answers = read_answers(self.folder).get(self.name, [])
+        files, finished = verdict_files(self.folder, self.options.mode), not self._has_lines()
+        todays = [file for file in files if file.path.stem == verdicts_name(self.options.mode)]
+        textless = [one for one in judged(self.name, answers, files, False) if one.text is None]
+        known = [*textless, *judged(self.name, answers, todays, finished)]
+        self.records = {one.key: one for one in known} | self.records
+        self.answers |= {one.key: one for one in answers if one.text is not None or one.key in self.records}
 
-    def _is_final(self, key: Key) -> bool:
-        return key in self.answers and self.answers[key].text is None
+    def _has_lines(self) -> bool:
+        return any(path.stat().st_size for path in line_files(self.folder))
 
     def forget_failed(self) -> None:
         """Let go of answers that a server refused to give, so that they are asked again."""
@@ -269,47 +233,36 @@ class AnswerStore:
     def add_answer(self, answer: Answer) -> None:
         """Keep an answer: it is on its way to the disk when this returns."""
         with self._adding:
-            self._answers.add(json.dumps(answer.row(), ensure_ascii=False))
+            self._lines.add(json.dumps(answer.row(), ensure_ascii=False))
             self.answers[answer.key] = answer
-
-    def add_verdict(self, record: Record) -> None:
-        """Keep the verdict on an answer."""
-        with self._adding:
-            self._verdicts.add(json.dumps(record.verdict_row(), ensure_ascii=False))
-            self.records[record.key] = record
 
     def finish(self, order: Sequence[Key]) -> list[Record]:
         """The records of all processes in this order; they become the two compressed files that remain.
 
-        To be called by the process of rank 0 when all are done. Texts and prompts of tasks whose examples must not be
-        shown are dropped. Raises RunError when an answer is missing.
+        To be called by the process of rank 0 when all are done. What has no verdict yet is graded. Texts and prompts of
+        tasks whose examples must not be shown are dropped. Raises RunError when an answer is missing.
         """
         self._read()
-        if missing := [key for key in order if key not in self.records]:
+        if missing := [key for key in order if key not in self.answers]:
             raise RunError(
                 f"{self.folder} lacks {len(missing)} answers, first {missing[0]}; run the same command again"
             )
+        ungraded = [self.answers[key] for key in order if key not in self.records]
+        self.records |= {one.key: one for one in graded(ungraded, self.options)}
         records = [shown(self.records[key]) for key in order]
-        if not self._has_lines() and (self.folder / ANSWERS).exists():
-            return records
-        write_answers(self.folder / ANSWERS, {self.name: records})
-        write_verdicts(self.folder, self.mode, {self.name: records})
-        for path in self._line_files():
-            path.unlink()
+        known = (self.folder / f"{verdicts_name(self.options.mode)}.parquet").exists()
+        new = not known and any(one.text is not None for one in records)
+        if new or self._has_lines() or not (self.folder / ANSWERS).exists():
+            write_answers(self.folder / ANSWERS, {self.name: records})
+            write_verdicts(self.folder, self.options.mode, {self.name: records})
+            for path in line_files(self.folder):
+                path.unlink(missing_ok=True)
         return records
 
-    def _has_lines(self) -> bool:
-        return any(path.stat().st_size for path in self._line_files())
-
-    def _line_files(self) -> list[Path]:
-        return [*line_files(self.folder), *self.folder.glob("verdicts-*.jsonl")]
-
     def close(self) -> None:
-        self._answers.close()
-        self._verdicts.close()
-        for path in (self._answers.path, self._verdicts.path):
-            if path.exists() and path.stat().st_size == 0:
-                path.unlink()
+        self._lines.close()
+        if self._lines.path.exists() and self._lines.path.stat().st_size == 0:
+            self._lines.path.unlink()
 
     def __enter__(self) -> AnswerStore:
         return self
@@ -332,21 +285,19 @@ def write_answers(path: Path, evaluations: Mapping[str, Sequence[Answer]]) -> No
 def write_verdicts(
     folder: Path,
     mode: Mode,
-    evaluations: Mapping[str, Sequence[Record]],
-    grader: Mapping[str, str] | None = None,
-    name: str | None = None,
-) -> Path:
-    """Write verdicts as one compressed file that names the grader and the answers; by default they are today's."""
-    path = folder / f"{name or verdicts_name(mode)}.parquet"
-    rows = [{"evaluation": one, **record.verdict_row()} for one, some in evaluations.items() for record in some]
+    records: Mapping[str, Sequence[Record]],
+    answers: Mapping[str, Sequence[Answer]] | None = None,
+) -> None:
+    """Write verdicts of today's grader as one compressed file that names it and the answers there are, by default those
+    of the verdicts."""
+    rows = [{"evaluation": name, **one.verdict_row()} for name, some in records.items() for one in some]
     about = {
-        "grader": dict(grader or grader_version(mode)),
+        "grader": grader_version(mode),
         "mode": mode,
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "answers": {one: digest(records) for one, records in evaluations.items()},
+        "answers": {name: digest(some) for name, some in (answers or records).items()},
     }
-    parquet.write(path, rows, parquet.VERDICTS, about)
-    return path
+    parquet.write(folder / f"{verdicts_name(mode)}.parquet", rows, parquet.VERDICTS, about)
 
 
 def gather_verdicts(folder: Path, evaluations: Sequence[Path]) -> None:

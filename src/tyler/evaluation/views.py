@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-from itertools import groupby
-from typing import Any
+from itertools import accumulate, chain, groupby
+from typing import Any, NamedTuple
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.reports import (
     CAPTION,
-    COLUMNS,
     SAMPLE_CAPTION,
     Report,
-    groups,
+    family_rows,
     heading,
     interval,
-    mean_accuracy,
+    mean_in_words,
     percent,
     rows,
     sample_rows,
@@ -30,20 +27,25 @@ from tyler.evaluation.reports import (
 from tyler.presentation import VERDICTS, as_html, colour_of, counted
 from tyler.tasks import Outcome, find_task
 
-FOLDER = files("tyler") / "assets" / "pages"
-
-
-def _read(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
-
 
 def render(template: str, **values: Any) -> str:
-    """A template with its values, escaped: whatever a model wrote stays text."""
+    """A template of `assets/pages` with its values, escaped: whatever a model wrote stays text."""
+    loader = PackageLoader("tyler", "assets/pages")
     environment = Environment(
-        loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    own = {"css": Markup(_read("page.css")), "js": Markup(_read("page.js"))}
-    return environment.get_template(template).render(**own, **values)
+    environment.filters |= {"percent": percent, "interval": interval, "counted": counted}
+    environment.filters |= {"style": style_of, "traced": traced_html}
+    return environment.get_template(template).render(**values)
+
+
+class Style(NamedTuple):
+    """How one verdict is shown: `key` names its pattern in page.css."""
+
+    key: str
+    word: str
+    sign: str
+    colour: str
 
 
 WORDS = {
@@ -58,34 +60,10 @@ WORDS = {
 }
 """The word and the sign of each, the same in tables, legends and badges."""
 
-_LIGHT = "rgba(255,255,255,.5)"
-PATTERNS = {
-    Outcome.CORRECT: "none",
-    Outcome.WRONG: f"repeating-linear-gradient(45deg,{_LIGHT} 0 2px,transparent 2px 8px)",
-    Outcome.NO_BOX: f"radial-gradient({_LIGHT} 25%,transparent 27%) 0 0/7px 7px",
-    Outcome.TRUNCATED: f"repeating-linear-gradient(90deg,{_LIGHT} 0 2px,transparent 2px 7px)",
-    Outcome.UNPARSABLE: f"repeating-linear-gradient(0deg,{_LIGHT} 0 2px,transparent 2px 6px)",
-    Outcome.TIMEOUT: f"repeating-linear-gradient(135deg,{_LIGHT} 0 2px,transparent 2px 6px)",
-    Outcome.GOLD_ERROR: f"repeating-linear-gradient(135deg,{_LIGHT} 0 4px,transparent 4px 9px)",
-    Outcome.TOO_LONG: f"repeating-linear-gradient(90deg,{_LIGHT} 0 4px,transparent 4px 12px)",
-}
-
-
-@dataclass(frozen=True)
-class Style:
-    """How one verdict is shown; `pattern` is a CSS background over the colour."""
-
-    key: str
-    word: str
-    sign: str
-    colour: str
-    pattern: str
-
 
 def style_of(outcome: Outcome) -> Style:
     """The style of an outcome."""
-    word, sign = WORDS[outcome]
-    return Style(str(outcome), word, sign, VERDICTS[str(outcome)], PATTERNS[outcome])
+    return Style(str(outcome), *WORDS[outcome], VERDICTS[str(outcome)])
 
 
 MOST_CHARACTERS = 2_000_000
@@ -98,116 +76,45 @@ def view(
     reports: Sequence[Report], links: Mapping[str, str] | None = None, anchor: str = "evaluation"
 ) -> dict[str, Any]:
     """Everything that `assets/pages/evaluation.html` shows. `links` are files of records by the reports' names."""
-    problems = _problems(reports)
+    outcomes = [one for one in Outcome if any(report.share(one) for report in reports)]
     return {
         "anchor": anchor,
-        "table": [(heading(reports), *COLUMNS[1:]), *rows(reports)],
-        "mean": mean_accuracy(reports),
+        "reports": reports,
+        "table": rows(reports),
+        "mean": mean_in_words(reports),
         "caption": CAPTION,
         "warnings": warnings(reports),
-        "bars": [_bar(report) for report in reports],
         "samples": sample_rows(reports),
         "sample_caption": SAMPLE_CAPTION,
-        "fared": [_fared(report) for report in reports],
-        "legend": _legend(reports),
-        "families": [_family_table(families, members) for families, members in groups(reports)],
+        "outcomes": [(one, style_of(one)) for one in outcomes],
+        "families": family_rows(reports),
         "records": list((links or {}).items()),
         **_calls(reports),
-        **_answers(reports, problems),
+        **_answers(reports),
     }
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def _bar(report: Report) -> dict[str, Any]:
-    low, high = report.interval
-    return {
-        "name": report.name,
-        "value": 100 * report.accuracy,
-        "low": 100 * low,
-        "high": 100 * high,
-        "text": percent(report.accuracy),
-        "interval": interval(report),
-        "count": f"{report.num_correct} of {len(report.records)}",
-    }
-
-
-def _outcomes(reports: Sequence[Report]) -> list[Outcome]:
-    """Those that came up, in their fixed order."""
-    return [one for one in Outcome if any(record.outcome is one for report in reports for record in report.records)]
-
-
-def _fared(report: Report) -> dict[str, Any]:
-    parts = [{"style": style_of(one), "share": 100 * report.share(one)} for one in _outcomes([report])]
-    told = ", ".join(f"{style_of(one).word} {percent(report.share(one))}" for one in _outcomes([report]))
-    return {"name": report.name, "parts": parts, "label": told, "count": counted(len(report.records), "answer")}
-
-
-def _legend(reports: Sequence[Report]) -> list[tuple[Style, list[str]]]:
-    """Each verdict that came up, with its share and count in every report."""
-    return [(style_of(one), [_share_and_count(report, one) for report in reports]) for one in _outcomes(reports)]
-
-
-def _share_and_count(report: Report, outcome: Outcome) -> str:
-    return f"{percent(report.share(outcome))} ({sum(record.outcome is outcome for record in report.records)})"
-
-
-def _family_table(families: Sequence[str], members: Sequence[Report]) -> list[tuple[str, ...]]:
-    lines = [
-        (report.name, *(f"{k}/{n} ({100 * k / n:.0f}%)" for k, n in report.by_family().values())) for report in members
-    ]
-    return [(heading(members), *(family or "other" for family in families)), *lines]
-
-
-# --- operators --------------------------------------------------------------------------------------------------------
 
 
 def _calls(reports: Sequence[Report]) -> dict[str, Any]:
-    """Invocations per answer, as bars and a table; empty without any."""
-    means = [(report, report.invocations_by_operator()) for report in reports]
-    names = list(dict.fromkeys(name for _, found in means for name in found))
-    if not names:
-        return {"calls": [], "operators": [], "call_table": []}
-    highest = max(sum(found.values()) for _, found in means)
-    return {
-        "calls": [_call_bar(report.name, found, highest) for report, found in means],
-        "operators": [(name, colour_of(name)) for name in names],
-        "call_table": [
-            (heading(reports), *names, "all"),
-            *((r.name, *(f"{f.get(n, 0):.2f}" for n in names), f"{sum(f.values()):.2f}") for r, f in means),
-        ],
-    }
-
-
-def _call_bar(name: str, means: Mapping[str, float], highest: float) -> dict[str, Any]:
-    parts = [
-        {"name": operator, "mean": mean, "share": 100 * mean / highest, "colour": colour_of(operator)}
-        for operator, mean in means.items()
+    """Invocations per answer by operator, as bars and a table; the table is empty without any."""
+    means = {report.name: report.invocations_by_operator() for report in reports}
+    names = list(dict.fromkeys(name for found in means.values() for name in found))
+    lines = [
+        (name, *(f"{found.get(one, 0):.2f}" for one in names), f"{sum(found.values()):.2f}")
+        for name, found in means.items()
     ]
-    told = ", ".join(f"{operator} {mean:.2f}" for operator, mean in means.items())
-    return {"name": name, "mean": sum(means.values()), "parts": parts, "label": told or "none"}
+    return {
+        "calls": means,
+        "most_calls": max(sum(found.values()) for found in means.values()),
+        "operators": {name: colour_of(name) for name in names},
+        "call_table": [(heading(reports), *names, "all"), *lines] if names else [],
+    }
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One problem with the answers of every report that has it, by the reports' names."""
-
-    answers: dict[str, list[Record]]
-
-    @property
-    def record(self) -> Record:
-        return next(iter(self.answers.values()))[0]
-
-    @property
-    def length(self) -> int:
-        """Characters that a page needs for it."""
-        return len(self.record.prompt) + sum(
-            len(one.text or NOT_KEPT) for group in self.answers.values() for one in group
-        )
+Asked = Mapping[str, list[Record]]
+"""The answers of every report to one problem, by the reports' names."""
 
 
 def _problems(reports: Sequence[Report]) -> list[Asked]:
@@ -217,26 +124,29 @@ def _problems(reports: Sequence[Report]) -> list[Asked]:
         for key, answers in report.problems.items():
             if not find_task(key[0]).private:
                 found.setdefault(key, {})[report.name] = answers
-    return [Asked(answers) for answers in found.values()]
+    return list(found.values())
 
 
-def _answers(reports: Sequence[Report], problems: Sequence[Asked]) -> dict[str, Any]:
+def _length(problem: Asked) -> int:
+    """Characters that a page needs for a problem."""
+    every = [one for group in problem.values() for one in group]
+    return len(every[0].prompt) + sum(len(one.text or NOT_KEPT) for one in every)
+
+
+def _answers(reports: Sequence[Report]) -> dict[str, Any]:
     """The problems that a page has room for, what they can be filtered by, and how many they are."""
-    kept, room = [], MOST_CHARACTERS
-    for problem in problems:
-        if (room := room - problem.length) < 0:
-            break
-        kept.append(problem)
+    problems = _problems(reports)
+    fitting = [end <= MOST_CHARACTERS for end in accumulate(map(_length, problems))]
     first, last = reports[0].name, reports[-1].name
-    compared = first != last and any({first, last} <= problem.answers.keys() for problem in kept)
-    changes = Counter(change for problem in kept if (change := _change(problem, first, last))) if compared else {}
+    kept = [_shown(problem, first, last) for problem, fits in zip(problems, fitting, strict=True) if fits]
+    changes = Counter(problem["change"] for problem in kept)
     told = "All" if len(kept) == len(problems) else f"The first {len(kept)} of"
     return {
-        "problems": [_shown(problem, first, last) for problem in kept],
+        "problems": kept,
         "shown": f"{told} {counted(len(problems), 'problem')}, operators where they were invoked.",
-        "family_names": sorted({problem.record.family for problem in kept if problem.record.family}),
-        "task_names": sorted({problem.record.task for problem in kept}),
-        "changes": {key: changes[key] for key in (GAINED, LOST, KEPT_RIGHT, KEPT_WRONG) if changes.get(key)},
+        "family_names": sorted({problem["record"].family for problem in kept} - {""}),
+        "task_names": sorted({problem["record"].task for problem in kept}),
+        "changes": {key: changes[key] for key in (GAINED, LOST, KEPT_RIGHT, KEPT_WRONG) if changes[key]},
         "change_from": first,
         "change_to": last,
     }
@@ -247,58 +157,29 @@ def _change(problem: Asked, first: str, last: str) -> str:
 
     Of several answers more than half must be right.
     """
-    if first == last or not {first, last} <= problem.answers.keys():
+    if first == last or not {first, last} <= problem.keys():
         return ""
-    before, after = (
-        2 * sum(one.correct for one in group) > len(group) for group in map(problem.answers.get, (first, last)) if group
-    )
-    return {(True, True): KEPT_RIGHT, (False, True): GAINED, (True, False): LOST, (False, False): KEPT_WRONG}[
-        before, after
-    ]
+    before, after = (2 * sum(one.correct for one in problem[name]) > len(problem[name]) for name in (first, last))
+    if before:
+        return KEPT_RIGHT if after else LOST
+    return GAINED if after else KEPT_WRONG
 
 
 def _shown(problem: Asked, first: str, last: str) -> dict[str, Any]:
-    record = problem.record
-    families = [record.family] if record.family else []
-    return {
-        "question": " ".join(record.prompt.split()) or record.id,
-        "prompt": record.prompt,
-        "family": record.family,
-        "task": record.task,
-        "verdicts": sorted({str(one.outcome) for group in problem.answers.values() for one in group}),
-        "change": _change(problem, first, last),
-        "badges": [badge for name, group in problem.answers.items() for badge in _badges(name, group, problem)],
-        "about": " · ".join([*families, f"gold {_short(record.gold)}", record.id]),
-        "answers": [_answer(name, one, len(group)) for name, group in problem.answers.items() for one in group],
-    }
+    many = len(problem) > 1
+    told = [badges([one.outcome for one in some], f"{name}: " if many else "") for name, some in problem.items()]
+    record = next(iter(problem.values()))[0]
+    change = _change(problem, first, last)
+    return {"record": record, "answers": problem, "change": change, "badges": list(chain.from_iterable(told))}
 
 
-def _badges(name: str, group: Sequence[Record], problem: Asked) -> list[dict[str, Any]]:
-    """The verdict on each method's answer, or how many of its answers have which."""
-    prefix = f"{name}: " if len(problem.answers) > 1 else ""
-    counts = [(outcome, len(list(some))) for outcome, some in groupby(sorted(one.outcome for one in group))]
-    several = len(group) > 1
-    return [
-        {"style": style_of(one), "word": f"{prefix}{f'{count} ' if several else ''}{style_of(one).word}"}
-        for one, count in counts
-    ]
-
-
-def _answer(name: str, record: Record, samples: int) -> dict[str, Any]:
-    answered = "no answer" if record.answer is None else f"answered {_short(record.answer)}"
-    tokens = f"{counted(record.visible_tokens, 'token')}, {counted(record.latents, 'latent')}"
-    return {
-        "name": f"{name}, sample {record.sample + 1}" if samples > 1 else name,
-        "style": style_of(record.outcome),
-        "traced": traced_html(record),
-        "about": f"{answered} · {tokens} · {counted(len(record.calls), 'invocation')}",
-    }
+def badges(outcomes: Sequence[Outcome], before: str = "") -> list[dict[str, Any]]:
+    """The verdict on one answer, or how many of several have which."""
+    counts = [(style_of(one), len(list(some))) for one, some in groupby(sorted(outcomes))]
+    told = [(style, f"{count} " if len(outcomes) > 1 else "") for style, count in counts]
+    return [{"style": style, "word": f"{before}{count}{style.word}"} for style, count in told]
 
 
 def traced_html(record: Record) -> Markup:
     """A completion with every operator where it was invoked, escaped."""
     return as_html(NOT_KEPT if record.text is None else record.text, record.calls)
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -113,7 +113,7 @@ class Grid:
         reasoner, weights, training_seconds = self.ready(cell)
         problems = self.sources.problems(cell.questions)
         started = time.process_time()
-        with AnswerStore(folder, identity, mode=self.options.mode) as store:
+        with AnswerStore(folder, identity, options=self.options) as store:
             measured = MEASURES[cell.measure](reasoner, problems, self.options, store)
         return {
             "row": cell.row,

@@ -20,7 +20,7 @@ from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
 from tyler.evaluation.html_report import command_of, machine_of, made
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
-from tyler.evaluation.views import render, style_of, view
+from tyler.evaluation.views import badges, render, style_of, view
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.presentation import as_html, counted
 from tyler.runs.atomic_files import atomic_write
@@ -203,12 +203,10 @@ def _rollouts(run: TrainingRun, folder: Path) -> dict[str, Any]:
 
 
 def _group(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    outcomes = sorted(Outcome(member["outcome"]) for member in members)
-    counts = [(style_of(one), len(list(some))) for one, some in groupby(outcomes)]
     return {
         "title": f"Step {members[0]['step']}: {members[0]['problem']}",
         "about": f"{counted(len(members), 'rollout')}, mean reward {fmean(one['reward'] for one in members):.2f}",
-        "badges": [{"style": style, "word": f"{count} {style.word}"} for style, count in counts],
+        "badges": badges([Outcome(member["outcome"]) for member in members]),
         "members": [
             {
                 "style": style_of(Outcome(member["outcome"])),
