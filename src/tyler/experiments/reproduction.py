@@ -63,8 +63,8 @@ class Reproduction:
         return records.read_all([*self.libraries, self.folder / RECORDS])
 
     def finished(self) -> set[str]:
-        """The names of all these cells; reading no more takes no time."""
-        return set().union(*map(records.names, [*self.libraries, self.folder / RECORDS]))
+        """The names of the cells that have a record; their answers are not read."""
+        return {name for folder in (*self.libraries, self.folder / RECORDS) for name in records.names(folder)}
 
     def run(self, options: GradeOptions, memory: int | None = None) -> None:
         """Run what has no record, and write every experiment's results, tables and figures.
