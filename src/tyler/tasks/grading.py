@@ -20,7 +20,7 @@ from tyler.tasks import benchmarks
 from tyler.tasks.answers.boxed import UnreadableGoldError, boxed_answer
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Outcome, Problem, Verdict, after_thought
-from tyler.tasks.task import Generated, GradeOptions, Mode, Task, cut_off
+from tyler.tasks.task import Generated, GradeOptions, Mode, Task
 
 ENTRY_POINTS = "tyler.tasks"
 """The entry points by which other packages name tasks of theirs, as `package.module:TASK`."""
@@ -167,7 +167,9 @@ def grade(
     verdict = _verdict(found, completion, text, options)
     if math_verify:
         verdict = replace(verdict, math_verify=_math_verify(found, completion, text, deadline))
-    return cut_off(verdict) if truncated else verdict
+    if truncated and verdict.outcome is Outcome.NO_BOX:
+        return replace(verdict, outcome=Outcome.TRUNCATED)
+    return verdict
 
 
 def _math_verify(task: Task | Generated, completion: str, gold: str, deadline: float) -> bool | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
@@ -15,11 +16,6 @@ Equal = Callable[[str, str, GradeOptions], bool]
 """Whether an answer and a gold answer are the same; raises UnreadableAnswerError, UnreadableGoldError, TimeoutError."""
 Same = Callable[[str, str], bool]
 """Whether two answers, of which neither is the gold one, say the same; raises nothing."""
-
-
-def same_text(answer: str, other: str) -> bool:
-    """Whether two answers are the same text."""
-    return answer == other
 
 
 def either_way(equal: Equal) -> Same:
@@ -65,7 +61,7 @@ class Graded:
     """As papers write it."""
     verdict: Callable[[str, str, GradeOptions], Verdict]
     """Completion and gold answer to a verdict: outcome and answer."""
-    same: Same = same_text
+    same: Same = operator.eq
     """Whether two answers share a ballot in a majority vote."""
     private: bool = False
     """The authors ask that no example be shown in plain text: prompts and completions stay out of records."""
@@ -125,8 +121,3 @@ def boxed(equal: Equal) -> Callable[[str, str, GradeOptions], Verdict]:
             return Verdict(Outcome.TIMEOUT, answer, reason=str(error))
 
     return verdict
-
-
-def cut_off(verdict: Verdict) -> Verdict:
-    """The verdict on a completion that stopped at its length limit: without an answer it is TRUNCATED."""
-    return replace(verdict, outcome=Outcome.TRUNCATED) if verdict.outcome is Outcome.NO_BOX else verdict
