@@ -41,7 +41,7 @@ class Listening:
     max_body: Annotated[int, arg(metavar="BYTES")] = 4 * 2**20
     """The largest request."""
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of a field of a request that the server does not know: a 400 that names it, or a line in the log."""
+    """What becomes of a field of a request that the server does not know: a 400 that names it, or nothing."""
     max_probes: Annotated[int, arg(metavar="N")] = 5
     """After so many failed attempts to revive its engine the process ends with status 1, to be started again."""
     drain_seconds: float = 30.0

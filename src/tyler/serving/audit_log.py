@@ -47,9 +47,10 @@ class LineHandler(RotatingFileHandler):
         try:
             if self.shouldRollover(record):
                 self.doRollover()
-            size = self.stream.tell()
-            self.stream.write(record.msg + "\n")
-            self.stream.flush()
+            stream = self.stream = self.stream or self._open()
+            size = stream.tell()
+            stream.write(record.msg + "\n")
+            stream.flush()
         except OSError:
             self._discard(size)
             raise

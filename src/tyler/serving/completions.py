@@ -151,7 +151,7 @@ class Completion(Choices[CompletionRequest]):
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         prompt = self._prompts[answer.index // self.body.answers]
-        scored = [*prompt.scores, *told(answer.tokens), *ending(answer)]
+        scored: list[Scored | TokenEvent] = [*prompt.scores, *told(answer.tokens), *ending(answer)]
         return {"text": prompt.text + answer.text, "logprobs": logprobs(self.service, self.body, scored)}
 
     def part(self, answer: Answer, piece: Piece) -> dict[str, Any] | None:

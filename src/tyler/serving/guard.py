@@ -14,7 +14,7 @@ import logging
 import re
 import secrets
 import time
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -97,10 +97,10 @@ class Guard:
 
     def _check_origin(self, headers: Headers) -> None:
         host = headers.get("host", "")
-        if not answers_to(self._settings, name_of(f"//{host}")):
+        if not answers_to(self._settings, parts_of(f"//{host}").hostname or ""):
             raise ApiError(403, f"the host {host[:100]!r} is not allowed; start the server with --allow-host")
         origin = headers.get("origin")
-        if origin is None or origin in self._settings.origins or place_of(origin) == host:
+        if origin is None or origin in self._settings.origins or parts_of(origin).netloc == host:
             return
         raise ApiError(403, f"pages of {origin[:100]!r} are not allowed; start the server with --allow-origin")
 
@@ -207,17 +207,9 @@ def is_address(host: str) -> bool:
     return True
 
 
-def place_of(origin: str) -> str:
-    """Host and port of an origin; empty where it cannot be read."""
+def parts_of(address: str) -> SplitResult:
+    """The parts of an address; all of them empty where it cannot be read."""
     try:
-        return urlsplit(origin).netloc
+        return urlsplit(address)
     except ValueError:
-        return ""
-
-
-def name_of(address: str) -> str:
-    """The host of an address without its port, in lower case; empty where it cannot be read."""
-    try:
-        return (urlsplit(address).hostname or "").lower()
-    except ValueError:
-        return ""
+        return urlsplit("")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any, Self
 
 import torch
@@ -18,7 +19,6 @@ from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 import tyler
-from tyler.engine.request import FinishEvent
 from tyler.engine.routing import Learned
 from tyler.engine.trajectory import Trajectory
 from tyler.lens.block import read_block
@@ -245,18 +245,11 @@ class Controls:
         return [one for one in self._answers if one.prompt_ids != answer.prompt_ids]
 
     async def _ask(self) -> list[Trajectory]:
-        most = min(CONTROL_TOKENS, self._service.settings.max_new_tokens)
-        settings = AnswerSettings(max_new_tokens=most)
-        requests = [self._service.servable.request(question, settings) for question in EXAMPLES]
-        answering = await self._service.dispatcher.ask(requests)
-        answering.streams = False
-        try:
-            found: dict[int, Trajectory] = {}
-            async for batch in answering.batches():
-                found |= {event.index: event.trajectory for event in batch if isinstance(event, FinishEvent)}
-        finally:
-            answering.close()
-        return [found[index] for index in range(len(requests))]
+        servable, settings = self._service.servable, self._service.settings
+        asked = AnswerSettings(max_new_tokens=min(CONTROL_TOKENS, settings.max_new_tokens))
+        requests = [servable.request(question, asked) for question in EXAMPLES]
+        run = partial(servable.model.shared_engine.run, slots=settings.slots, memory=settings.memory)
+        return await asyncio.to_thread(run, requests)
 
 
 async def looked(service: Service, controls: Controls, body: LensQuestion, http: HttpRequest) -> dict[str, Any]:

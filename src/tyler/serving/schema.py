@@ -26,7 +26,7 @@ MOST_MESSAGES, MOST_PARTS, MOST_IDS, MOST_BIASES = 2048, 256, 2**18, 1024
 EFFORTS = {"none": 0, "minimal": 1, "low": 2, "medium": 5, "high": 10}
 """The budget of each `reasoning_effort`; medium is the paper's."""
 
-NOTHING = (None, False, [], {})
+NOTHING: tuple[object, ...] = (None, False, [], {})
 """What a field that the server does not know may hold."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high"]

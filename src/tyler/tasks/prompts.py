@@ -212,9 +212,16 @@ def written_turns(
     """
     mark = secrets.token_hex(16)  # in place of what is continued, whose spaces the template may trim
     shown = [*turns[:-1], turns[-1] | {"content": mark}] if answered else turns
-    options = {"add_generation_prompt": not answered, "enable_thinking": thinking, "date_string": DATE}
     try:
-        written = str(tokenizer.apply_chat_template(shown, tokenize=False, **options))
+        written = str(
+            tokenizer.apply_chat_template(
+                shown,
+                tokenize=False,
+                add_generation_prompt=not answered,
+                enable_thinking=thinking,
+                date_string=DATE,
+            )
+        )
         return written[: written.rindex(mark)] + turns[-1]["content"] if answered else written
     except TemplateError as error:
         raise ValueError(f"the chat template of this model refuses these messages: {error}") from error
