@@ -288,16 +288,6 @@ def test_training_moves_the_linear_alone(tmp_path: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(old, one.model.parameters(), strict=True))
 
 
-def test_the_development_loss_is_the_mean_over_targets() -> None:
-    model = fresh()
-    examples = examples_of(model)
-    trainer = training.SoftCotTrainer(model, examples, SMALL, examples)
-    losses = [float(trainer.batch_loss([example], 1).detach()) for example in examples]
-    expected = sum(losses) / sum(len(example.target_ids) for example in examples)
-    assert trainer.development_loss() == pytest.approx(expected, abs=1e-5)
-    assert all(parameter.grad is None for parameter in model.projection.parameters())
-
-
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_killed_run_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, after, fresh, lambda model, run: learn(model, SMALL, run))

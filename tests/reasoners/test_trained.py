@@ -31,6 +31,7 @@ from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.tasks.prompts import Prompt
 from tyler.training import verdicts
+from tyler.training.stage2 import Stage2Trainer
 from tyler.training.traces import Trace, tokenize
 
 SOLUTIONS = (

@@ -59,12 +59,6 @@ def test_a_new_run_holds_its_config_and_its_environment(tmp_path: Path) -> None:
     assert {"python", "platform", "device", "processor", "cores", "thread_settings", "command"} <= set(start)
 
 
-def test_metrics_are_on_disk_line_by_line(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
-        run.log(1, {"loss": 0.5})
-        assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 0.5}]
-
-
 def test_values_that_are_not_finite_become_null_and_the_log_goes_on(tmp_path: Path) -> None:
     metrics = {"loss": float("nan"), "norm": torch.tensor(float("inf")), "ok": np.float32(0.5), "parts": [1, np.nan]}
     with Run.create(tmp_path, CONFIG) as run:
@@ -72,10 +66,10 @@ def test_values_that_are_not_finite_become_null_and_the_log_goes_on(tmp_path: Pa
         run.log(
             2, {"loss": torch.tensor(2.0), "by_operator": {"global": 3}, "note": "fine", "flag": True, "none": None}
         )
-    assert read_jsonl(tmp_path / "metrics.jsonl") == [
-        {"step": 1, "loss": None, "norm": None, "ok": 0.5, "parts": [1, None]},
-        {"step": 2, "loss": 2.0, "by_operator": {"global": 3}, "note": "fine", "flag": True, "none": None},
-    ]
+        assert read_jsonl(tmp_path / "metrics.jsonl") == [  # on disk line by line
+            {"step": 1, "loss": None, "norm": None, "ok": 0.5, "parts": [1, None]},
+            {"step": 2, "loss": 2.0, "by_operator": {"global": 3}, "note": "fine", "flag": True, "none": None},
+        ]
 
 
 def test_a_run_is_never_started_over_another_or_over_other_files(tmp_path: Path) -> None:
@@ -97,24 +91,18 @@ def test_a_start_that_was_killed_at_once_can_be_repeated(tmp_path: Path) -> None
     assert (tmp_path / "config.yaml").read_text() == CONFIG
 
 
-def test_replacing_a_run_drops_what_it_wrote(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
-        train(run, 1, 4)
-    with Run.create(tmp_path, "new: true\n", replace=True) as run:
-        assert run.latest_checkpoint() is None
-        assert (tmp_path / "metrics.jsonl").read_text() == ""
-        assert (tmp_path / "config.yaml").read_text() == "new: true\n"
-
-
-def test_replacing_a_run_drops_what_was_drawn_of_it_and_keeps_what_is_somebody_elses(tmp_path: Path) -> None:
+def test_replacing_a_run_drops_what_it_wrote_and_keeps_what_is_somebody_elses(tmp_path: Path) -> None:
     with Run.create(tmp_path, CONFIG) as run:
         train(run, 1, 4)
     for name in ("curves.png", "report.html", "notes.txt"):
         (tmp_path / name).touch()
     with Run.create(tmp_path, "new: true\n", replace=True) as run:
+        assert run.latest_checkpoint() is None
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
             "config.yaml", "environment.json", "metrics.jsonl", "notes.txt",
         ]  # fmt: skip
+        assert (tmp_path / "metrics.jsonl").read_text() == ""
+        assert (tmp_path / "config.yaml").read_text() == "new: true\n"
 
 
 def test_a_kill_while_a_run_is_replaced_leaves_one_that_can_be_replaced(
@@ -451,13 +439,6 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_writes(tmp_path: Path) -
     assert len(json.loads((tmp_path / "cut" / "environment.json").read_text())) == 2
 
 
-def test_a_run_without_a_checkpoint_resumes_from_its_start(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
-        train(run, 1, 1)
-    with Run.resume(tmp_path, CONFIG):
-        assert (tmp_path / "metrics.jsonl").read_text() == ""
-
-
 @pytest.mark.parametrize(
     ("file", "content"),
     [("best.json", "{}"), ("best.json", "{"), ("log_lengths.json", ""), ("log_lengths.json", "[3]")],
@@ -503,15 +484,6 @@ def test_a_damaged_file_of_a_run_is_named(tmp_path: Path, file: str, content: st
     (tmp_path / file).write_text(content)
     with pytest.raises(RunError, match=f"{file} is damaged"):
         Run.resume(tmp_path, CONFIG)
-
-
-def test_a_file_system_without_locks_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(RunError, match=r"cannot lock .*: No locks available; choose a directory on another file"):
-        Run.create(tmp_path, CONFIG)
 
 
 def test_a_run_learns_from_one_thing_until_it_is_replaced(tmp_path: Path) -> None:
@@ -596,19 +568,22 @@ def test_a_directory_without_locks_is_written_when_nobody_asks_for_one(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(RunError, match="--no-lock"):
+    with pytest.raises(
+        RunError, match=r"cannot lock .*: No locks available; choose a directory on another .* --no-lock"
+    ):
         Run.create(tmp_path / "locked", CONFIG)
     with Run.create(tmp_path / "free", CONFIG, lock=False) as run:
         run.log(1, {"loss": 0.5})
     assert read_jsonl(tmp_path / "free" / "metrics.jsonl") == [{"step": 1, "loss": 0.5}]
 
 
-def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(
+def test_a_run_without_a_checkpoint_resumes_from_its_start_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Run.create(tmp_path, CONFIG) as run:
-        run.log(1, {"loss": 0.5})
-    Run.resume(tmp_path, CONFIG).close()
+        train(run, 1, 1)
+    with Run.resume(tmp_path, CONFIG):
+        assert (tmp_path / "metrics.jsonl").read_text() == ""
     assert "has no checkpoint: it starts from its beginning" in caplog.text
 
 

@@ -157,13 +157,15 @@ def load(
     method = method or kind or OWN
     chosen = None if method == OWN else find_method(method)
     check_method(location, kind, method, chosen, overrides)
+    if chosen is not None and (router is not None or budget is not None):
+        what = f"{location} is a {kind} checkpoint without" if kind else f"--method {method} has no"
+        raise ValueError(f"{what} operators; omit --router and --budget")
     place = {"backbone": backbone, "device": device, "dtype": dtype}
     if chosen is None:
         model: Any = typed_model(location, revision=revision, prompt=prompt, engine=engine, **place)
         check_trained(model, location, router)
         settings, knobs, make = as_trained(model, router, budget)
     else:
-        check_without_operators(location, kind, method, router, budget)
         settings, knobs, make = settings_of(method, overrides), chosen.knobs, chosen.reasoner
         if chosen.saved is None:
             model = plain(typed_model(location, revision=revision, prompt=prompt, engine=engine, **place))
@@ -207,15 +209,6 @@ def check_trained(model: Tyler, location: str, router: Router | None) -> None:
     """Raise ValueError for a router that calls operators which were never trained."""
     if model.stage == "backbone" and not (router is None or isinstance(router, Never)):
         raise ValueError(f"{location} is a plain backbone, without trained operators; omit --router, or give never")
-
-
-def check_without_operators(
-    location: str, kind: str | None, method: str, router: Router | None, budget: int | None
-) -> None:
-    """Raise ValueError where something is said about operators to a method that has none."""
-    if router is not None or budget is not None:
-        what = f"{location} is a {kind} checkpoint without" if kind else f"--method {method} has no"
-        raise ValueError(f"{what} operators; omit --router and --budget")
 
 
 def as_trained(

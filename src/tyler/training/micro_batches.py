@@ -104,13 +104,10 @@ def bytes_per_position(config: PreTrainedConfig, element: int, gradient_checkpoi
     `element` is the size of a weight. `tyler.planning.memory.kept_by_layer` has it tensor by tensor; here a layer keeps
     two norms and a LoRA's inputs in float32, seven products as wide as attention and three of the feed-forward part.
     """
+    from tyler.engine.native.fused_decoder import head_dim
+
     attention = config.num_attention_heads * head_dim(config)
     layer = 4 * 6 * config.hidden_size + element * (7 * attention + 3 * config.intermediate_size)
     if gradient_checkpointing:
         return config.num_hidden_layers * element * (config.hidden_size + 2 * attention) + 2 * layer
     return 2 * config.num_hidden_layers * layer
-
-
-def head_dim(config: PreTrainedConfig) -> int:
-    """The width of an attention head: what the config says, or the hidden size's share."""
-    return config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads

@@ -1,6 +1,6 @@
 """Who answers while a policy learns, and what comes of it: groups of answers with their rewards.
 
-An engine of another kind is one more class with the four members of `Rollouts`, and a line in `rollouts_of`.
+An engine of another kind is one more class with the four members of `Rollouts`, and a line in `stage2.parts_of`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tyler.config.sections import DecodingConfig
 from tyler.engine.request import Request
 from tyler.engine.shared_engine import SharedEngine
 from tyler.engine.trajectory import Trajectory
-from tyler.model import Tyler
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training.verdicts import is_fault
 
@@ -64,11 +63,6 @@ class NativeRollouts:
 
     def close(self) -> None:
         self.engine.release()
-
-
-def rollouts_of(model: Tyler, decoding: DecodingConfig) -> Rollouts:
-    """The engine that a config names for rollouts."""
-    return NativeRollouts(model.shared_engine, decoding)
 
 
 @dataclass

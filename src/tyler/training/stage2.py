@@ -48,7 +48,7 @@ from tyler.training.grpo import (
 )
 from tyler.training.replay import pack_for, padded, replay_logprobs
 from tyler.training.rewards import Rewards, origins, with_sources
-from tyler.training.rollouts import Rollout, rollouts_of
+from tyler.training.rollouts import NativeRollouts, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def parts_of(model: Tyler, config: Config) -> Parts:
     grpo, longest = config.grpo, config.stage2.max_new_tokens
     rewards = Rewards.of(grpo, config.rewards, grpo, longest, operators=bool(model.operators))
     loss = anchored_loss(grpo, longest, kl_weight=grpo.kl_weight, anchor_weight=grpo.anchor_weight)
-    return Parts(rollouts_of(model, config.decoding), rewards, loss)
+    return Parts(NativeRollouts(model.shared_engine, config.decoding), rewards, loss)
 
 
 @training_command

@@ -23,6 +23,7 @@ from tyler.runs.run import Run
 from tyler.tasks.problem import Outcome, Problem, Verdict
 from tyler.training import verdicts
 from tyler.training.rewards import Rewards, Weighted, verifier
+from tyler.training.stage2 import Stage2Trainer
 
 ON_VLLM = {"enforce_eager": True, "kv_cache_memory_bytes": 2**26}
 PROBLEMS = [Problem(f"p{index}", "jsonl", text, "5") for index, text in enumerate(tiny.PROMPTS)]
