@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 import tiny
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
+from tyler.modeling.checkpoint import trained_tensors
 from tyler.modeling.loading import load_backbone
 from tyler.modeling.lora import LoraSettings, lora_layers
 from tyler.modeling.manifest import CheckpointError
-from tyler.modeling.tensor_files import to_half
+from tyler.modeling.tensor_files import round_file
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_what_is_no_adapter_of_the_backbone_is_refused_by_name(plain: Path, skil
         Tyler.from_pretrained(str(tmp_path / "kept"))
     shutil.rmtree(second)
     shutil.copytree(moved, second)
-    to_half(second / "adapter_model.safetensors")
+    round_file(second / "adapter_model.safetensors")
     Tyler.from_pretrained(str(tmp_path / "kept"))
     settings = json.loads((second / "adapter_config.json").read_text())
     (second / "adapter_config.json").write_text(json.dumps({**settings, "r": settings["r"] + 1}))
@@ -159,3 +160,18 @@ def test_joined_adapters_are_the_best_of_their_rank(
     kept = float(values[:rank].square().sum() / values.square().sum())
     printed = capsys.readouterr().out
     assert f"rank {rank}: {kept:.1%} of the squares" in printed and f"{dtype}: off by {rounding:.2%}" in printed
+
+
+def test_what_ships_has_matrices_in_eight_bits_and_loads_as_they_are_written(tmp_path: Path) -> None:
+    ship = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "ship_operators.py"))["ship"]
+    model, card = Tyler.from_pretrained("mini-tyler", dtype="float32", device="cpu"), tmp_path / "card.md"
+    model.save_pretrained(tmp_path / "whole")
+    card.write_text("# What it can do")
+    size = ship(tmp_path / "whole", tmp_path / "shipped", card)
+    assert size < sum(file.stat().st_size for file in (tmp_path / "whole").rglob("*") if file.is_file()) / 2
+    assert (tmp_path / "shipped" / "README.md").read_text() == "# What it can do"
+    shipped = Tyler.from_pretrained(str(tmp_path / "shipped"), dtype="float32", device="cpu")
+    exact, rounded = (trained_tensors(one.synthesizer, one.policy) for one in (model, shipped))
+    for name, tensor in exact.items():
+        dtype = torch.float8_e4m3fn if tensor.ndim > 1 else torch.float16
+        assert torch.equal(rounded[name], tensor.to(dtype).float()), name

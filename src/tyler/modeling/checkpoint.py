@@ -34,7 +34,7 @@ from tyler.modeling.merged_adapters import ADAPTER_FILES
 from tyler.modeling.operators import Operator, check_operators
 from tyler.modeling.policy import Policy
 from tyler.modeling.synthesis import CentredHead, ConstantHead, Head, Synthesizer, TrainedHead, check_heads
-from tyler.modeling.tensor_files import check_half, read_tensors, tensor_names, to_half
+from tyler.modeling.tensor_files import check_half, read_tensors, round_file, tensor_names
 from tyler.tasks.prompts import Prompt
 
 MANIFEST, TENSORS = "tyler.json", "operators.safetensors"
@@ -119,7 +119,7 @@ def save(folder: Path, manifest: Manifest, synthesizer: Synthesizer, policy: Pol
         shutil.rmtree(folder / "policy", ignore_errors=True)
     save_file(operator_tensors(synthesizer, policy), folder / TENSORS)
     for name in [f"{adapter}/{ADAPTER_FILES[-1]}" for adapter in manifest.adapters] + [TENSORS] if half else ():
-        to_half(folder / name)
+        round_file(folder / name)
     (folder / "README.md").write_text(model_card(manifest), encoding="utf-8")
     manifest.write(folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -58,11 +59,11 @@ def check_half(tensors: Mapping[str, Tensor]) -> None:
         raise ValueError(f"{', '.join(large)}: numbers beyond float16, up to 65,504; save in float32")
 
 
-def to_half(path: Path) -> None:
-    """Rewrite a safetensors file in float16: half its size, each number rounded."""
+def round_file(path: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Rewrite a safetensors file with its matrices in `dtype` and its vectors in float16, each number rounded."""
     with safe_open(path, framework="pt") as file:
-        tensors, metadata = {key: file.get_tensor(key).half() for key in file.keys()}, file.metadata()  # noqa: SIM118
-    save_file(tensors, path, metadata)
+        metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file({key: one.to(dtype if one.ndim > 1 else torch.float16) for key, one in tensors.items()}, path, metadata)
 
 
 def refuse(path: Path, fault: str, names: Sequence[str]) -> None:
