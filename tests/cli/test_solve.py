@@ -97,7 +97,7 @@ def test_device_and_dtype_reach_the_model(solved, model: Tyler, monkeypatch: pyt
 
     monkeypatch.setattr(registry.Tyler, "from_pretrained", load)
     solved("--device", "cuda:1", "--dtype", "bfloat16")
-    assert asked == {"device": "cuda:1", "dtype": "bfloat16", "backbone": None}
+    assert asked == {"device": "cuda:1", "dtype": "bfloat16", "backbone": None, "revision": None}
 
 
 def test_a_question_comes_from_standard_input(solved, model: Tyler, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
