@@ -20,6 +20,7 @@ from tyler.boundaries.placement import RULES, BoundaryScanner
 from tyler.engine.request import Request
 from tyler.engine.routing import AtBoundaries, Forced, Never
 from tyler.model import Tyler
+from tyler.modeling.synthesis import ConstantHead
 
 
 @dataclass
@@ -65,6 +66,8 @@ def action_logprobs(model: Tyler, x: Tensor, allowed: list[bool], temperature: f
 def synthesize(model: Tyler, operator: str, x: Tensor) -> Tensor:
     """z_t^k = Proj_k(Synth_{theta,phi}([x_t; Q_k])_query), Eqs. synth-intermediate and synth-final."""
     head = model.heads[operator]
+    if isinstance(head, ConstantHead):  # an intervention
+        return head.latents.detach()
     queries = head.queries
     together = torch.cat([x, queries])[None]
     hidden = model.synthesizer.lora(inputs_embeds=together, use_cache=False, output_hidden_states=True).hidden_states[

@@ -125,7 +125,8 @@ def loaded(setup: Setup, precision: str) -> Backbone:
 def prepared(setup: Setup) -> Iterator[Finding]:
     """The study's traces as tokens, once for all trainings: to make 40,000 takes a minute."""
     config = config_of(stage1_of(STEPS[0]), setup)
-    both = load_traces(config, loaded(setup, PRECISION)), load_development(config, loaded(setup, PRECISION))
+    backbone = loaded(setup, PRECISION)
+    both = load_traces(config, backbone), load_development(config, backbone, config.stage1)
     rows = [[[trace.id, trace.prompt_ids, trace.target_ids, written(trace)] for trace in some] for some in both]
     (setup.work / "traces.json").write_text(json.dumps(rows), encoding="utf-8")
     for name, some in zip(("training", "development"), both, strict=True):

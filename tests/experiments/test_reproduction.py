@@ -282,7 +282,10 @@ def test_a_dry_run_lists_cells_and_says_what_they_cost(
     ("argv", "said"),
     [
         (["--smoke"], "--smoke is a dry run; give --dry-run too"),
-        (["--dry-run", "--smoke", "--scale", "paper"], "no backbone of scale 'paper' has a tokenizer here; give"),
+        (
+            ["--dry-run", "--smoke", "--scale", "paper"],
+            "no backbone of scale 'paper' has a tokenizer here; in",
+        ),
     ],
 )
 def test_a_smoke_run_says_what_it_needs(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

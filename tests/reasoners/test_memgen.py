@@ -466,7 +466,7 @@ def test_a_wrong_manifest_or_backbone_is_refused(tmp_path: Path) -> None:
         ({"more": 1}, "unknown key 'more'"),
         ({"settings": {"k": 1}}, "settings has unknown keys"),
         ({"settings": {**content["settings"], "prompt_latents": 2.0}}, r"settings.prompt_latents = 2\.0"),
-        ({"trigger": 0}, "trigger = 0; it must be true or false"),
+        ({"trigger": 0}, "trigger = 0: Input should be a valid boolean"),
     ]:
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(CheckpointError, match=message):

@@ -90,7 +90,7 @@ def lens(
     else:
         described = f"{len(problems)} of {task}{f', {split}' if split else ''}"
         seen = surveyed(loaded, model, described, problems, seed, asking)
-    show([seen.json] if json_ else seen.tables)
+    show(seen, json_)
     if page is not None:
         atomic_write(page, seen.page)
 
@@ -128,13 +128,16 @@ def surveyed(
     return Seen(survey_page(name, described, result), json.dumps(content), survey_tables(result))
 
 
-def show(parts: Sequence[RenderableType]) -> None:
-    """Print JSON, which is a text, or what else there is."""
+def show(seen: Seen, as_json: bool) -> None:
+    """Print what was seen."""
     from rich.console import Console
 
     console = Console()
-    for part in parts:
-        console.print_json(part) if isinstance(part, str) else console.print(part)
+    if as_json:
+        console.print_json(seen.json)
+        return
+    for part in seen.tables:
+        console.print(part)
 
 
 def answer_tables(answer: Trajectory, readings: Sequence[Reading]) -> list[RenderableType]:
