@@ -62,6 +62,7 @@ def draw_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(specialization, "PERMUTATIONS", 9)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a connection that another test left
 @pytest.mark.skipif(not find_spec("mkdocs"), reason="mkdocs is not installed: pip install 'path/to/tyler[docs]'")
 def test_the_site_builds_without_a_dead_link_and_loads_nothing_from_elsewhere(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
