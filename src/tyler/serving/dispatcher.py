@@ -150,13 +150,7 @@ class Dispatcher:
         """Queue requests. Raises ValueError for one that the engine refuses, DecodingError where it cannot be made."""
         answering = Answering(self, requests, time.perf_counter())
         self.open += answering.unfinished
-        opening = self._engine.open(
-            requests,
-            deliver=partial(self._deliver, answering),
-            failed=lambda error: self._post(answering, [error]),
-            slots=self._slots,
-            memory=self._memory,
-        )
+        opening = self._engine.open(requests, partial(self._deliver, answering), slots=self._slots, memory=self._memory)
         answering.opening = opening
         try:
             await self._found(opening)
@@ -222,10 +216,12 @@ class Dispatcher:
             self.note_failure(error)
             raise DecodingError(f"decoding failed: {type(error).__name__}: {error}") from error
 
-    def _deliver(self, answering: Answering, events: list[Event]) -> None:
+    def _deliver(self, answering: Answering, told: list[Event] | DecodingError) -> None:
         """In the engine's thread: take the times, and let the event loop have what happened."""
         now, items = time.perf_counter(), list[Event | DecodingError]()
-        for event in events:
+        if isinstance(told, DecodingError):
+            return self._post(answering, [told])
+        for event in told:
             if isinstance(event, FinishEvent) and event.error is not None:
                 items.append(DecodingError(event.error))
             else:
