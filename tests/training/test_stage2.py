@@ -657,6 +657,11 @@ def test_the_command_goes_from_a_stage_1_run_to_a_model_that_loads(tmp_path: Pat
     with pytest.raises(ValueError, match=r"is not finished \(step 1 of 5\): resume it first .*--start .*step-1$"):
         stage2.run(config, start=start, output=tmp_path / "run")
     noted.write_text(whole)
+    manifest = start / "checkpoints" / "step-1" / "tyler.json"
+    manifest.rename(tmp_path / "tyler.json")
+    with pytest.raises(ValueError, match=r"step-1, is damaged \(it has no manifest\): restore it"):
+        stage2.run(config, start=start, output=tmp_path / "run")
+    (tmp_path / "tyler.json").rename(manifest)
     with pytest.raises(ValueError, match=r"backbone holds no Stage 1 model"):
         stage2.run(config, start=tmp_path / "backbone", output=tmp_path / "run")
     with pytest.raises(ValueError, match=r"mini-tyler is a stage2 model; Stage 2 starts from a Stage 1 model"):

@@ -276,16 +276,13 @@ class GrpoTrainer(Trainer):
         totals: dict[str, float] = {}
         lengths = [len(one.prompt_ids) + one.num_visible + one.num_latents for one in rollout.trajectories]
         for places in MicroBatches.of(self.loop, self.backbone).split(lengths):
-            if self.anywhere(bool(weights.mask[places].any())):
+            counts = bool(weights.mask[places].any())
+            if any(distributed.gather(counts)) if self.in_step else counts:
                 terms = self.part_terms(rollout, places, actions, weights, advantages, first)
                 backward(terms["loss"])
                 totals = {name: totals.get(name, 0.0) + float(term.detach()) for name, term in terms.items()}
         totals = distributed.add_up(totals, self.terms)
         return totals | self.mismatch(rollout, actions, weights.mask)
-
-    def anywhere(self, here: bool) -> bool:
-        """Whether something is so here or, where processes read in step, in any of them."""
-        return any(distributed.gather(here)) if self.in_step else here
 
     def part_terms(
         self,

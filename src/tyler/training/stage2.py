@@ -26,6 +26,7 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import resolve_device
 from tyler.modeling.checkpoint import is_checkpoint
+from tyler.modeling.locations import inside
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.runs.run import TrainedRun
@@ -218,9 +219,10 @@ def run(config: Config, *, start: Path | str) -> Prepared[Tyler]:
     """
     config = with_sources(config)
     if not is_checkpoint(shipped(str(start)) or latest_checkpoint(start) or Path(start)):
+        seen = inside(Path(start)) if Path(start).is_dir() else ""
         raise ValueError(
-            f"{start} holds no Stage 1 model (no finished checkpoint); run `tyler train stage1 CONFIG` first, or "
-            "name its run with --start"
+            f"{start} holds no Stage 1 model (no finished checkpoint){seen}; run `tyler train stage1 CONFIG` first, "
+            "or name its run with --start"
         )
     placed = load_settings(config, sharded=config.stage2.shard_layers)
     model = Tyler.from_pretrained(str(start), backbone=config.backbone.id, **placed)
