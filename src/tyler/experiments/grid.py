@@ -178,7 +178,13 @@ class Grid:
             model = intervene(model, decoding.intervention, seen, longest, self.memory)
         router = routed(decoding.router, decoding.only)
         own = TylerReasoner(
-            cell.row, model, router, decoding.budget, max_new_tokens=longest, slots=slots, memory=self.memory
+            cell.row,
+            model,
+            router=router,
+            budget=decoding.budget,
+            max_new_tokens=longest,
+            slots=slots,
+            memory=self.memory,
         )
         return own, weights
 
