@@ -26,7 +26,7 @@ from tyler.tasks.task import Task
 from tyler.tasks.templates import alike as alike_texts
 from tyler.tasks.templates import grouped, template
 from tyler.tasks.variation import alike, fixed, other_names, other_numbers, same_kind
-from tyler.tasks.word_problems import NAMES
+from tyler.tasks.word_problems import NAMES, PERSON_NAMES
 
 CONNER = {
     "Question": "conner has $ number0 . every month he spends $ number1 , and he does n't earn . how much has conner "
@@ -523,8 +523,9 @@ def test_a_person_is_renamed_everywhere_and_keeps_the_pronouns():
         assert len({words[0], words[5], words[10]}) == 3
 
 
-def test_no_name_is_of_both_kinds():
-    assert not NAMES[0] & NAMES[1]
+def test_no_name_is_of_both_kinds_and_each_is_known_to_be_a_persons():
+    assert not NAMES[0] & NAMES[1] and NAMES[0] | NAMES[1] < PERSON_NAMES
+    assert template("Isaac gave Alice 3 pens.") == template("Tom gave Mary 5 pens.") == "@ gave @ # pen"
 
 
 @pytest.mark.parametrize(
