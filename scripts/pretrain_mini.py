@@ -73,7 +73,7 @@ class Position(NamedTuple):
 def mixture(tokens: tuple[int, ...], scale: float = 1.0) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """MIXED tokens and their weights, of which as many count as there are."""
     count = len(tokens)
-    weights = [scale / math.sqrt(count) if place < count else 0.0 for place in range(MIXED)]
+    weights = [scale / math.sqrt(count) if index < count else 0.0 for index in range(MIXED)]
     return (*tokens, *(0,) * MIXED)[:MIXED], tuple(weights)
 
 
@@ -157,10 +157,10 @@ class Blocks:
 
     def row(self, text: Text, rng: random.Random, *, with_blocks: bool) -> list[Position]:
         """The training sequence of a text, with blocks where it gets some."""
-        places = self.chosen(text.completion, rng) if with_blocks else set()
+        before = self.chosen(text.completion, rng) if with_blocks else set()
         row = [Position(IGNORED, *mixture((token,))) for token in text.prompt]
         for i, token in enumerate(text.completion):
-            row += self.block(text, i, rng) if i in places else []
+            row += self.block(text, i, rng) if i in before else []
             row.append(Position(token, *mixture((token,))))
         return row
 

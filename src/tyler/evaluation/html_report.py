@@ -36,8 +36,8 @@ def html(
     Whatever a model wrote is escaped. Answers of tasks that must not be shown are left out. `facts` stand at the top;
     `links` are files of records by the reports' names.
     """
-    told = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
-    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=told)
+    written = {key: json.dumps(value, ensure_ascii=False) for key, value in (settings or {}).items()}
+    return render("report.html", title=title, facts=facts or {}, view=view(reports, links), settings=written)
 
 
 def write(

@@ -14,6 +14,7 @@ from rich.table import Table
 from tyler.evaluation.answers import Record
 from tyler.evaluation.samples import by_problem, majority_at_k, pass_at_k
 from tyler.evaluation.statistics import clustered
+from tyler.presentation import counted
 from tyler.tasks import Outcome, find_task
 
 
@@ -198,16 +199,23 @@ def repeated(report: Report) -> str | None:
 
 
 def second_opinion(report: Report) -> str | None:
-    """On how many answers math-verify says otherwise, and what it would count; None where it says nothing else."""
-    asked = [record for record in report.records if record.math_verify is not None]
-    differing = [record for record in asked if record.math_verify is not record.correct]
-    if not differing:
-        return None
-    return (
-        f"{report.name}: math-verify disagrees on {len(differing)} of {len(asked)} answers"
-        f" ({', '.join(record.id for record in differing[:5])})"
-        f"; it accepts {sum(record.math_verify is True for record in asked)}, we {sum(one.correct for one in asked)}"
-    )
+    """On how many boxed answers math-verify says otherwise, and how many it would count that have no box; None where it
+    says nothing else."""
+    heard = [record for record in report.records if record.math_verify is not None]
+    boxed = [record for record in heard if record.answer is not None]
+    differing = [record for record in boxed if record.math_verify is not record.correct]
+    unboxed = sum(record.math_verify is True for record in heard if record.answer is None)
+    said = []
+    if differing:
+        named = ", ".join(record.id for record in differing[:5])
+        accepted = sum(record.math_verify is True for record in boxed)
+        said.append(
+            f"math-verify disagrees on {len(differing)} of {counted(len(boxed), 'boxed answer')} ({named}); it accepts "
+            f"{accepted}, we {sum(record.correct for record in boxed)}"
+        )
+    if unboxed:
+        said.append(f"math-verify, which reads outside boxes too, accepts {counted(unboxed, 'answer')} without a box")
+    return f"{report.name}: {'; '.join(said)}" if said else None
 
 
 def table(reports: Sequence[Report], title: str, columns: Sequence[str] = ACCURACY_COLUMNS) -> Table:

@@ -35,7 +35,7 @@ def by_problem(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]
 
 
 def powers(samples: int) -> list[int]:
-    """The k of pass@k and maj@k that are told: 1, 2, 4, ... and all of them."""
+    """The k of pass@k and maj@k that are reported: 1, 2, 4, ... and all of them."""
     return sorted({*(2**n for n in range(samples.bit_length()) if 2**n <= samples), samples})
 
 

@@ -113,11 +113,11 @@ def _calls(reports: Sequence[Report]) -> dict[str, Any]:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-Asked = Mapping[str, list[Record]]
+ProblemAnswers = Mapping[str, list[Record]]
 """The answers of every report to one problem, by the reports' names."""
 
 
-def _problems(reports: Sequence[Report]) -> list[Asked]:
+def _problems(reports: Sequence[Report]) -> list[ProblemAnswers]:
     """The problems of all reports, in the order in which they come; those that must not be shown are left out."""
     found: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for report in reports:
@@ -127,7 +127,7 @@ def _problems(reports: Sequence[Report]) -> list[Asked]:
     return list(found.values())
 
 
-def _length(problem: Asked) -> int:
+def _length(problem: ProblemAnswers) -> int:
     """Characters that a page needs for a problem."""
     every = [one for group in problem.values() for one in group]
     return len(every[0].prompt) + sum(len(one.text or NOT_KEPT) for one in every)
@@ -140,10 +140,10 @@ def _answers(reports: Sequence[Report]) -> dict[str, Any]:
     first, last = reports[0].name, reports[-1].name
     kept = [_shown(problem, first, last) for problem, fits in zip(problems, fitting, strict=True) if fits]
     changes = Counter(problem["change"] for problem in kept)
-    told = "All" if len(kept) == len(problems) else f"The first {len(kept)} of"
+    which = "All" if len(kept) == len(problems) else f"The first {len(kept)} of"
     return {
         "problems": kept,
-        "shown": f"{told} {counted(len(problems), 'problem')}, operators where they were invoked.",
+        "shown": f"{which} {counted(len(problems), 'problem')}, operators where they were invoked.",
         "family_names": sorted({problem["record"].family for problem in kept} - {""}),
         "task_names": sorted({problem["record"].task for problem in kept}),
         "changes": {key: changes[key] for key in (GAINED, LOST, KEPT_RIGHT, KEPT_WRONG) if changes[key]},
@@ -152,7 +152,7 @@ def _answers(reports: Sequence[Report]) -> dict[str, Any]:
     }
 
 
-def _change(problem: Asked, first: str, last: str) -> str:
+def _change(problem: ProblemAnswers, first: str, last: str) -> str:
     """What became of a problem from the first method to the last; empty where only one of them has it.
 
     Of several answers more than half must be right.
@@ -165,19 +165,19 @@ def _change(problem: Asked, first: str, last: str) -> str:
     return GAINED if after else KEPT_WRONG
 
 
-def _shown(problem: Asked, first: str, last: str) -> dict[str, Any]:
+def _shown(problem: ProblemAnswers, first: str, last: str) -> dict[str, Any]:
     many = len(problem) > 1
-    told = [badges([one.outcome for one in some], f"{name}: " if many else "") for name, some in problem.items()]
+    verdicts = [badges([one.outcome for one in some], f"{name}: " if many else "") for name, some in problem.items()]
     record = next(iter(problem.values()))[0]
     change = _change(problem, first, last)
-    return {"record": record, "answers": problem, "change": change, "badges": list(chain.from_iterable(told))}
+    return {"record": record, "answers": problem, "change": change, "badges": list(chain.from_iterable(verdicts))}
 
 
 def badges(outcomes: Sequence[Outcome], before: str = "") -> list[dict[str, Any]]:
     """The verdict on one answer, or how many of several have which."""
     counts = [(style_of(one), len(list(some))) for one, some in groupby(sorted(outcomes))]
-    told = [(style, f"{count} " if len(outcomes) > 1 else "") for style, count in counts]
-    return [{"style": style, "word": f"{before}{count}{style.word}"} for style, count in told]
+    labelled = [(style, f"{count} " if len(outcomes) > 1 else "") for style, count in counts]
+    return [{"style": style, "word": f"{before}{count}{style.word}"} for style, count in labelled]
 
 
 def traced_html(record: Record) -> Markup:

@@ -51,7 +51,7 @@ def load_problems(
     if count is not None and count < 1:
         raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
     if isinstance(chosen, Generated):
-        return _generated(chosen, split, None if path is None else Path(path), count, seed)
+        return _generated(chosen, split, None if path is None else Path(path), count, seed, revision)
     if chosen.sources:
         split = split or next(iter(chosen.sources))
         problems = _published(chosen, split, None if path is None else Path(path), revision)
@@ -61,17 +61,23 @@ def load_problems(
     return list(problems) if count is None else _sample(problems, count, seed)
 
 
-def _generated(task: Generated, split: str | None, path: Path | None, count: int | None, seed: int) -> list[Problem]:
+def _generated(
+    task: Generated, split: str | None, path: Path | None, count: int | None, seed: int, revision: str | None
+) -> list[Problem]:
     """The problems that a task makes, from the rows of its source where it has one."""
     if task.source is None and path is not None:
         raise ValueError(
             f"task {task.name!r} generates its problems and reads no file, not {str(path)!r}; for problems of "
             "your own give --task jsonl (task='jsonl') beside --data (path=), or omit the file"
         )
+    if task.source is None and revision is not None:
+        raise ValueError(
+            f"task {task.name!r} generates its problems: there is no revision {revision!r} of them; omit it"
+        )
     split = split or task.splits[0]
     if split not in task.splits:
         raise ValueError(f"task {task.name!r} has no split {split!r}; allowed: {', '.join(task.splits)}")
-    rows = [] if task.source is None else list(_rows(task, task.source, path, None))
+    rows = [] if task.source is None else list(_rows(task, task.source, path, revision))
     return task.load(split, count, seed, rows)
 
 

@@ -58,7 +58,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Told:
+class Variant:
     """A problem as text, with its steps."""
 
     text: str
@@ -94,22 +94,22 @@ def _source(row: Row) -> Source | None:
 
 
 def _distinct(
-    sources: Sequence[Sequence[Source]], longer: Callable[[Told, random.Random], Told], seed: int
+    sources: Sequence[Sequence[Source]], longer: Callable[[Variant, random.Random], Variant], seed: int
 ) -> Iterator[Problem]:
     """Problems without end, no text twice. Raises ValueError where only texts turn up that have been."""
     rng, seen, latest = random.Random(seed), set[str](), 0
     for number in counting():
         source = rng.choice(rng.choice(sources))
-        told = _varied(source, rng)
-        if told is not None and (told := longer(told, rng)).text not in seen:
-            seen.add(told.text)
+        variant = _varied(source, rng)
+        if variant is not None and (variant := longer(variant, rng)).text not in seen:
+            seen.add(variant.text)
             latest = number
-            yield _problem(f"line-{source.row.number}-{number}", told)
+            yield _problem(f"line-{source.row.number}-{number}", variant)
         if number - latest > REPEATS:
             raise ValueError(f"the rows make no more than about {len(seen)} different problems; ask for fewer")
 
 
-def _varied(source: Source, rng: random.Random) -> Told | None:
+def _varied(source: Source, rng: random.Random) -> Variant | None:
     """The problem with other numbers and names; None where no numbers of its kind turn up."""
     for numbers in other_numbers(source.numbers, source.stay, ATTEMPTS, rng):
         try:
@@ -118,26 +118,26 @@ def _varied(source: Source, rng: random.Random) -> Told | None:
             continue
         kept = all(same_kind(old, step.result) for old, step in zip(source.results, steps, strict=True))
         if kept and steps[-1].result <= LARGEST:
-            return Told(_told(source.row, numbers, rng), steps)
+            return Variant(_written(source.row, numbers, rng), steps)
     return None
 
 
-def _told(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
+def _written(row: Row, numbers: Sequence[Fraction], rng: random.Random) -> str:
     """The row's question with these numbers and other names."""
     named = other_names(row.text("Question"), rng)
     return readable(_PLACEHOLDER.sub(lambda place: written(numbers[int(place[1])]), named))
 
 
-def _problem(name: str, told: Told) -> Problem:
-    answer = told.steps[-1].result
+def _problem(name: str, variant: Variant) -> Problem:
+    answer = variant.steps[-1].result
     return Problem(
         id=name,
         task="mawpsvaried",
-        prompt=told.text,
+        prompt=variant.text,
         answer=written(answer),
-        solution=mawps.trace(told.steps, answer, worked=True),
-        family=mawps.OPERATIONS[told.steps[-1].operation],
-        level=len(told.steps),
+        solution=mawps.trace(variant.steps, answer, worked=True),
+        family=mawps.OPERATIONS[variant.steps[-1].operation],
+        level=len(variant.steps),
     )
 
 
@@ -205,17 +205,17 @@ class _Allowed:
         return self._known[one]
 
 
-def _longer(told: Told, rng: random.Random, allowed: Callable[[str], bool]) -> Told:
+def _longer(variant: Variant, rng: random.Random, allowed: Callable[[str], bool]) -> Variant:
     """The problem with one more step, by chance and where it asks how many things a person has; else unchanged."""
-    asked, left = _OWNED.search(told.text), told.steps[-1].result
+    asked, left = _OWNED.search(variant.text), variant.steps[-1].result
     if asked is None or left.denominator != 1 or left < 2 or rng.random() >= LONGER:
-        return told
+        return variant
     more = rng.choice(_MORE)(asked["who"], asked["things"], left, rng)
     if more is None:
-        return told
+        return variant
     question, operation, number = more
-    text = told.text[: asked.start()] + question
-    return Told(text, (*told.steps, mawps.step(left, operation, number))) if allowed(text) else told
+    text = variant.text[: asked.start()] + question
+    return Variant(text, (*variant.steps, mawps.step(left, operation, number))) if allowed(text) else variant
 
 
 TASK = Generated(
