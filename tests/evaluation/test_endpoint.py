@@ -127,6 +127,7 @@ def test_a_server_that_is_none_is_said_in_a_sentence(url: str, tmp_path: Path, c
         ("mini --timeout 2", "--timeout belongs to --endpoint URL"),
         ("mini --match-split train", "--match-split belongs to --match DIR"),
         ("mini --top-p 0.9", "--top-p and --top-k need a --temperature above 0"),
+        ("mini --ids a --count 2", "--ids names the problems, and --count draws some; omit one"),
         ("mini --revision abc", "there is no revision 'abc'"),
         ("mini --compare a b", "--compare reads evaluations that are there and asks nothing; omit mini"),
         ("--compare a b --task gsm8k", "omit --task"),

@@ -19,7 +19,7 @@ from tyler.evaluation.answers import FAILED, Record
 from tyler.evaluation.budget_matching import Match
 from tyler.evaluation.endpoint import Endpoint
 from tyler.evaluation.options import Answering, EvaluationRequest
-from tyler.evaluation.pass_at_1 import Ask, asking, collect, key_of
+from tyler.evaluation.pass_at_1 import Ask, asking, collect
 from tyler.evaluation.reports import (
     CAPTION,
     FAILURE_COLUMNS,
@@ -203,7 +203,7 @@ def answered(
         state.wait_for_everyone()
         if rank > 0:
             return None
-        return store.finish([key_of(problem) for problems in sampled.values() for problem in problems])
+        return store.finish([problem.key for problems in sampled.values() for problem in problems])
 
 
 def published(

@@ -54,13 +54,15 @@ class Questions:
     """What follows every problem, in the place of the model's or the task's own; '' for nothing."""
 
     def check(self) -> None:
-        """Raise ValueError for a task that does not exist, and for a count below 1."""
+        """Raise ValueError for a task that does not exist, a count below 1, and ids beside a count."""
         from tyler.tasks import find_task
 
         for task in self.task:
             find_task(task)
         if self.count is not None and self.count < 1:
             raise ValueError(f"--count {self.count}: at least 1 problem is needed")
+        if self.ids and self.count is not None:
+            raise ValueError("--ids names the problems, and --count draws some; omit one")
 
     @classmethod
     def of(cls, config: EvaluationConfig) -> Questions:

@@ -212,7 +212,7 @@ def near_overlaps(problems: Sequence[Problem], sets: Sequence[HeldOut]) -> list[
 
 def _warn_of(near: Sequence[Overlap], *, dropped: bool) -> None:
     what = "left out" if dropped else "kept; data.on_overlap=drop leaves them out"
-    _warn_once(f"{len(near)} training problems are nearly held-out ones ({what}): {_named_pairs(near, '~')}")
+    _warn_once(f"training problems that are nearly held-out ones: {len(near)} ({what}): {_named_pairs(near, '~')}")
 
 
 @cache

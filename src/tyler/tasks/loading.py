@@ -50,6 +50,8 @@ def load_problems(
     chosen = find_task(task)
     if count is not None and count < 1:
         raise ValueError(f"count must be at least 1 problem, got {count}; leave it out to load all of them")
+    if revision is not None and path is not None and not str(path).startswith(HUB):
+        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if isinstance(chosen, Generated):
         return _generated(chosen, split, None if path is None else Path(path), count, seed, revision)
     if chosen.sources:
@@ -116,8 +118,6 @@ def _of_split(task: Task, split: str, problems: Iterator[Problem]) -> Iterator[P
 
 
 def _rows(task: Task | Generated, source: Source, path: Path | None, revision: str | None) -> Iterator[Row]:
-    if path is not None and revision is not None:
-        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     if path is not None:
         return _file_rows(task, source, path)
     if source.hub_id is None:
@@ -166,8 +166,6 @@ def _given_rows(
         split = split or "train"
         source = Source((f"{split}.jsonl",), hub_id=f"{owner}/{name}", hub_subset=subset or None, hub_split=split)
         return split, _hub_rows(task, source, revision)
-    if revision is not None:
-        raise ValueError(f"revision={revision!r} is of the Hub's copy, and path={str(path)!r} is a file; omit one")
     file = _given_file(task, path)
     return split or file.name.partition(".")[0], read_rows(file, private=task.private)
 

@@ -26,6 +26,7 @@ from tyler.model import Tyler
 from tyler.modeling.architectures import shipped
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.lora import LoraSettings
+from tyler.presentation import counted
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.run import TrainedRun
 from tyler.tasks.problem import Problem
@@ -96,8 +97,8 @@ class Stage2Trainer(GrpoTrainer):
         """Calibrate psi, in the first process for all, and log what it reached as step 0."""
         if not self.model.operators:
             return
-        count = self.config.stage2.calibration.num_problems
-        logger.info("%s: psi is calibrated on rollouts of %d problems", self.title, count)
+        count = counted(self.config.stage2.calibration.num_problems, "problem")
+        logger.info("%s: psi is calibrated on rollouts of %s", self.title, count)
         report = distributed.after_first(lambda: calibrate(self.model, self.problems, self.config))
         distributed.copy_from_first([self.model.policy.psi])
         self.reference_psi.copy_(self.model.policy.psi.detach())

@@ -20,7 +20,7 @@ from tyler.tasks.answers import mathematics
 from tyler.tasks.answers.boxed import UnreadableAnswerError, UnreadableGoldError, boxed_answer, plain
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import GradeOptions, Task, as_written, boxed, either_way
+from tyler.tasks.task import GradeOptions, Task, mathematical
 
 
 def problem(row: Row, split: str) -> Problem:
@@ -127,7 +127,5 @@ TASK = Task(
     title="your own problems",
     sources={},
     problem=problem,
-    verdict=boxed(equal),
-    same=either_way(equal),
-    latex=as_written,
+    **mathematical(equal),
 )

@@ -25,7 +25,7 @@ from tyler.tasks.benchmarks.gsm8k import equal
 from tyler.tasks.benchmarks.mawps import Step
 from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
-from tyler.tasks.task import Generated, as_written, boxed
+from tyler.tasks.task import Generated, mathematical
 from tyler.tasks.templates import alike, template
 from tyler.tasks.variation import fixed, other_names, other_numbers, same_kind
 from tyler.tasks.word_problems import NAMES, published_number, readable, written
@@ -147,13 +147,13 @@ def _problem(name: str, variant: Variant) -> Problem:
 def _give(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction] | None:
     if left < 4:
         return None
-    given, other = Fraction(rng.randint(2, int(left) - 2)), _somebody_else(who, rng)
+    given, other = Fraction(rng.randint(2, int(left) - 2)), _another_name(who, rng)
     text = f"Then {who} gives {given} of the {things} to {other}. How many {things} does {who} have left?"
     return text, "-", given
 
 
 def _get(who: str, things: str, left: Fraction, rng: random.Random) -> tuple[str, str, Fraction]:
-    more, other = Fraction(rng.randint(2, max(12, int(left)))), _somebody_else(who, rng)
+    more, other = Fraction(rng.randint(2, max(12, int(left)))), _another_name(who, rng)
     text = f"Then {other} gives {who} {more} more {things}. How many {things} does {who} have now?"
     return text, "+", more
 
@@ -188,7 +188,7 @@ def _divisors(number: Fraction) -> list[int]:
     return [size for size in range(2, 13) if number % size == 0 and number > size]
 
 
-def _somebody_else(who: str, rng: random.Random) -> str:
+def _another_name(who: str, rng: random.Random) -> str:
     return rng.choice(sorted(name for names in NAMES for name in names if name != who.lower())).title()
 
 
@@ -224,6 +224,5 @@ TASK = Generated(
     splits=("train",),
     load=problems,
     source=mawps.TASK.sources["train"],
-    verdict=boxed(equal),
-    latex=as_written,
+    **mathematical(equal),
 )
