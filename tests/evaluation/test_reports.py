@@ -14,8 +14,8 @@ from page_reader import parsed
 from scripted import PROBLEMS, TEXTS, Scripted
 from stored import keep
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation import comparison, views
-from tyler.evaluation.html_report import html, save
+from tyler.evaluation import comparison
+from tyler.evaluation.html_report import html, save, style_of, traced_html, view
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import (
     ACCURACY_COLUMNS,
@@ -33,7 +33,6 @@ from tyler.evaluation.reports import (
 )
 from tyler.evaluation.statistics import holm, wilson
 from tyler.evaluation.store import read_records
-from tyler.evaluation.views import style_of, traced_html, view
 from tyler.tasks import Outcome, find_task
 
 

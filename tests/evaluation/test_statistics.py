@@ -21,8 +21,7 @@ from tyler.evaluation.answers import Record
 from tyler.evaluation.html_report import save
 from tyler.evaluation.options import Answering, EvaluationRequest, Questions
 from tyler.evaluation.pass_at_1 import evaluate
-from tyler.evaluation.reports import Report, sample_rows
-from tyler.evaluation.samples import majority_at_k, pass_at_k, powers, vote
+from tyler.evaluation.reports import Report, majority_at_k, pass_at_k, powers, sample_rows, vote
 from tyler.evaluation.statistics import Paired, clustered, holm, pass_at, sign_flips, sign_test, wilson
 from tyler.evaluation.store import read_records
 from tyler.tasks import Outcome

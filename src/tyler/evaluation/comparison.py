@@ -11,8 +11,7 @@ from rich.console import Console
 
 from tyler.evaluation.answers import Record
 from tyler.evaluation.budget_matching import TOLERANCE, cost_of, is_close
-from tyler.evaluation.reports import for_terminal, percent
-from tyler.evaluation.samples import by_problem
+from tyler.evaluation.reports import by_problem, for_terminal, percent
 from tyler.evaluation.statistics import Paired, holm
 from tyler.evaluation.store import read_records
 from tyler.tasks.task import Mode

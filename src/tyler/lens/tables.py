@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tyler.engine.trajectory import Trajectory
-from tyler.evaluation.views import render
+from tyler.evaluation.html_report import render
 from tyler.lens.block import Reading, Scored
 from tyler.lens.interventions import REPLACEMENTS
 from tyler.lens.survey import STATEMENTS, Estimate, OperatorSurvey, Survey

@@ -18,14 +18,13 @@ from tyler.boundaries.placement import find_boundaries
 from tyler.tasks import Outcome, Problem, find_task, grade, load_problems
 from tyler.tasks.answers.expressions import value
 from tyler.tasks.benchmarks.mawps import problem, step, trace
-from tyler.tasks.benchmarks.mawpsvaried import problems
+from tyler.tasks.benchmarks.mawpsvaried import fixed, other_names, other_numbers, problems, same_kind, similar_number
 from tyler.tasks.benchmarks.svamp import problem as svamp_problem
 from tyler.tasks.data_files import Row, read_rows
 from tyler.tasks.decontamination import find_overlap, fingerprint
 from tyler.tasks.task import Task
 from tyler.tasks.templates import alike as alike_texts
 from tyler.tasks.templates import grouped, template
-from tyler.tasks.variation import alike, fixed, other_names, other_numbers, same_kind
 from tyler.tasks.word_problems import NAMES, PERSON_NAMES
 
 CONNER = {
@@ -474,7 +473,7 @@ def fractions(text: str) -> list[Fraction]:
 )
 def test_a_number_keeps_its_size_its_roundness_and_its_decimals(number: str, unit: str, low: float, high: float):
     rng = random.Random(0)
-    drawn = [alike(Fraction(number), rng) for _ in range(500)]
+    drawn = [similar_number(Fraction(number), rng) for _ in range(500)]
     assert all(one % Fraction(unit) == 0 and low <= one <= high for one in drawn)
     assert len(set(drawn)) > 8
 

@@ -7,6 +7,10 @@ problems; one more step is added only where the longer text is like none of thes
 
 becomes, for one, "Marvin had 96 pencils. He gave 24 pencils to Julia. Then Marvin shares all of the pencils equally
 among 9 friends. How many pencils does each friend get?".
+
+A number keeps its size, decimals and roundness, a 1 stays (its noun is in the singular), and so does a number that a
+word repeats (`the three pizzas`). Which of two numbers is greater stays, so that parts remain smaller than their
+wholes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import count as counting
-from itertools import islice
+from itertools import islice, permutations
 
 from tyler.tasks.benchmarks import mawps
 from tyler.tasks.benchmarks.gsm8k import equal
@@ -27,8 +31,7 @@ from tyler.tasks.data_files import Row
 from tyler.tasks.problem import Problem
 from tyler.tasks.task import Generated, mathematical
 from tyler.tasks.templates import alike, template
-from tyler.tasks.variation import fixed, other_names, other_numbers, same_kind
-from tyler.tasks.word_problems import NAMES, published_number, readable, written
+from tyler.tasks.word_problems import NAMES, decimal, published_number, readable, written
 
 COUNT = 20_000
 """Problems of the split, where no count is given."""
@@ -40,6 +43,14 @@ LARGEST = 10**6
 REPEATS = 5_000
 """Texts in a row that have been, after which no new ones are expected."""
 
+SPREAD = 3
+"""How many times as large or as small a number may become."""
+SMALL = 12
+"""Up to which a smaller number may grow."""
+
+_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+_VALUES = {word: Fraction(value) for value, word in enumerate(_WORDS.split())}
+_LETTERS = re.compile(r"[A-Za-z]+")
 _PLACEHOLDER = re.compile(r"number([0-9]+)")
 _OWNED = re.compile(
     r"(?<=\. )How many (?P<things>(?:[a-z]+ ){0,2}[a-z]+s) (?:does|will) (?P<who>[A-Z][a-z]+) (?:now )?have"
@@ -139,6 +150,72 @@ def _problem(name: str, variant: Variant) -> Problem:
         family=mawps.OPERATIONS[variant.steps[-1].operation],
         level=len(variant.steps),
     )
+
+
+# --- other numbers and names ------------------------------------------------------------------------------------------
+
+
+def fixed(text: str, numbers: Sequence[Fraction]) -> list[bool]:
+    """Which numbers have to stay: 0 and 1, fractions that no two decimals hold, and those that a word repeats."""
+    spoken = {_VALUES[word] for word in _LETTERS.findall(text.lower()) if word in _VALUES}
+    return [number in (0, 1) or 100 % number.denominator != 0 or number in spoken for number in numbers]
+
+
+def other_numbers(
+    numbers: Sequence[Fraction], stay: Sequence[bool], attempts: int, rng: random.Random
+) -> Iterator[list[Fraction]]:
+    """Numbers of the same kind and in the same order of size, equal ones apart or not: those of so many attempts."""
+    places = range(len(numbers))
+    order = [(one, other) for one, other in permutations(places, 2) if numbers[one] < numbers[other]]
+    for _ in range(attempts):
+        drawn = [number if stays else similar_number(number, rng) for number, stays in zip(numbers, stay, strict=True)]
+        if all(drawn[one] < drawn[other] for one, other in order):
+            yield drawn
+
+
+def similar_number(number: Fraction, rng: random.Random) -> Fraction:
+    """A number of about the same size, as round and with as many decimals."""
+    unit = _unit(number)
+    units = number / unit
+    low, high = units / SPREAD, max(units * SPREAD, Fraction(SMALL))
+    return max(2, round(float(low) * (float(high) / float(low)) ** rng.random())) * unit
+
+
+def _unit(number: Fraction) -> Fraction:
+    """The power of ten that a number is a multiple of, ten times or more where it is whole."""
+    unit = Fraction(1)
+    while number % unit:
+        unit /= 10
+    while number % (unit * 10) == 0 and number >= 100 * unit:
+        unit *= 10
+    return unit
+
+
+def same_kind(first: Fraction, second: Fraction) -> bool:
+    """Whether both are positive and, like each other, whole or exact decimals."""
+    return min(first, second) > 0 and (first.denominator == 1) == (second.denominator == 1) and _short(second)
+
+
+def _short(number: Fraction) -> bool:
+    """Whether two decimals hold a number."""
+    written = decimal(number)
+    return written is not None and len(written.partition(".")[2]) <= 2
+
+
+def other_names(text: str, rng: random.Random) -> str:
+    """The text with other names of people in the place of those that are known, each for one."""
+    present = {word.lower() for word in _LETTERS.findall(text)}
+    renamed: dict[str, str] = {}
+    for names in NAMES:
+        own = sorted(present & names)
+        renamed.update(zip(own, rng.sample(sorted(names - present), len(own)), strict=True))
+    return _LETTERS.sub(lambda word: _in_case(word[0], renamed.get(word[0].lower())), text)
+
+
+def _in_case(word: str, name: str | None) -> str:
+    if name is None:
+        return word
+    return name if word.islower() else name.title()
 
 
 # --- one more step ---------------------------------------------------------------------------------------------------
