@@ -14,7 +14,7 @@ from page_reader import parsed
 from scripted import PROBLEMS, TEXTS, Scripted
 from stored import keep
 from tyler.engine.trajectory import Invocation
-from tyler.evaluation import comparison
+from tyler.evaluation import comparison, html_report
 from tyler.evaluation.html_report import html, save, style_of, traced_html, view
 from tyler.evaluation.pass_at_1 import evaluate
 from tyler.evaluation.reports import (
@@ -136,7 +136,7 @@ def test_the_answers_on_which_math_verify_says_otherwise_are_counted(report: Rep
     assert warnings([report]) == [], "where it agrees there is nothing to warn of"
     differing = changed(report, 0, math_verify=False)
     assert warnings([differing]) == [
-        "Scripted Reasoner: math-verify disagrees on 1 of 4 boxed answers (p0); it accepts 0, we 1"
+        "Scripted Reasoner: math-verify disagrees on 1 of 2 boxed answers (p0); it accepts 0, we 1"
     ]
 
 
@@ -207,7 +207,7 @@ def test_a_page_holds_as_many_problems_as_it_has_room_for_and_says_so(
     many = Report("many", tuple(replace(report.records[0], id=f"n{index}") for index in range(50)))
     assert parsed(html([many], "many")).tags.count("details") == 50
     one = len(many.records[0].prompt) + len(many.records[0].text or "")
-    monkeypatch.setattr(views, "MOST_CHARACTERS", 7 * one)
+    monkeypatch.setattr(html_report, "MOST_CHARACTERS", 7 * one)
     page = parsed(html([many], "many", links={"answers.parquet": "answers.parquet"}))
     assert (
         page.tags.count("details") == 7 and "The first 7 of 50 problems" in page.text and "answers.parquet" in page.text

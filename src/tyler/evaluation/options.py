@@ -301,12 +301,12 @@ class EvaluationRequest:
         """Raise ValueError for invalid options; to be called before anything is loaded."""
         self.questions.check()  # before torch is loaded, which takes seconds
         answering = self.answering
-        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         self.server.check()
         self.matching.check()
         ignored = [*flags_of(answering, but=ASKED_OF_A_SERVER), *flags_of(self.matching)]
         if self.server.endpoint and ignored:
             raise ValueError(f"{ignored[0]} needs a MODEL that is loaded here; omit it with --endpoint")
+        _ = answering.routed, answering.bytes, answering.sampling, answering.engine_choice
         if answering.sampling.greedy and answering.sampling.filters:
             raise ValueError(
                 "--top-p and --top-k need a --temperature above 0: greedy answers are the likeliest tokens"
