@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness import Contest, Figure, Report, Work, compete, options, read
+from models import Endless
 
 if TYPE_CHECKING:
     from tyler import Trajectory, Tyler
@@ -73,12 +74,11 @@ def ours(
 ) -> tuple[Callable[[Case, int], object], Callable[[], Bytes]]:
     """How Tyler decodes a case, and the bytes that a token of the last one took and that are fixed."""
     from tyler import Forced, Never, Request
-    from tyler.engine import request_state
     from tyler.engine.vllm.engine import VllmEngine
 
+    tyler.backbone.__class__ = Endless  # no answer ends early, as plain vLLM's
     parts = (tyler.backbone, tyler.operators, tyler.policy, tyler.synthesizer)
     engine = VllmEngine(*parts, slots=slots, memory=KV, arguments=settings)
-    request_state.end_ids = lambda *_: frozenset()  # no answer ends early, as plain vLLM's
     names = [operator.name for operator in tyler.operators]
     answers: list[Trajectory] = []
 
