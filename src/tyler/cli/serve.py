@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import yaml
 from tyro.conf import UseAppendAction, arg
 
-from tyler.cli.options import ModelName, RouterName, SomeFile, SomeNumber, last_part, router_of
+from tyler.cli.options import ModelName, OptionalFile, OptionalNumber, RouterName, last_part, router_of
 from tyler.evaluation.options import Loading
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Listening:
     """The address to listen at; by default only this machine can reach it."""
     port: int = 8000
     """The port to listen at."""
-    api_key_file: SomeFile = None
+    api_key_file: OptionalFile = None
     """A file with the keys of which every client must send one: a line each, KEY or NAME KEY. Without it the variable
     TYLER_API_KEY holds the key; by default no key is needed."""
     allow_host: Several = ()
@@ -54,7 +54,7 @@ class Decoding(Loading):
     router: RouterName = None
     """learned, never, boundaries or boundaries:0.25, where a request does not say; by default what its last stage
     trained for."""
-    budget: SomeNumber = None
+    budget: OptionalNumber = None
     """The most invocations a request may ask for, and what it gets when it does not say; by default no limit."""
     max_new_tokens: int = 2048
     """The most actions a request may ask for, and what it gets when it does not say."""
@@ -68,7 +68,7 @@ class Decoding(Loading):
 class Logging:
     """What is written down."""
 
-    log: SomeFile = None
+    log: OptionalFile = None
     """The audit log: one JSON line for each request, without its text."""
     log_text: bool = False
     """Put prompts and answers into the audit log too."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from tyler.engine.base import BaseEngine
@@ -71,13 +72,8 @@ class Dispatcher:
 
         Raises ValueError for a request that the engine refuses, DecodingError where it cannot be made.
         """
-        opening = self._engine.open(
-            requests,
-            deliver=lambda events: self._soon(deliver, events, time.perf_counter()),
-            failed=lambda error: self._soon(self._fail, failed, error),
-            slots=self._slots,
-            memory=self._memory,
-        )
+        pass_on = partial(self._pass_on, deliver, failed)
+        opening = self._engine.open(requests, pass_on, slots=self._slots, memory=self._memory)
         try:
             await self._found(opening)
         except BaseException:
@@ -122,6 +118,18 @@ class Dispatcher:
         except Exception as error:
             self._note_failure(error)
             raise DecodingError(f"decoding failed: {type(error).__name__}: {error}") from error
+
+    def _pass_on(
+        self,
+        deliver: Callable[[list[Event], float], None],
+        failed: Callable[[DecodingError], None],
+        told: list[Event] | DecodingError,
+    ) -> None:
+        """In the engine's thread: let the event loop have what happened, and when."""
+        if isinstance(told, DecodingError):
+            self._soon(self._fail, failed, told)
+        else:
+            self._soon(deliver, told, time.perf_counter())
 
     def _soon(self, work: Callable[..., None], *given: Any) -> None:
         """Let the event loop do something; called in the engine's thread."""
