@@ -58,6 +58,7 @@ class Scripted(BaseHTTPRequestHandler):
 def url() -> Iterator[str]:
     Scripted.behaviour, Scripted.asked = "answer", []
     with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
+        server.daemon_threads = False  # no connection outlives the test: its end waits for them
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
