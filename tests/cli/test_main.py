@@ -20,7 +20,7 @@ from tyler.cli.options import last_part
 from tyler.cli.train import METHODS
 from tyler.config.files import presets
 from tyler.engine.routing import AtBoundaries, Learned, Never
-from tyler.evaluation.options import Answering, Asked, Matching, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.model import Tyler
 from tyler.runs.signals import Interrupted
 from tyler.tasks.task import GradeOptions
@@ -202,7 +202,7 @@ def test_eval_passes_its_settings_and_its_router_on(called, text: str | None, ro
     options = ["--router", text] if text else []
     command = ["eval", "model", "--task", "gsm8k", "MATH-500", "--count", "7", "--budget", "2", "--mode", "strict"]
     assert main.main([*command, "--data", "d", "--allow-code-execution", *options]) == 0
-    asked = Asked(
+    asked = EvaluationRequest(
         Questions(("gsm8k", "MATH-500"), data=Path("d"), count=7),
         Answering(router=text, budget=2),
         GradeOptions("strict", 5.0, allow_code_execution=True, math_verify=True),

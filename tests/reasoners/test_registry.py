@@ -19,7 +19,7 @@ from tyler.cli import main
 from tyler.engine.routing import Never
 from tyler.engine.sampling import Sampling
 from tyler.evaluation import command
-from tyler.evaluation.options import Answering, Asked, Questions
+from tyler.evaluation.options import Answering, EvaluationRequest, Questions
 from tyler.evaluation.store import read_records
 from tyler.model import Tyler
 from tyler.modeling.backbone import Backbone
@@ -108,7 +108,7 @@ def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsy
     output = place / "out"
     command.run(
         str(place / "backbone"),
-        Asked(
+        EvaluationRequest(
             Questions(("jsonl",), data=place / "test.jsonl"),
             Answering(method="soft-thinking", method_set=("soft_steps=3",), max_new_tokens=8),
         ),
@@ -127,7 +127,7 @@ def test_a_memgen_folder_is_evaluated_as_what_it_is(place: Path) -> None:
     found = registry.load(str(place / "memgen"), name="x", max_new_tokens=6)
     assert (found.method, found.weights) == ("memgen", model.fingerprint())
     assert asdict(found.settings) == {"max_insertions": None, "trigger_at_prompt": None}
-    asked = Asked(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
+    asked = EvaluationRequest(Questions(("jsonl",), data=place / "test.jsonl"), Answering(max_new_tokens=6))
     (report,) = command.run(str(place / "memgen"), asked, output=place / "memgen-out")
     expected = model.solve([one.prompt for one in report.records], max_new_tokens=6)
     assert [one.text for one in report.records] == [answer.text for answer in expected]

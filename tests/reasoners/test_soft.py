@@ -342,7 +342,7 @@ def test_an_end_token_on_the_step_of_cold_stop_ends_the_answer() -> None:
 
 def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_switch() -> None:
     def after(soft_mode: bool, entropies: list[float], window: int = 0) -> list[str]:
-        memory = swireasoning.Memory(Sampling(), 99, steps=1, soft=soft_mode, reference=1.0)
+        memory = swireasoning.Memory(99, steps=1, soft=soft_mode, reference=1.0)
         return [memory.switch(entropy, window) for entropy in entropies]
 
     assert after(True, [1.0, 1.5, 1.0]) == ["", "", ""]
@@ -350,13 +350,13 @@ def test_equal_entropies_turn_nothing_and_the_window_counts_steps_since_the_swit
     assert after(False, [1.5, 1.5]) == ["soft", ""]
     assert after(False, [2.0, 2.0, 2.0, 2.0], window=3) == ["", "", "soft", ""]
     assert after(True, [0.5, 2.0, 2.0, 2.0, 1.0], window=2) == ["normal", "", "soft", "", "normal"]
-    first = swireasoning.Memory(Sampling(), 99)
+    first = swireasoning.Memory(99)
     assert (first.switch(0.3, 0), first.reference, first.stay, first.soft) == ("", 0.3, 0, True)
 
 
 def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
     sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, swireasoning.SwiReasoningSettings(a0=0.2, b0=0.6))
-    memory = swireasoning.Memory(Sampling(), longest=40, steps=10)
+    memory = swireasoning.Memory(longest=40, steps=10)
     assert sampler._mix(memory, "soft", soft=True).share == pytest.approx(0.2 + 0.8 * 10 / 40)  # type: ignore[union-attr]
     assert sampler._mix(memory, "normal", soft=False).share == pytest.approx(0.6 + 0.4 * 10 / 40)  # type: ignore[union-attr]
     assert sampler._mix(memory, "soft", soft=False) is None, "an explicit step is read as its token"
@@ -367,14 +367,14 @@ def test_mixing_weights_grow_by_steps_of_the_longest_answer() -> None:
 def test_forced_tokens_come_in_their_order_and_end_with_the_answer_budget() -> None:
     settings = swireasoning.SwiReasoningSettings(max_switches=1, answer_tokens=3)
     sampler = swireasoning.SwiReasoning(soft.model("qwen3").backbone, settings)
-    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    memory = swireasoning.Memory(99, switches=3)
     assert not sampler._control(memory, "normal"), "the step that turns counts as the first of the three"
     assert list(memory.queue) == sampler.open and len(sampler.open) > 1
     assert [sampler._token(memory, 0) for _ in range(2)] == sampler.open[:2]
     assert [sampler._control(memory, "") for _ in range(2)] == [False, True]
     for switches, queue in ((1, sampler.close), (2, sampler.close), (3, sampler.open)):
-        memory = swireasoning.Memory(Sampling(), 99, switches=switches)
+        memory = swireasoning.Memory(99, switches=switches)
         sampler._control(memory, "normal")
         assert list(memory.queue) == queue and (memory.tokens_left is None) == (switches < 3)
-    memory = swireasoning.Memory(Sampling(), 99, switches=3)
+    memory = swireasoning.Memory(99, switches=3)
     assert not sampler._control(memory, "") and not memory.queue, "only where a row turns"

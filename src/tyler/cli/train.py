@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from tyler.cli.logs import is_first_process, quietly
-from tyler.cli.options import ConfigName, Overrides, SomeFolder, SomeNumber, load_settings
+from tyler.cli.options import ConfigName, OptionalFolder, OptionalNumber, Overrides, load_settings
 from tyler.reasoners.table import TRAININGS
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ METHOD = "One of " + ", ".join(f"{name} ({about})" for name, about in METHODS.it
 def train(
     method: Annotated[Positional[MethodName], arg(metavar="METHOD", help=METHOD)],
     config: ConfigName,
-    start: SomeFolder = None,
-    output: SomeFolder = None,
+    start: OptionalFolder = None,
+    output: OptionalFolder = None,
     resume: bool = False,
     dry_run: bool = False,
-    tokenizer: SomeFolder = None,
-    length: SomeNumber = None,
+    tokenizer: OptionalFolder = None,
+    length: OptionalNumber = None,
     lock: bool = True,
     quiet: bool = False,
     overrides: Overrides = (),

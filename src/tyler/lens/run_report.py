@@ -17,10 +17,9 @@ from markupsafe import Markup
 from tyler.config.files import flatten
 from tyler.config.schema import Config
 from tyler.evaluation.folders import AnyRun, EvaluationRun, runs_below
-from tyler.evaluation.html_report import command_of, machine_of, made
+from tyler.evaluation.html_report import badges, command_of, machine_of, made, render, style_of, view
 from tyler.evaluation.reports import Report, percent
 from tyler.evaluation.store import read_evaluations
-from tyler.evaluation.views import badges, render, style_of, view
 from tyler.lens.curves import FEWEST, READING, Panel, panels, series, svg
 from tyler.presentation import as_html, counted
 from tyler.reasoners.table import every_metrics

@@ -34,8 +34,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from tyler.engine.routing import Never
-from tyler.engine.sampling import Sampling
-from tyler.engine.soft_sampling import Choice, draw, entropy
+from tyler.engine.sampling import Choice, Sampling
 from tyler.model import Tyler
 from tyler.modeling.architectures import FAMILIES
 from tyler.modeling.backbone import Backbone
@@ -95,7 +94,6 @@ class SwiReasoningSettings:
 class Memory:
     """One row: its mode and what it depends on."""
 
-    sampling: Sampling
     longest: int  # T_max
     steps: int = 0
     soft: bool = True
@@ -148,23 +146,22 @@ class SwiReasoning:
         self.open = tokenizer.encode(END * self.signals + OPENING, add_special_tokens=False)
 
     def start(self, prompt_ids: Sequence[int], sampling: Sampling, max_new_tokens: int) -> Memory:
-        return Memory(sampling, max_new_tokens)
+        return Memory(max_new_tokens)
 
     def choose(
-        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], uniforms: list[float]
+        self, logits: Float[Tensor, "rows vocab"], memories: Sequence[Memory], drawn: Sequence[int]
     ) -> list[Choice]:
-        tokens, logprobs = draw(logits, [memory.sampling for memory in memories], uniforms)
-        p = logits.softmax(dim=-1)
+        tokens, p = list(drawn), logits.softmax(dim=-1)
+        entropy = torch.special.entr(p).sum(dim=-1)
         soft, ended, mixes = [], [], []
-        for row, (memory, uncertainty) in enumerate(zip(memories, entropy(p), strict=True)):
+        for row, (memory, uncertainty) in enumerate(zip(memories, entropy.tolist(), strict=True)):
             tokens[row] = self._token(memory, tokens[row])
             turned = memory.switch(uncertainty, self.settings.window)
             soft.append(memory.soft and not memory.locked and tokens[row] not in self.explicit)
             mixes.append(self._mix(memory, turned, soft[row]))
             ended.append(self._control(memory, turned))
             memory.steps += 1
-        chosen = torch.tensor(tokens, device=logits.device)
-        embeds = self.backbone.embed(chosen)
+        embeds = self.backbone.embed(torch.tensor(tokens, device=logits.device))
         from_s = [is_soft or (mix is not None and mix.of_s) for is_soft, mix in zip(soft, mixes, strict=True)]
         if any(from_s):
             mask = torch.tensor(from_s, device=logits.device)
@@ -172,8 +169,7 @@ class SwiReasoning:
         for row, mix in enumerate(mixes):
             if mix is not None:
                 embeds[row] = mix.share * embeds[row] + (1 - mix.share) * self.backbone.embedding[mix.token]
-        found = logprobs.gather(-1, chosen[:, None]).squeeze(-1).tolist()
-        return list(map(Choice, tokens, found, soft, ended, embeds))
+        return list(map(Choice, tokens, soft, ended, embeds))
 
     def _token(self, memory: Memory, drawn: int) -> int:
         """The token of the step: a queued one goes before the drawn one, which alone can lock."""

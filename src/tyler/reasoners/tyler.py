@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tyler.engine.request import Request
 from tyler.engine.routing import Router
-from tyler.engine.soft_sampling import Sampler
+from tyler.engine.sampling import Sampler
 from tyler.model import Tyler
 from tyler.reasoners.reasoner import AnswerSettings, Servable
 from tyler.tasks.prompts import Question

@@ -104,7 +104,7 @@ def bytes_per_position(config: PreTrainedConfig, element: int, gradient_checkpoi
     `element` is the size of a weight. `tyler.planning.memory.kept_by_layer` has it tensor by tensor; here a layer keeps
     two norms and a LoRA's inputs in float32, seven products as wide as attention and three of the feed-forward part.
     """
-    from tyler.engine.native.fused_decoder import head_dim
+    from tyler.modeling.architectures import head_dim
 
     attention = config.num_attention_heads * head_dim(config)
     layer = 4 * 6 * config.hidden_size + element * (7 * attention + 3 * config.intermediate_size)

@@ -27,6 +27,7 @@ from tyler.modeling.architectures import shipped
 from tyler.modeling.backbone import resolve_device
 from tyler.modeling.checkpoint import is_checkpoint
 from tyler.modeling.locations import inside
+from tyler.presentation import counted
 from tyler.runs.checkpoints import latest_checkpoint
 from tyler.runs.metrics import GREEDY, Metrics, from_rewards
 from tyler.runs.run import TrainedRun
@@ -136,7 +137,7 @@ class Stage2Trainer(GrpoTrainer):
         if not self.model.operators:
             return
         requests = boundary_requests(self.model, self.problems, self.config)
-        logger.info("%s: psi is calibrated on rollouts of %d problems", self.title, len(requests))
+        logger.info("%s: psi is calibrated on rollouts of %s", self.title, counted(len(requests), "problem"))
         answers = distributed.gather(self.parts.rollouts.answer(distributed.share(requests)))
         if self.in_step or distributed.rank() == 0:
             everyones = [answer for part in answers for answer in part]
