@@ -19,7 +19,7 @@ from tyler.evaluation.budget_matching import Match, Trial, is_close
 from tyler.evaluation.options import Answering, EvaluationRequest, Matching, Questions
 from tyler.evaluation.store import read_records
 from tyler.reasoners.registry import Loaded
-from tyler.reasoners.table import Knob
+from tyler.reasoners.table import LengthSetting
 from tyler.tasks import Problem
 
 PROBLEMS = [Problem(f"p{i}", "jsonl", f"How many {i} x?", "5") for i in range(4)]
@@ -33,7 +33,9 @@ class Settings:
     steps: int | None = None
 
 
-def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, seen: list[Any] | None = None) -> Loaded:
+def method(
+    *length_settings: LengthSetting, settings: Settings = Settings(), longest: int = 100, seen: list[Any] | None = None
+) -> Loaded:
     def build(settings: Settings, longest: int) -> Any:
         def solve(problems: Sequence[Problem]) -> list[SimpleNamespace]:
             if seen is not None:
@@ -43,10 +45,10 @@ def method(*knobs: Knob, settings: Settings = Settings(), longest: int = 100, se
 
         return SimpleNamespace(solve=solve)
 
-    return Loaded("m", settings, longest, None, knobs, build)
+    return Loaded("m", settings, longest, None, length_settings, build)
 
 
-THOUGHTS, STEPS = Knob("thoughts", lowest=1), Knob("steps", lowest=1, caps=True)
+THOUGHTS, STEPS = LengthSetting("thoughts", lowest=1), LengthSetting("steps", lowest=1, only_shortens=True)
 
 
 def test_the_cost_counts_visible_tokens_and_latents() -> None:
@@ -85,7 +87,7 @@ def test_answers_that_are_too_long_are_capped_by_the_methods_own_knob_first() ->
 
 
 def test_a_knob_that_does_not_reach_gives_way_to_the_next() -> None:
-    stiff = Knob("thoughts", lowest=3, highest=6)
+    stiff = LengthSetting("thoughts", lowest=3, highest=6)
     found = budget_matching.match(method(stiff), 14.0, PROBLEMS)
     assert {trial.setting for trial in found.trials} == {"", "thoughts", "max_new_tokens"}
     assert found.best.setting == "max_new_tokens" and found.reached

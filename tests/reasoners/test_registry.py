@@ -84,12 +84,14 @@ def test_what_does_not_go_together_is_refused(place: Path, model, method, overri
 
 
 def test_settings_are_read_and_checked() -> None:
-    found = registry.settings_of("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
-    assert found == soft_thinking.Settings(top_k=5, gumbel=True, temperature=1.0)
-    assert registry.settings_of("swireasoning", ["close=' </think>'"]) == swireasoning.Settings(close=" </think>")
-    assert registry.settings_of("soft-thinking", ["min_p=1e-3", "temperature=7E-1"]) == soft_thinking.Settings(
-        min_p=0.001, temperature=0.7
-    ), "numbers as in a config, not YAML 1.1's"
+    found = registry.method_settings("soft-thinking", ["top_k=5", "gumbel=true", "temperature=1", "soft_steps=null"])
+    assert found == soft_thinking.SoftThinkingSettings(top_k=5, gumbel=True, temperature=1.0)
+    assert registry.method_settings("swireasoning", ["close=' </think>'"]) == swireasoning.SwiReasoningSettings(
+        close=" </think>"
+    )
+    assert registry.method_settings(
+        "soft-thinking", ["min_p=1e-3", "temperature=7E-1"]
+    ) == soft_thinking.SoftThinkingSettings(min_p=0.001, temperature=0.7), "numbers as in a config, not YAML 1.1's"
     for method, override, message in (
         ("soft-thinking", "topk=5", "no setting 'topk'; did you mean 'top_k'.* allowed: temperature"),
         ("soft-thinking", "top_k", "write it as key=value"),
@@ -99,7 +101,7 @@ def test_settings_are_read_and_checked() -> None:
         ("swireasoning", "exit_mix=both", "exit_mix = 'both': .*'token' or 'soft'"),
     ):
         with pytest.raises(ValueError, match=message):
-            registry.settings_of(method, [override])
+            registry.method_settings(method, [override])
 
 
 def test_an_evaluation_keeps_the_method_and_counts_soft_steps(place: Path, capsys) -> None:

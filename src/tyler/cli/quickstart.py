@@ -146,9 +146,9 @@ def measure(config: Config, name: str, model: Tyler, router: Router) -> Report:
     reasoner = TylerReasoner(
         name,
         model,
-        router,
-        answering.budget,
         answering.sampling,
+        router=router,
+        budget=answering.budget,
         max_new_tokens=answering.max_new_tokens,
         slots=answering.slots,
         memory=answering.bytes,

@@ -16,12 +16,11 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from tyler.engine.logits import LogitState, drawn
-from tyler.engine.sampling import NEVER, Sampling, Uniforms, constants, masked_logits
+from tyler.engine.sampling import NEVER, Sampling, constants, masked_logits
 from tyler.engine.vllm.ids import Ids
 
 TURN = "tyler"
 """Under which key of a request's extra arguments its Turn is."""
-HIGHEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Row:
 
     def __init__(self, turn: Turn, chosen: Sequence[int]) -> None:
         self.turn, self._chosen = turn, chosen
-        self._uniforms = Uniforms(turn.sampling.stream(purpose=0))
-        self._uniforms.skip(turn.taken)
+        self._random, self._numbers = turn.sampling.stream(purpose=0), list[float]()
+        self._random.random(turn.taken)
 
     @property
     def logit_state(self) -> LogitState | None:
@@ -60,13 +59,14 @@ class Row:
     @property
     def forced(self) -> int | None:
         """The token that it must choose now, if there is one."""
-        place = len(self._chosen)
-        return self.turn.forced[place] if place < len(self.turn.forced) else None
+        return next(iter(self.turn.forced[len(self._chosen) :]), None)
 
     def uniform(self) -> float:
         """The number of its stream that belongs to this decision, however often it is asked for."""
         place = len(self._chosen) - len(self.turn.forced)
-        return self._uniforms.at(place) if place >= 0 else 0.0
+        while len(self._numbers) <= place:
+            self._numbers.append(self._random.random())
+        return self._numbers[place] if place >= 0 else 0.0
 
 
 class Decisions(LogitsProcessor):
@@ -93,7 +93,7 @@ class Decisions(LogitsProcessor):
         places = [place for place, row in self._rows.items() if not row.turn.is_call and place < len(logits)]
         if places:
             actions, reported = self._decide(logits, places)
-            logits[places, actions] = HIGHEST
+            logits[places, actions] = torch.finfo(logits.dtype).max
             first = self._ids.report[0]
             logits[places, first : first + reported.shape[1]] = reported.nan_to_num(nan=NEVER)
         return logits
