@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -159,8 +160,10 @@ def float64_device(device: torch.device) -> torch.device:
 
 BLOCK = 512
 """Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
-TOP = 1024
-"""The likeliest actions, among which a filter looks first: sorting all takes longer than everything else."""
+BINS, RANGE = 4096, 16.0
+"""A filter counts logits by their distance from the largest, up to RANGE, and sorts those of one bin."""
+AT_ONCE = 2**18
+"""Numbers that are filtered at once, so that they stay in a processor's cache."""
 
 
 def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
@@ -198,31 +201,41 @@ def filter_logits(
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
     count, found = logits.shape[-1], logits.clone()
     rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < count or one.top_p < 1]
-    for most in sorted({min(TOP, count), count}):
-        if rows:
-            kept, settled = _filtered(logits[rows], [samplings[row] for row in rows], most)
-            found[rows] = kept
-            rows = [row for row, one in zip(rows, settled, strict=True) if not one]
+    size = max(1, AT_ONCE // count)
+    for own in (rows[first : first + size] for first in range(0, len(rows), size)):
+        kept = logits[own]
+        top_k = [samplings[row].top_k or count for row in own]
+        top_p = [
+            one if (one := samplings[row].top_p) < 1 else math.inf for row in own
+        ]  # by rounding all sum to 1 early
+        if min(top_k) < count:
+            kept = likeliest(kept, torch.ones_like(kept), top_k)
+        if min(top_p) < 1:
+            kept = likeliest(kept, kept.softmax(dim=-1), top_p)
+        found[own] = kept
     return found
 
 
-def _filtered(
-    logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling], most: int
-) -> tuple[Float[Tensor, "batch actions"], list[bool]]:
-    """What the filters leave of each row, found among its `most` likeliest actions; and for which rows these were
-    enough: where all of them are kept, or the last one ties, others might be. Of equal logits the first come first.
+def likeliest(
+    logits: Float[Tensor, "batch actions"], weights: Float[Tensor, "batch actions"], most: Sequence[float]
+) -> Float[Tensor, "batch actions"]:
+    """Of each row the likeliest, as long as those before weigh less than `most`; the rest is -inf.
+
+    Bins are weighed, and only the one in which that much is reached is sorted; of equal logits the first come first.
     """
-    count, device = logits.shape[-1], logits.device
-    top_k = torch.tensor([min(one.top_k or count, count) for one in samplings], device=device)[:, None]
-    top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float32, device=device)[:, None]
-    ordered, order = logits.topk(most, dim=-1) if most < count else logits.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(most, device=device)
-    kept = ordered.masked_fill(rank >= top_k, NEVER)
-    mass = torch.where(top_k >= count, logits.logsumexp(dim=-1, keepdim=True), kept.logsumexp(dim=-1, keepdim=True))
-    probabilities = (kept - mass).exp()
-    before = probabilities.cumsum(dim=-1) - probabilities
-    kept = kept.masked_fill_((before >= top_p) & (rank > 0) & (top_p < 1), NEVER)  # by rounding the sum is 1 early
-    number = (kept > NEVER).sum(dim=-1, keepdim=True)
-    last, following = (ordered.gather(-1, place.clamp(0, most - 1)) for place in (number - 1, number))
-    settled = ((top_k <= most) | (top_k >= count)) & (number < most) & (following < last) | (most == count)
-    return torch.full_like(logits, NEVER).scatter_(-1, order, kept), settled.squeeze(-1).tolist()
+    limit = torch.tensor(most, dtype=weights.dtype, device=logits.device)
+    distance = logits.amax(dim=-1, keepdim=True) - logits
+    bins = distance.mul_(BINS / RANGE).clamp_(max=BINS - 1).nan_to_num_().long()
+    sums = weights.new_zeros(len(logits), BINS).scatter_add_(-1, bins, weights)
+    before = sums.cumsum(dim=-1) - sums
+    edge = (before < limit[:, None]).sum(dim=-1, keepdim=True) - 1
+    rows, columns = (bins == edge).nonzero(as_tuple=True)
+    order = logits[rows, columns].argsort(descending=True, stable=True)
+    order = order[rows[order].argsort(stable=True)]
+    rows, columns = rows[order], columns[order]
+    weight = weights[rows, columns]
+    within = weight.cumsum(dim=0) - weight
+    reached = before.gather(-1, edge).squeeze(-1)[rows] + within - within[torch.searchsorted(rows, rows)]
+    kept, dropped = logits.masked_fill(bins > edge, NEVER), reached >= limit[rows]
+    kept[rows[dropped], columns[dropped]] = NEVER
+    return kept
