@@ -49,10 +49,6 @@ class Sampling:
         return self.temperature == 0
 
     @property
-    def filters(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1
-
-    @property
     def scale(self) -> float:
         """The temperature that log-probabilities are recorded under: 1 for greedy decoding."""
         return self.temperature or 1.0
@@ -136,10 +132,10 @@ def choose(
         actions = logits.argmax(dim=-1)
         return actions, logprobs_of(logits, actions)
     probabilities = logits.softmax(dim=-1)
-    filters = any(sampling.filters for sampling in samplings)
-    kept = filter_logits(logits, samplings).softmax(dim=-1) if filters else probabilities
-    draws = torch.tensor(uniforms, dtype=torch.float64, device=float64_device(logits.device))
-    actions = invert(kept, draws)
+    kept = filter_logits(logits, samplings)
+    wide = "cpu" if logits.device.type == "mps" else logits.device  # MPS has no float64
+    draws = torch.tensor(uniforms, dtype=torch.float64, device=wide)
+    actions = invert(probabilities if kept is logits else kept.softmax(dim=-1), draws)
     logprobs = probabilities.gather(-1, actions[:, None]).squeeze(-1).log()
     if any(greedy):
         likeliest_is_taken = torch.tensor(greedy, device=logits.device)
@@ -153,11 +149,6 @@ def logprobs_of(logits: Float[Tensor, "batch actions"], actions: Int[Tensor, "ba
     return logits.log_softmax(dim=-1).gather(-1, actions[:, None]).squeeze(-1)
 
 
-def float64_device(device: torch.device) -> torch.device:
-    """Where numbers of a device are computed with in float64: there, or on the CPU, since MPS has no float64."""
-    return torch.device("cpu") if device.type == "mps" else device
-
-
 BLOCK = 512
 """Probabilities that are summed at once: a draw is looked up among the sums, and then within one of them."""
 BINS, RANGE = 4096, 16.0
@@ -169,14 +160,17 @@ AT_ONCE = 2**18
 def invert(probabilities: Float[Tensor, "batch actions"], uniforms: Float[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """The action at each uniform number of the cumulative distribution; never one of probability zero.
 
-    Sums of blocks are added up in float64, and so are the probabilities within one: on the device of the uniform
-    numbers (`float64_device`).
+    Sums of blocks are added up in float64, and so are the probabilities within one: on the uniform numbers' device.
     """
     size = probabilities.shape[-1]
     whole = size - size % BLOCK
-    sums = [probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(dim=-1)] if whole else []
-    sums += [probabilities[:, whole:].sum(dim=-1, keepdim=True)] if whole < size else []
-    ends = torch.cat(sums, dim=-1).to(uniforms.device).double().cumsum(dim=-1)
+    blocks, rest = probabilities[:, :whole].unflatten(-1, (whole // BLOCK, BLOCK)), probabilities[:, whole:]
+    ends = (
+        torch.cat([blocks.sum(dim=-1), rest.sum(dim=-1, keepdim=True)], dim=-1)
+        .to(uniforms.device)
+        .double()
+        .cumsum(dim=-1)
+    )
     target = uniforms[:, None] * ends[:, -1:]
     block = found_in(ends, target)
     first = block.to(probabilities.device) * BLOCK
@@ -199,9 +193,9 @@ def filter_logits(
     logits: Float[Tensor, "batch actions"], samplings: Sequence[Sampling]
 ) -> Float[Tensor, "batch actions"]:
     """Top-k, then top-p of what remains; rows without a filter are untouched."""
-    count, found = logits.shape[-1], logits.clone()
+    count = logits.shape[-1]
     rows = [row for row, one in enumerate(samplings) if 0 < one.top_k < count or one.top_p < 1]
-    size = max(1, AT_ONCE // count)
+    found, size = logits.clone() if rows else logits, max(1, AT_ONCE // count)
     for own in (rows[first : first + size] for first in range(0, len(rows), size)):
         kept = logits[own]
         top_k = [samplings[row].top_k or count for row in own]
